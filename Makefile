@@ -1,0 +1,85 @@
+# The commands of this checkout. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_READY := $(VENV)/.run-ready
+DEV_READY := $(VENV)/.dev-ready
+SPARK_READY := $(VENV)/.spark-ready
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python3 -m venv failed: on Debian, apt-get install python3-venv"; exit 1; }
+
+$(RUN_READY): $(BIN)/python requirements/run.txt tools/setup_venv.py
+	@$(BIN)/python tools/setup_venv.py run
+	@touch $@
+
+$(DEV_READY): $(RUN_READY) requirements/dev.txt
+	@$(BIN)/python tools/setup_venv.py dev
+	@touch $@
+
+$(SPARK_READY): $(DEV_READY) requirements/spark.txt
+	@$(BIN)/python tools/setup_venv.py spark
+	@touch $@
+
+setup: $(RUN_READY) ## build .venv with what the broker needs
+
+setup-spark: $(SPARK_READY) spark_jobs/jars/.ready ## add what the Spark pipelines need
+
+run: $(RUN_READY) ## serve Kafka on 127.0.0.1:9092, data under ./millrace-data
+	@exec $(BIN)/millrace serve
+
+lint: $(DEV_READY) ## ruff
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q .
+
+types: $(DEV_READY) ## mypy, strict
+	@$(BIN)/mypy -p millrace.runtime -p millrace.protocol -p millrace.wal -p millrace.s3stream -p millrace.kraft -p millrace.broker -p millrace.spark_jobs
+
+test: $(SPARK_READY) tools-system ## lint, types and the whole suite
+	@$(MAKE) --no-print-directory jars lint types
+	@$(BIN)/python -m pytest
+
+quick: $(DEV_READY) ## the suite without the parts that start other runtimes
+	@$(BIN)/python -m pytest --ignore=tests/compat --ignore=tests/spark_jobs
+
+demo: $(SPARK_READY) spark_jobs/jars/.ready ## 1 GB of real files through the whole product, digests compared; then with kill -9
+	@$(BIN)/python -m tests.demo
+
+crash: $(DEV_READY) ## kill -9 at random moments, 50 times
+	@MILLRACE_KILLS=$${MILLRACE_KILLS:-50} $(BIN)/python -m pytest tests/crash/test_kill.py --timeout 900 -q
+
+crash-sim: $(DEV_READY) ## power cuts at every disk write and store request of a simulated node, and during recovery
+	@$(BIN)/python -m tests.sim crash $(if $(SEED),--seed "$(SEED)") $(if $(STEP),--step $(STEP))
+
+bench: $(DEV_READY) ## every figure the broker is held to, beside the device underneath
+	@$(BIN)/python -m tests.bench.bench
+
+tools-system: ## kcat from the system's packages, where they can be installed
+	@tests/compat/install_system_tools.sh
+
+jars: tests/compat/java/libs/.ready spark_jobs/jars/.ready ## the Java side: Kafka's tools, Spark's connector
+
+tests/compat/java/libs/.ready: tests/compat/java/pom.xml
+	@echo "copying Kafka's Java clients and tools ..."
+	@mvn -q -B -f tests/compat/java/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=libs
+	@touch $@
+
+spark_jobs/jars/.ready: spark_jobs/pom.xml
+	@echo "copying Spark's Kafka connector ..."
+	@mvn -q -B -f spark_jobs/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars
+	@touch $@
+
+lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index addresses
+	@$(BIN)/python -m pip install -q uv
+	@cd requirements && for set in run dev spark; do ../$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header --no-annotate $$set.in -o $$set.txt; done
+
+clean: ## remove what make built, never data
+	@rm -rf $(VENV) build *.egg-info tests/compat/java/libs spark_jobs/jars .mypy_cache .ruff_cache
+
+.PHONY: bench help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim

@@ -1,0 +1,274 @@
+"""The style as a test: layering, the list of pure modules, banned calls, sizes, banners.
+
+It reads the source as syntax trees; it imports nothing of the house.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = {"runtime": 0, "protocol": 0, "wal": 1, "s3stream": 2, "kraft": 3, "broker": 4}
+PACKAGES = (*LAYERS, "spark_jobs")
+FILE_LINES_MAX = 700
+FUNCTION_LINES_MAX = 70
+
+# Modules that decide and do no I/O: no `async`, no asyncio, nothing of runtime but its errors and buffer type. May only grow.
+PURE = (
+    "broker/addresses.py",
+    "broker/config_checks.py",
+    "broker/config_key.py",
+    "broker/config_refused.py",
+    "broker/config_source.py",
+    "broker/config_stored.py",
+    "broker/config_table.py",
+    "broker/config_values.py",
+    "broker/coordinators/alarms.py",
+    "broker/coordinators/config.py",
+    "broker/coordinators/group_records.py",
+    "broker/coordinators/groups.py",
+    "broker/coordinators/members.py",
+    "broker/coordinators/offsets.py",
+    "broker/coordinators/placement.py",
+    "broker/coordinators/roster.py",
+    "broker/coordinators/shard.py",
+    "broker/fetch_sessions.py",
+    "broker/memory.py",
+    "broker/partitions/epochs.py",
+    "broker/partitions/producers.py",
+    "broker/partitions/rewrite.py",
+    "broker/partitions/segments.py",
+    "broker/partitions/settings.py",
+    "broker/partitions/state.py",
+    "broker/partitions/time_index.py",
+    "broker/partitions/visibility.py",
+    "broker/turns.py",
+    "broker/waiters.py",
+    "broker/wall_watch.py",
+    "kraft/decision.py",
+    "kraft/delta.py",
+    "kraft/describe_quorum.py",
+    "kraft/image.py",
+    "kraft/log_view.py",
+    "kraft/messages.py",
+    "kraft/progress.py",
+    "kraft/quorum.py",
+    "kraft/raft.py",
+    "kraft/ready.py",
+    "kraft/records.py",
+    "kraft/refusals.py",
+    "kraft/roles.py",
+    "kraft/sorted_map.py",
+    "kraft/tables/broker_commands.py",
+    "kraft/tables/brokers.py",
+    "kraft/tables/config_commands.py",
+    "kraft/tables/configs.py",
+    "kraft/tables/create_topics.py",
+    "kraft/tables/delete_topics.py",
+    "kraft/tables/feature_commands.py",
+    "kraft/tables/features.py",
+    "kraft/tables/object_commands.py",
+    "kraft/tables/objects.py",
+    "kraft/tables/partitions.py",
+    "kraft/tables/ranges.py",
+    "kraft/tables/stream_commands.py",
+    "kraft/tables/streams.py",
+    "kraft/tables/topics.py",
+    "kraft/topic_configs.py",
+    "s3stream/block_lru.py",
+    "s3stream/ghosts.py",
+    "s3stream/harvest.py",
+    "s3stream/ids.py",
+    "s3stream/log_cache.py",
+    "s3stream/objects/format.py",
+    "s3stream/objects/keys.py",
+    "s3stream/objects/writer.py",
+    "s3stream/readahead.py",
+    "s3stream/upload_plan.py",
+    "wal/block/batcher.py",
+    "wal/block/layout.py",
+    "wal/block/recovery.py",
+    "wal/record.py",
+)
+
+# Outside runtime/: what would make a run depend on something that a seed does not fix, and what to use in its place.
+BANNED_CALLS = {
+    "time.time": "Clock.wall_ms",
+    "time.time_ns": "Clock.wall_ms",
+    "time.monotonic": "loop.time()",
+    "time.sleep": "asyncio.sleep",
+    "datetime.now": "Clock.wall_ms",
+    "datetime.utcnow": "Clock.wall_ms",
+    "uuid.uuid4": "Rand.uuid",
+    "os.urandom": "Rand",
+    "secrets.token_bytes": "Rand",
+    "open": "Disk",
+    "os.open": "Disk",
+}
+BANNED_IMPORTS = {
+    "random": "Rand",
+    "secrets": "Rand",
+    "socket": "Net",
+    "threading": "Offload",
+    "concurrent": "Offload",
+    "uuid": "Rand.uuid",
+}
+# The edges of the process: where arguments, files named by the user and the system's limits come in.
+EDGES = ("broker/__main__.py", "broker/cli/", "spark_jobs/", "protocol/__main__.py")
+
+
+@cache
+def sources() -> tuple[Path, ...]:
+    found = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return tuple(path for path in found if "__pycache__" not in path.parts)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imported_modules(tree: ast.Module) -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            if node.module == "millrace":
+                found += [(node.lineno, f"millrace.{alias.name}") for alias in node.names]
+            else:
+                found.append((node.lineno, node.module))
+    return found
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def layering_faults(package: str, module: str) -> str | None:
+    if not module.startswith("millrace."):
+        return "tests are never imported" if module.split(".")[0] == "tests" else None
+    target = module.split(".")[1]
+    if package == "spark_jobs":
+        allowed = target in ("protocol", "spark_jobs") or module == "millrace.s3stream.objects.format"
+        return None if allowed else "spark_jobs imports format modules only"
+    if target == "spark_jobs":
+        return "nothing imports spark_jobs"
+    if target == package:
+        return None
+    if package == "kraft" and (target == "wal" or (target == "s3stream" and module != "millrace.s3stream.ids")):
+        return "kraft sees s3stream.ids alone"
+    if target not in LAYERS or LAYERS[target] >= LAYERS[package]:
+        return "imports go runtime, protocol <- wal <- s3stream <- kraft <- broker"
+    return None
+
+
+def test_imports_go_one_way() -> None:
+    """No package imports one above it, and handlers never import one another, the connection or the dispatcher."""
+    faults = []
+    for path in sources():
+        name = name_of(path)
+        package = name.split("/")[0]
+        for line, module in imported_modules(tree_of(path)):
+            fault = layering_faults(package, module)
+            if name.startswith("broker/handlers/") and not name.endswith("__init__.py"):
+                tail = module.removeprefix("millrace.broker.")
+                if tail.startswith("handlers.") or tail in ("connection", "dispatch", "app"):
+                    fault = "a handler imports no handler, connection or dispatch"
+            if fault:
+                faults.append(f"{name}:{line} imports {module}: {fault}")
+    assert not faults, "\n".join(faults)
+
+
+def test_pure_modules_do_no_io() -> None:
+    """Each module on the pure list exists, has no async code and imports neither asyncio nor runtime."""
+    faults = []
+    for name in PURE:
+        path = ROOT / name
+        if not path.exists():
+            faults.append(f"{name}: is on the list and not there")
+            continue
+        tree = tree_of(path)
+        if any(
+            isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith) for node in ast.walk(tree)
+        ):
+            faults.append(f"{name}: async code")
+        for line, module in imported_modules(tree):
+            is_runtime = module.startswith("millrace.runtime") and module != "millrace.runtime.errors"
+            if module.split(".")[0] == "asyncio" or is_runtime:
+                faults.append(f"{name}:{line} imports {module}")
+    assert not faults, "\n".join(faults)
+
+
+def test_the_outside_world_comes_in_through_runtime() -> None:
+    """Outside runtime/ and the process's edges nobody takes time, chance, files, sockets or threads from the library."""
+    faults = []
+    for path in sources():
+        name = name_of(path)
+        if name.startswith("runtime/") or name.startswith(EDGES):
+            continue
+        tree = tree_of(path)
+        for line, module in imported_modules(tree):
+            head = module.split(".")[0]
+            if head in BANNED_IMPORTS:
+                faults.append(f"{name}:{line} imports {module}: use {BANNED_IMPORTS[head]}")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and dotted(node.func) in BANNED_CALLS:
+                faults.append(f"{name}:{node.lineno} calls {dotted(node.func)}: use {BANNED_CALLS[dotted(node.func)]}")
+    assert not faults, "\n".join(faults)
+
+
+def test_files_and_functions_stay_small() -> None:
+    """No file above 700 lines, no function above 70."""
+    faults = []
+    for path in sources():
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if lines > FILE_LINES_MAX:
+            faults.append(f"{name_of(path)}: {lines} lines")
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                if size > FUNCTION_LINES_MAX:
+                    faults.append(f"{name_of(path)}:{node.lineno} {node.name}: {size} lines")
+    assert not faults, "\n".join(faults)
+
+
+def test_every_file_says_what_it_is() -> None:
+    """Each module that holds code opens with a docstring."""
+    faults = [name_of(path) for path in sources() if tree_of(path).body and ast.get_docstring(tree_of(path)) is None]
+    assert not faults, "\n".join(faults)
+
+
+def test_no_behaviour_in_finalizers() -> None:
+    """No `__del__`: what is released is released by somebody."""
+    faults = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in sources()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef) and node.name == "__del__"
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("package", "module"),
+    [
+        ("wal", "millrace.broker.app"),
+        ("kraft", "millrace.wal.log"),
+        ("kraft", "millrace.s3stream.storage"),
+        ("protocol", "millrace.runtime.errors"),
+    ],
+)
+def test_a_backward_import_is_seen(package: str, module: str) -> None:
+    """The layering rule itself refuses what it should."""
+    assert layering_faults(package, module)
