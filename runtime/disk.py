@@ -1,0 +1,138 @@
+"""Disk as the house sees it: block files for the WAL, log files for metadata, small files, folders and a lock.
+
+Interfaces only. `disk_uring.py` and `disk_thread.py` implement BlockFile, `disk_posix.py` the rest, `tests/sim/disk.py`
+all of it with faults. Writes raise OSError subclasses wrapped as `DiskFull` (Exhausted) or `DiskFailed` (Unavailable);
+after DiskFailed the outcome of the write is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from millrace.runtime.errors import Exhausted, Fenced, Unavailable
+
+Buffer = bytes | bytearray | memoryview
+BLOCK_BYTES = 4096
+
+
+class DiskFull(Exhausted):
+    """ENOSPC or EDQUOT; nothing is known of what was written. Arguments: path, reason."""
+
+    def __str__(self) -> str:
+        return ": ".join(map(str, self.args))
+
+
+class DiskFailed(Unavailable):
+    """EIO and the like: the outcome is unknown. Terminal for the file it happened on. Arguments: path, reason."""
+
+    def __str__(self) -> str:
+        return ": ".join(map(str, self.args))
+
+
+class DiskLocked(Fenced):
+    """Another process holds the lock. Attributes: path, holder (its pid as text, or "")."""
+
+    def __init__(self, path: str, holder: str = "") -> None:
+        super().__init__(path, holder)
+        self.path = path
+        self.holder = holder
+
+    def __str__(self) -> str:
+        who = f"process {self.holder}" if self.holder else "another process"
+        return f"{self.path} is in use by {who}: stop it, or give this one a data directory of its own"
+
+
+class BlockFile(Protocol):
+    """A preallocated file or raw device, written in multiples of BLOCK_BYTES at multiples of BLOCK_BYTES."""
+
+    size_bytes: int
+    is_direct: bool  # False: writes go through the page cache, synchronously
+
+    def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
+        """Starts one write now (plain def); the future completes when the bytes are durable. Several may be in flight,
+        and they may complete in any order. `buffer` is page-aligned, and must not change or go until then."""
+        ...
+
+    def read_at(self, position: int, length: int) -> Awaitable[bytes]: ...
+
+    async def resize(self, size_bytes: int) -> None:
+        """Grows with reserved blocks that read as zeros, or cuts; durable on return. A device keeps its size."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LogFile(Protocol):
+    """An append-only file with an explicit sync. One writer."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    async def append(self, parts: Sequence[Buffer]) -> None:
+        """Adds bytes at the end; durable only after `sync`."""
+        ...
+
+    async def sync(self) -> None: ...
+
+    async def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer at the end of the file."""
+        ...
+
+    async def truncate(self, size_bytes: int) -> None:
+        """Cuts the file; durable on return."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class DiskLock(Protocol):
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Paths are absolute or relative to the process; all folders given are created by `make_folder` first."""
+
+    async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> BlockFile:
+        """Opens or creates. `direct`: prefer | require | never. A new file's blocks read as zeros and its space is reserved
+        (DiskFull now rather than later); an existing one keeps its size (`size_bytes` of the result tells)."""
+        ...
+
+    async def open_log(self, path: str) -> LogFile: ...
+
+    async def read_file(self, path: str) -> bytes | None:
+        """Whole file, or None when there is none."""
+        ...
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Replaces the file atomically; durable on return (temporary file, sync, rename, sync of the folder)."""
+        ...
+
+    async def list_folder(self, path: str) -> list[str]:
+        """Sorted names; empty when there is no such folder."""
+        ...
+
+    async def make_folder(self, path: str) -> None: ...
+
+    async def remove(self, path: str) -> None:
+        """A file that is not there is no error; durable on return."""
+        ...
+
+    async def rename(self, source: str, target: str) -> None:
+        """Atomic; durable on return."""
+        ...
+
+    async def reserve(self, path: str, size_bytes: int) -> None:
+        """Makes a file of real, allocated blocks: room that can be given back by removing it when the disk is full."""
+        ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def total_bytes(self, path: str) -> int:
+        """Of the file system that holds `path`, or would."""
+        ...
+
+    def lock(self, path: str) -> DiskLock:
+        """Advisory exclusive lock held until released or the process ends. Raises DiskLocked."""
+        ...

@@ -1,0 +1,94 @@
+"""Block file over io_uring: a write is one system call on the loop's thread, its completion one eventfd wake-up.
+
+Chosen at open where the kernel allows it; `disk_thread.py` is the fallback with the same promises. Durability is the
+descriptor's (O_DSYNC). A buffer is held here until its write has completed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+
+from millrace.runtime.disk import DiskFailed
+from millrace.runtime.disk_open import BlockDescriptor, disk_error, read_block, resize_descriptor
+from millrace.runtime.errors import Closed
+from millrace.runtime.uring import Uring, address_of
+
+_ENTRIES = 64
+
+_Write = tuple[int, memoryview, "asyncio.Future[None]"]
+
+
+class UringBlockFile:
+    def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises UringRefused (an OSError); the descriptor then stays open and the caller's."""
+        self._ring = Uring(_ENTRIES)
+        self.size_bytes = descriptor.size_bytes
+        self.is_direct = descriptor.is_direct
+        self._descriptor = descriptor
+        self._fd = descriptor.fd
+        self._loop = loop
+        self._outstanding: dict[int, _Write] = {}
+        self._waiting: deque[_Write] = deque()
+        self._tag = 0
+        self._closing = False
+        self._drained: asyncio.Future[None] | None = None
+        loop.add_reader(self._ring.eventfd, self._reap)
+
+    def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
+        if self._closing:
+            raise Closed(self._descriptor.path)
+        future: asyncio.Future[None] = self._loop.create_future()
+        if len(self._outstanding) < _ENTRIES:
+            self._submit(position, buffer, future)
+        else:
+            self._waiting.append((position, buffer, future))
+        return future
+
+    async def read_at(self, position: int, length: int) -> bytes:
+        return await self._loop.run_in_executor(None, read_block, self._descriptor, position, length)
+
+    async def resize(self, size_bytes: int) -> None:
+        await self._loop.run_in_executor(None, resize_descriptor, self._descriptor, size_bytes)
+        self.size_bytes = self._descriptor.size_bytes
+
+    async def close(self) -> None:
+        """Waits for the writes that were asked for. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        while self._outstanding:
+            self._drained = self._loop.create_future()
+            await self._drained
+        self._loop.remove_reader(self._ring.eventfd)
+        self._ring.close()
+        os.close(self._fd)
+
+    def _submit(self, position: int, buffer: memoryview, future: asyncio.Future[None]) -> None:
+        tag = self._tag = self._tag + 1
+        self._outstanding[tag] = (position, buffer, future)
+        try:
+            self._ring.write(self._fd, position, address_of(buffer), len(buffer), tag)
+        except OSError as error:
+            del self._outstanding[tag]
+            future.set_exception(disk_error(error, self._descriptor.path))
+
+    def _reap(self) -> None:
+        for tag, result in self._ring.reap():
+            _, buffer, future = self._outstanding.pop(tag)
+            if future.done():
+                continue
+            if result == len(buffer):
+                future.set_result(None)
+            elif result < 0:
+                failure = OSError(-result, os.strerror(-result))
+                future.set_exception(disk_error(failure, self._descriptor.path))
+            else:
+                future.set_exception(DiskFailed(self._descriptor.path, f"short write: {result} of {len(buffer)} bytes"))
+        while self._waiting and len(self._outstanding) < _ENTRIES:
+            self._submit(*self._waiting.popleft())
+        drained = self._drained
+        if drained is not None and not self._outstanding:
+            self._drained = None
+            drained.set_result(None)

@@ -1,0 +1,137 @@
+"""The network in terms of asyncio.Protocol factories: listen and connect. Nothing above sees a socket.
+
+`LoopNet` is the real one, on whatever loop runs. Sockets are made here so that what accepted connections inherit is set once:
+no delay, keep-alive, address reuse. An empty host listens on every IPv4 and IPv6 address, in two sockets, so that peers and local
+addresses never show in IPv6-mapped form. `tests/sim/net.py` implements the same in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from millrace.runtime.errors import MillraceError, Unavailable
+
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+
+class ListenFailed(MillraceError):
+    """The address cannot be listened on. Attributes: host, port, reason (the system's words)."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(host, port, reason)
+        self.host = host
+        self.port = port
+        self.reason = reason
+
+
+class ConnectFailed(Unavailable):
+    """Nobody answers there, now."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(host, port, reason)
+        self.host = host
+        self.port = port
+        self.reason = reason
+
+
+class Listener(Protocol):
+    """An address that accepts. `host` is as asked for, `port` the real one (the system's choice when 0 was asked for)."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    def close(self) -> None:
+        """Accepts no more; connections that were accepted stay."""
+        ...
+
+
+class Net(Protocol):
+    async def listen(self, factory: ProtocolFactory, host: str, port: int, *, backlog: int = 100) -> Listener:
+        """Accepts from the moment it returns. `host` "" means every address. Raises ListenFailed."""
+        ...
+
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Raises ConnectFailed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoopListener:
+    host: str
+    port: int
+    servers: tuple[asyncio.AbstractServer, ...]
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()
+
+
+class LoopNet:
+    """The operating system's network, through the running loop."""
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int, *, backlog: int = 100) -> LoopListener:
+        loop = asyncio.get_running_loop()
+        sockets = await self._bind(host, port)
+        try:
+            servers = [await loop.create_server(factory, sock=bound, backlog=backlog) for bound in sockets]
+        except OSError as error:
+            for bound in sockets:
+                bound.close()
+            raise ListenFailed(host, port, error.strerror or str(error)) from error
+        return LoopListener(host, int(sockets[0].getsockname()[1]), tuple(servers))
+
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        try:
+            return await asyncio.get_running_loop().create_connection(factory, host, port)
+        except OSError as error:
+            raise ConnectFailed(host, port, error.strerror or str(error)) from error
+
+    async def _bind(self, host: str, port: int) -> list[socket.socket]:
+        if not host:
+            return _bind_everywhere(port)
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, _, _, _, address = found[0]
+            return [_bind_one(family, address)]
+        except OSError as error:
+            raise ListenFailed(host, port, error.strerror or str(error)) from error
+
+
+def _bind_one(family: int, address: tuple[object, ...]) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _bind_everywhere(port: int) -> list[socket.socket]:
+    """IPv4 must work; IPv6 joins on the same port where the machine has it."""
+    try:
+        first = _bind_one(socket.AF_INET, ("0.0.0.0", port))
+    except OSError as error:
+        raise ListenFailed("", port, error.strerror or str(error)) from error
+    try:
+        return [first, _bind_one(socket.AF_INET6, ("::", first.getsockname()[1]))]
+    except OSError:
+        return [first]

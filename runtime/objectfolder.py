@@ -1,0 +1,414 @@
+"""Objects as files of one folder: the blocking half of the directory store. Nothing here belongs on the event loop.
+
+A key is a path below the folder; no part of it begins with a dot, so that `.new` is free for files being written.
+What it keeps true: a file that has a key's name is whole and synced, and its name is synced once the call returned.
+
+    write    `.new/PID-N`, locked; fsync; rename to its key (or link, when it must be first); fsync of the folders
+    crash    `.new/PID-N` remains without its lock: swept at the next start, which never touches a living writer's
+
+Unfinished files lie in one folder, not beside their target, so that a start looks at them and not at every object.
+
+Large writes are synced as they come and leave the page cache: readers of history have a cache of their own, one number bounds the
+node's memory, and memory that is used again at once was measured five times cheaper than fresh memory (on a virtual machine, whose
+host gives pages out at their first touch and takes them back when they are free).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from millrace.runtime.disk import Buffer
+from millrace.runtime.objectstore import (
+    ObjectEntry,
+    ObjectMissing,
+    PreconditionFailed,
+    StoreDenied,
+    StoreFull,
+    StoreUnavailable,
+)
+
+NEW_FOLDER = ".new"
+KEY_BYTES_MAX = 1024
+_PART_BYTES_MAX = 255
+_VECTOR_MAX = 1024  # IOV_MAX
+_READ_BYTES_MAX = 1 << 30  # a single pread gives at most 2 GiB less a page
+_UNCACHED_BYTES_MIN = 1 << 20  # writes from this size on do not stay in the page cache,
+_CACHED_BYTES_MAX = 4 << 20  # and take no more of it than this at a time
+_SYNCED_MAX = 10_000
+_ATTEMPTS_MAX = 100  # at names and folders that other processes take or remove at the same instant
+
+# Free bytes of the file system that objects never take: the metadata log on the same disk must still be able to record the deletions
+# that make room. Above what it keeps in reserve for that, and the same again (kraft/reserve.py), so that it has these before puts go on.
+KEPT_FREE_BYTES = 32 << 20
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class SystemCalls(Protocol):
+    """The calls whose failure decides what is durable. `os` has them; tests hand in ones that fail."""
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int, /) -> int: ...
+    def pread(self, fd: int, length: int, offset: int, /) -> bytes: ...
+    def fsync(self, fd: int, /) -> None: ...
+    def rename(self, source: str, target: str, /) -> None: ...
+    def link(self, source: str, target: str, /) -> None: ...
+    def fstatvfs(self, fd: int, /) -> os.statvfs_result: ...
+
+
+def store_error(error: OSError, key: str) -> Exception:
+    """The remedy for a failed call. After anything but a missing file the outcome is unknown."""
+    if error.errno == errno.ENOENT:
+        return ObjectMissing(key)
+    if error.errno in _FULL:
+        return StoreFull(key, error.strerror)
+    if error.errno in _DENIED:
+        return StoreDenied(key, error.strerror)
+    if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY):
+        return ValueError(f"key {key!r} is a folder here, or lies below an object")
+    return StoreUnavailable(key, error.strerror)
+
+
+def check_key(key: str) -> None:
+    """ValueError for a key that would leave the folder, meet our unfinished files, or not fit a file system."""
+    parts = key.split("/")
+    is_sound = all(part and part[0] != "." and len(part.encode()) <= _PART_BYTES_MAX for part in parts)
+    if not is_sound or "\0" in key or len(key.encode()) > KEY_BYTES_MAX:
+        raise ValueError(f"key {key!r} cannot name a file of the store")
+
+
+class NewFile:
+    """A file being written; nothing of it shows under its key before `publish`. Its lock tells the sweep that it lives."""
+
+    def __init__(self, fd: int, path: str, key: str) -> None:
+        self.fd = fd  # -1 once closed
+        self.path = path
+        self.key = key
+        self.is_published = False
+        # Held while `fd` is used: a cancelled call goes on in its thread, and must not meet the number in another
+        # file's hands.
+        self.lock = threading.Lock()
+
+
+class ObjectFolder:
+    def __init__(self, root: str, calls: SystemCalls) -> None:
+        self._root = os.path.abspath(root)
+        self._new = f"{self._root}/{NEW_FOLDER}"
+        self._calls = calls
+        self._numbers = itertools.count()
+        # Folders two or more above an object whose own names are known to be synced. Such a folder is never removed.
+        self._synced: set[str] = set()
+        self._writing_bytes = 0  # of writes under way, whose room is spoken for
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Makes the folder and sweeps the unfinished files of writers that are gone."""
+        Path(self._new).mkdir(parents=True, exist_ok=True)
+        try:
+            self._sync_folder(os.path.dirname(self._root))
+        except PermissionError:
+            pass  # a folder that was made for us: its name is its maker's business
+        self._sync_folder(self._root)
+        with os.scandir(self._new) as found:
+            for file in found:
+                _sweep(file.path)
+
+    def write(self, key: str, parts: Sequence[Buffer], *, is_first: bool = False) -> None:
+        """Durable on return. `is_first`: PreconditionFailed when the key exists, unless with these very bytes."""
+        new = self.create(key)
+        try:
+            self.write_at(new, parts, 0)
+            self.publish(new, is_first=is_first)
+        except FileExistsError:
+            if not self._is_content(key, parts):
+                raise PreconditionFailed(key) from None
+            self._sync_name(key)
+        finally:
+            self.discard(new)
+
+    def create(self, key: str) -> NewFile:
+        check_key(key)
+        for _ in range(_ATTEMPTS_MAX):
+            path = f"{self._new}/{os.getpid()}-{next(self._numbers)}"
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            except FileExistsError:
+                continue  # another container's process has our number
+            if _take(fd):
+                return NewFile(fd, path, key)
+            os.close(fd)
+        raise OSError(errno.EEXIST, "no free name for a new file", self._new)
+
+    def write_at(self, new: NewFile, parts: Sequence[Buffer], position: int) -> None:
+        """Writes all of `parts` from `position` on; not yet durable. Threads may write different places at once. ENOSPC, with nothing
+        written, when it would leave less than KEPT_FREE_BYTES."""
+        size_bytes = sum(map(len, parts))
+        self._take_room(new, size_bytes)
+        try:
+            self._write_parts(new, parts, position)
+        finally:
+            with self._lock:
+                self._writing_bytes -= size_bytes
+
+    def _take_room(self, new: NewFile, size_bytes: int) -> None:
+        with new.lock:
+            _check_open(new)
+            status = self._calls.fstatvfs(new.fd)
+        with self._lock:
+            self._writing_bytes += size_bytes
+            is_enough = status.f_bavail * status.f_frsize >= self._writing_bytes + KEPT_FREE_BYTES
+            if not is_enough:
+                self._writing_bytes -= size_bytes
+        if not is_enough:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), new.path)
+
+    def _write_parts(self, new: NewFile, parts: Sequence[Buffer], position: int) -> None:
+        views = [memoryview(part).cast("B") for part in parts if len(part)]
+        is_large = sum(map(len, views)) >= _UNCACHED_BYTES_MIN
+        cached_from, first = position, 0
+        while first < len(views):
+            with new.lock:
+                _check_open(new)
+                written = self._calls.pwritev(new.fd, views[first : _vector_end(views, first)], position)
+            position += written
+            while first < len(views) and written >= len(views[first]):
+                written -= len(views[first])
+                first += 1
+            if written:
+                views[first] = views[first][written:]
+            if is_large and (position - cached_from >= _CACHED_BYTES_MAX or first == len(views)):
+                self._leave_page_cache(new, cached_from, position - cached_from)
+                cached_from = position
+
+    def _leave_page_cache(self, new: NewFile, position: int, length: int) -> None:
+        """Pages can go only once they are on the disk."""
+        with new.lock:
+            _check_open(new)
+            self._sync_content(new)
+            if hasattr(os, "posix_fadvise"):
+                with suppress(OSError):
+                    os.posix_fadvise(new.fd, position, length, os.POSIX_FADV_DONTNEED)
+
+    def publish(self, new: NewFile, *, is_first: bool = False) -> None:
+        """Gives the file its key, durably. FileExistsError when `is_first` and another is there. May be called again when the
+        outcome is unknown; a file that was discarded, or whose sync failed, is missing for good: a second sync would
+        lie."""
+        with new.lock:
+            if not new.is_published:
+                _check_open(new)
+                self._sync_content(new)
+                self._place(new.path, self._path(new.key), self._calls.link if is_first else self._calls.rename)
+                new.is_published = True
+        self._sync_name(new.key)
+
+    def _sync_content(self, new: NewFile) -> None:
+        try:
+            self._calls.fsync(new.fd)
+        except OSError:
+            _close(new)
+            raise
+
+    def _place(self, source: str, target: str, place: Callable[[str, str], None]) -> None:
+        for attempt in range(_ATTEMPTS_MAX):
+            try:
+                with self._lock:  # our own `_prune` waits; another process's may still come between
+                    _make_folder(os.path.dirname(target))
+                    place(source, target)
+                return
+            except FileNotFoundError:  # the folder was removed as empty this instant
+                if attempt == _ATTEMPTS_MAX - 1:
+                    raise
+
+    def discard(self, new: NewFile) -> None:
+        """Closes the file and removes its first name, if it still has it. A second time it does nothing."""
+        with new.lock:
+            if new.fd >= 0:
+                _close(new)
+
+    def read(self, key: str, start: int, end: int | None) -> bytes:
+        """Bytes [start, end), to the end of the object when that is None. A file is never changed in place, so one open
+        sees one object."""
+        check_key(key)
+        try:
+            fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except NotADirectoryError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key) from None
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key)
+            end = status.st_size if end is None else end
+            pieces: list[bytes] = []
+            while start < end:
+                piece = self._calls.pread(fd, min(end - start, _READ_BYTES_MAX), start)
+                if not piece:
+                    break
+                pieces.append(piece)
+                start += len(piece)
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        finally:
+            os.close(fd)
+
+    def head(self, key: str) -> ObjectEntry | None:
+        check_key(key)
+        path = self._path(key)
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return (
+            ObjectEntry(key, status.st_size, status.st_mtime_ns // 1_000_000) if stat.S_ISREG(status.st_mode) else None
+        )
+
+    def scan(self, prefix: str, after: str) -> Iterator[ObjectEntry]:
+        """In key order: a folder sorts as its name with the slash, which is how its keys go on."""
+        yield from self._scan_folder(prefix.rpartition("/")[0], prefix, after)
+
+    def delete(self, keys: Sequence[str]) -> list[str]:
+        """Removes files, durably, and folders that became empty; returns the keys it could not remove."""
+        failed: list[str] = []
+        changed: dict[str, None] = {}
+        for key in keys:
+            check_key(key)
+            path = self._path(key)
+            try:
+                os.unlink(path)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                continue
+            except OSError:
+                failed.append(key)
+                continue
+            folder = os.path.dirname(path)
+            changed[os.path.dirname(folder) if self._prune(folder) else folder] = None
+        for folder in changed:
+            with suppress(FileNotFoundError):  # another delete removed it as empty, and syncs the one above
+                self._sync_folder(folder)
+        return failed
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def _is_content(self, key: str, parts: Sequence[Buffer]) -> bool:
+        """Whether the object has exactly these bytes: then it was put by an earlier attempt of ours."""
+        try:
+            return self.read(key, 0, None) == b"".join(parts)
+        except FileNotFoundError:
+            return False
+
+    def _scan_folder(self, folder: str, prefix: str, after: str) -> Iterator[ObjectEntry]:
+        path = self._path(folder) if folder else self._root
+        try:
+            with os.scandir(path) as found:
+                names = sorted(f"{e.name}/" if e.is_dir() else e.name for e in found if e.name[0] != ".")
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name in names:
+            key = f"{folder}/{name}" if folder else name
+            if name.endswith("/"):
+                if (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
+                    yield from self._scan_folder(key[:-1], prefix, after)
+            elif key > after and key.startswith(prefix) and (entry := self.head(key)) is not None:
+                yield entry
+
+    def _prune(self, folder: str) -> bool:
+        """Removes the folder an object lay in when it is empty; never one that `_synced` relies on."""
+        with self._lock:
+            return folder != self._root and folder not in self._synced and _remove_if_empty(folder)
+
+    def _sync_name(self, key: str) -> None:
+        """Makes the key's name durable: its folder, the folder above (the first may be new), and once those higher up."""
+        if "/" not in key:
+            self._sync_folder(self._root)
+            return
+        folder = os.path.dirname(self._path(key))
+        above = os.path.dirname(folder) if folder != self._root else folder
+        self._sync_folder(folder)
+        self._sync_folder(above)
+        while above != self._root and above not in self._synced:
+            higher = os.path.dirname(above)
+            self._sync_folder(higher)
+            with self._lock:
+                if len(self._synced) >= _SYNCED_MAX:
+                    self._synced.clear()
+                self._synced.add(above)
+            above = higher
+
+    def _sync_folder(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._calls.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _vector_end(views: list[memoryview], first: int) -> int:
+    """Where one write ends that begins at `first`: what the system takes at once, and not much more than may lie in the page cache."""
+    end, left_bytes = first, _CACHED_BYTES_MAX
+    while end < min(len(views), first + _VECTOR_MAX) and left_bytes > 0:
+        left_bytes -= len(views[end])
+        end += 1
+    return end
+
+
+def _check_open(new: NewFile) -> None:
+    if new.fd < 0:
+        raise FileNotFoundError(errno.ENOENT, "the unfinished file is gone", new.path)
+
+
+def _close(new: NewFile) -> None:
+    try:
+        os.unlink(new.path)
+    except OSError:
+        pass  # renamed; or left for the sweep
+    fd, new.fd = new.fd, -1
+    os.close(fd)
+
+
+def _take(fd: int) -> bool:
+    """Locks a file just created. False when a sweep was faster: the file is gone, or about to be."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # no locks on this file system: then the sweep finds none either, and removes nothing
+    return os.fstat(fd).st_nlink > 0
+
+
+def _make_folder(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+
+
+def _sweep(path: str) -> None:
+    """Removes an unfinished file unless its writer lives, which its lock tells."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def _remove_if_empty(folder: str) -> bool:
+    try:
+        os.rmdir(folder)
+    except OSError:
+        return False
+    return True

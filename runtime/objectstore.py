@@ -1,0 +1,113 @@
+"""The object store as the house sees it: whole-object puts, ranged gets, conditional puts, multipart, list, delete.
+
+Interfaces and errors. A `put` returns when the object survives a power cut. Names are '/'-separated keys without a
+leading slash. Errors by remedy: StoreUnavailable (5xx, 503, timeouts, connection loss: outcome unknown), StoreFull,
+ObjectMissing, PreconditionFailed (another writer was first), StoreDenied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from millrace.runtime.disk import Buffer
+from millrace.runtime.errors import Corrupt, Exhausted, Fenced, MillraceError, Unavailable
+
+
+class StoreUnavailable(Unavailable):
+    """The store did not answer, or answered 5xx. The operation may have happened. Arguments: key, reason."""
+
+    def __str__(self) -> str:
+        return ": ".join(map(str, self.args))
+
+
+class StoreFull(Exhausted):
+    """No room in the store (a directory on a full disk). Arguments: key, reason."""
+
+    def __str__(self) -> str:
+        return ": ".join(map(str, self.args))
+
+
+class ObjectMissing(Corrupt):
+    """No object has that key."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"{self.key}: no such object"
+
+
+class PreconditionFailed(Fenced):
+    """A conditional put lost: the object exists, or has another token."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class StoreDenied(MillraceError):
+    """Credentials or rights are missing. Not retried. Arguments: key, reason."""
+
+    def __str__(self) -> str:
+        return ": ".join(map(str, self.args))
+
+
+Keys = list[str]  # inside a store class, `list` is its own verb
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectEntry:
+    key: str
+    size_bytes: int
+    modified_ms: int
+
+
+class MultipartUpload(Protocol):
+    """Parts of at least 5 MiB but for the last; nothing is visible before `complete`."""
+
+    def put_part(self, parts: Sequence[Buffer], number: int | None = None) -> Coroutine[Any, Any, None]:
+        """A plain def: parts are numbered from 0 in the order of the calls; several may be in flight. `number` sends a
+        part again whose outcome is unknown, in the same length."""
+        ...
+
+    async def complete(self) -> None:
+        """The object is visible and durable on return. ObjectMissing when the upload is gone and must be made anew."""
+        ...
+
+    async def abort(self) -> None:
+        """Forgets the upload; after `complete`, or a second time, it changes nothing."""
+        ...
+
+
+class ObjectStore(Protocol):
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        """Writes the concatenation of `parts`, replacing what was there. Durable on return."""
+        ...
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        """As put; PreconditionFailed when the key exists. Recognises its own earlier attempt by content: equal bytes under
+        the key count as put by this writer, so a writer puts something of its own (epoch, incarnation) into them."""
+        ...
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Bytes [start, end), start < end; what lies beyond the object is cut. ObjectMissing when there is none."""
+        ...
+
+    async def get(self, key: str) -> bytes: ...
+
+    async def head(self, key: str) -> ObjectEntry | None: ...
+
+    def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectEntry]:
+        """In key order (of their bytes), only keys beyond `after`."""
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> Keys:
+        """Deletes; a missing key counts as deleted. Returns the keys that could not be deleted now."""
+        ...
+
+    async def start_multipart(self, key: str) -> MultipartUpload: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,100 @@
+"""The object store in memory: for tests and `0@mem://` alone. Nothing survives the process.
+
+It keeps the contract and no more; latency and faults are tests/sim/objectstore.py's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any
+
+from millrace.runtime.clock import Clock
+from millrace.runtime.disk import Buffer
+from millrace.runtime.errors import Closed
+from millrace.runtime.objectstore import Keys, ObjectEntry, ObjectMissing, PreconditionFailed
+
+
+class MemoryObjectStore:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._objects: dict[str, tuple[bytes, int]] = {}  # key -> content, wall time of the put in ms
+        self._is_closed = False
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        await self._turn()
+        self._objects[key] = (b"".join(parts), self._clock.wall_ms())
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        await self._turn()
+        content = b"".join(parts)
+        if self._objects.setdefault(key, (content, self._clock.wall_ms()))[0] != content:
+            raise PreconditionFailed(key)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        assert 0 <= start < end, (start, end)
+        return (await self.get(key))[start:end]
+
+    async def get(self, key: str) -> bytes:
+        await self._turn()
+        found = self._objects.get(key)
+        if found is None:
+            raise ObjectMissing(key)
+        return found[0]
+
+    async def head(self, key: str) -> ObjectEntry | None:
+        await self._turn()
+        return self._entry(key)
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectEntry]:
+        await self._turn()
+        for key in sorted(key for key in self._objects if key.startswith(prefix) and key > after):
+            if (entry := self._entry(key)) is not None:
+                yield entry
+
+    async def delete(self, keys: Sequence[str]) -> Keys:
+        await self._turn()
+        for key in keys:
+            self._objects.pop(key, None)
+        return []
+
+    async def start_multipart(self, key: str) -> MemoryMultipart:
+        await self._turn()
+        return MemoryMultipart(self, key)
+
+    async def close(self) -> None:
+        self._is_closed = True
+
+    def _entry(self, key: str) -> ObjectEntry | None:
+        found = self._objects.get(key)
+        return None if found is None else ObjectEntry(key, len(found[0]), found[1])
+
+    async def _turn(self) -> None:
+        """Every verb gives way once, so that no caller comes to rely on an answer in the same turn of the loop."""
+        if self._is_closed:
+            raise Closed("object store")
+        await asyncio.sleep(0)
+
+
+class MemoryMultipart:
+    def __init__(self, store: MemoryObjectStore, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._parts: dict[int, bytes | None] = {}  # None: under way
+
+    def put_part(self, parts: Sequence[Buffer], number: int | None = None) -> Coroutine[Any, Any, None]:
+        number = len(self._parts) if number is None else number
+        self._parts.setdefault(number, None)
+        return self._take(number, parts)
+
+    async def complete(self) -> None:
+        contents = [part for part in self._parts.values() if part is not None]
+        assert len(contents) == len(self._parts), "complete before every part was written"
+        await self._store.put(self._key, contents)
+
+    async def abort(self) -> None:
+        self._parts.clear()
+
+    async def _take(self, number: int, parts: Sequence[Buffer]) -> None:
+        await asyncio.sleep(0)
+        self._parts[number] = b"".join(parts)

@@ -1,0 +1,98 @@
+"""Which remedy an S3 answer calls for. The table stands apart from the client, so that it can be read and tested whole.
+
+status or code                                         raised as
+NoSuchKey, NoSuchUpload, any other 404                 ObjectMissing
+412                                                    PreconditionFailed
+507, XMinioStorageFull                                 StoreFull
+408, 409, 429, 5xx, and the codes of _AGAIN            StoreUnavailable: the outcome is unknown, or will change
+no answer: connection, timeout, answer cut off         StoreUnavailable
+everything else (401, 403, NoSuchBucket, 501, ...)     StoreDenied: asking again would not help
+"""
+
+from __future__ import annotations
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    MetadataRetrievalError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+    ResponseStreamingError,
+)
+from botocore.exceptions import ConnectionError as EndpointError
+
+from millrace.runtime.objectstore import (
+    ObjectMissing,
+    PreconditionFailed,
+    StoreDenied,
+    StoreFull,
+    StoreUnavailable,
+)
+
+# What a client may raise that has a remedy. Others (a wrong parameter) are programmer errors and pass.
+S3_ERRORS: tuple[type[BaseException], ...] = (ClientError, BotoCoreError, aiohttp.ClientError, TimeoutError, OSError)
+
+_AGAIN = frozenset(
+    (
+        "BadDigest",
+        "ExpiredToken",  # chained credentials are renewed before the next attempt
+        "IncompleteBody",
+        "RequestTimeout",
+        "RequestTimeTooSkewed",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "XAmzContentChecksumMismatch",
+    )
+)
+_AGAIN_STATUS = (408, 409, 429)
+_NO_ANSWER = (
+    EndpointError,
+    HTTPClientError,
+    IncompleteReadError,
+    ResponseStreamingError,
+    CredentialRetrievalError,
+    MetadataRetrievalError,
+    aiohttp.ClientError,
+    TimeoutError,
+    OSError,
+)
+_DENIED = (NoCredentialsError, PartialCredentialsError, NoRegionError)
+
+
+def s3_status(error: BaseException) -> tuple[int, str]:
+    """Status and code of an answer; (0, "") when there was none."""
+    if not isinstance(error, ClientError):
+        return 0, ""
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return int(status), str(error.response.get("Error", {}).get("Code", ""))
+
+
+def s3_error(error: BaseException, key: str) -> BaseException:
+    """What to raise in place of `error`."""
+    if isinstance(error, ClientError):
+        return s3_refusal(*s3_status(error), key)
+    if isinstance(error, _DENIED):
+        return StoreDenied(key, str(error))
+    if isinstance(error, _NO_ANSWER):
+        return StoreUnavailable(key, f"{type(error).__name__}: {error}")
+    return error
+
+
+def s3_refusal(status: int, code: str, key: str) -> Exception:
+    if status == 507 or code == "XMinioStorageFull":
+        return StoreFull(key, code)
+    if status >= 500 and status != 501:
+        return StoreUnavailable(key, code, status)
+    if status in _AGAIN_STATUS or code in _AGAIN:
+        return StoreUnavailable(key, code, status)
+    if status == 412:
+        return PreconditionFailed(key)
+    if status == 404 and code != "NoSuchBucket":
+        return ObjectMissing(key)
+    return StoreDenied(key, code, status)

@@ -1,0 +1,153 @@
+"""Storage addresses, and the table from their schemes to implementations.
+
+    0@s3://BUCKET?endpoint=http://127.0.0.1:9000&region=us-east-1&pathStyle=true&accessKey=...&secretKey=...
+    0@file:///DIR          0@mem://
+
+The number is the bucket's id (only 0 for now). A scheme names an implementation: a third one is one line of OPENERS.
+The WAL's addresses have the same shape and are parsed here too, opened in wal. Values are percent-decoded; `+` stands
+for itself, since secret keys contain it. Secrets never show in a repr or an error. Not here: wrappers (retry, meter),
+which the caller puts around what it opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from millrace.runtime.clock import Clock
+from millrace.runtime.objectstore import ObjectStore
+
+_SECRETS = ("secretKey", "sessionToken")
+S3_OPTIONS = (
+    "endpoint",
+    "region",
+    "pathStyle",
+    "authType",
+    "accessKey",
+    "secretKey",
+    "sessionToken",
+    "checksumAlgorithm",
+    "maxConnections",
+    "connectTimeoutMs",
+    "apiCallAttemptTimeoutMs",
+)
+
+
+class AddressError(ValueError):
+    """An address that cannot be used. `reason` is for the operator and quotes no secret."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """`target` is the bucket (s3) or the path (file)."""
+
+    bucket_id: int
+    scheme: str
+    target: str
+    options: Mapping[str, str]
+
+    def __str__(self) -> str:
+        shown = "&".join(f"{name}={'***' if name in _SECRETS else value}" for name, value in self.options.items())
+        return f"{self.bucket_id}@{self.scheme}://{self.target}{'?' if shown else ''}{shown}"
+
+    __repr__ = __str__
+
+    def text(self, name: str) -> str | None:
+        return self.options.get(name) or None
+
+    def number(self, name: str, default: int) -> int:
+        value = self.options.get(name, "")
+        if value and not (value.isascii() and value.isdecimal()):
+            raise AddressError(f"{name}={value} is not a number, in {self}")
+        return int(value) if value else default
+
+    def flag(self, name: str) -> bool | None:
+        """None when the address does not say."""
+        value = self.options.get(name, "").lower()
+        if value not in ("", "true", "false"):
+            raise AddressError(f"{name}={value} is neither true nor false, in {self}")
+        return None if not value else value == "true"
+
+    def unknown_options(self, known: Sequence[str]) -> list[str]:
+        return [name for name in self.options if name not in known]
+
+
+def parse_address(text: str) -> StoreAddress:
+    """Raises AddressError. Whether the scheme is one that can be opened is `open_store`'s question."""
+    bucket_id, at, url = text.strip().partition("@")
+    if not at or not (bucket_id.isascii() and bucket_id.isdecimal()):
+        raise AddressError("an address begins with its bucket's id, as in 0@s3://BUCKET")
+    scheme, colon, rest = url.partition("://")
+    if not colon or not scheme:
+        raise AddressError("an address names its scheme, as in 0@file:///DIR")
+    target, _, query = rest.partition("?")
+    if "," in target:
+        raise AddressError("one bucket is supported, not a list")
+    options: dict[str, str] = {}
+    for pair in filter(None, query.split("&")):
+        name, _, value = pair.partition("=")
+        if name in options:
+            raise AddressError(f"{name} is given twice")
+        options[unquote(name)] = unquote(value)
+    address = StoreAddress(int(bucket_id), scheme.lower(), unquote(target), options)
+    if address.scheme in ("s3", "file") and not address.target:
+        raise AddressError(f"{address} names no {'bucket' if address.scheme == 's3' else 'path'}")
+    return address
+
+
+async def open_store(address: StoreAddress, clock: Clock) -> ObjectStore:
+    """The store an address names, bare."""
+    opener = OPENERS.get(address.scheme)
+    if opener is None:
+        raise AddressError(f"{address}: the scheme is none of {', '.join(OPENERS)}")
+    return await opener(address, clock)
+
+
+async def _open_s3(address: StoreAddress, clock: Clock) -> ObjectStore:
+    # Imported here: aiobotocore takes half a second and 30 MiB, which nobody else should pay.
+    from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings
+
+    has_key, has_secret = address.text("accessKey") is not None, address.text("secretKey") is not None
+    if has_key != has_secret or (address.text("authType") == "static" and not has_key):
+        raise AddressError(f"accessKey and secretKey are given together, in {address}")
+    algorithm = (address.text("checksumAlgorithm") or "crc32c").lower()
+    if algorithm not in ("crc32c", "none"):
+        raise AddressError(f"checksumAlgorithm={algorithm} is neither crc32c nor none, in {address}")
+    settings = S3Settings(
+        bucket=address.target.rstrip("/"),
+        endpoint=address.text("endpoint"),
+        region=address.text("region"),
+        path_style=address.flag("pathStyle"),
+        access_key=address.text("accessKey"),
+        secret_key=address.text("secretKey"),
+        session_token=address.text("sessionToken"),
+        has_checksums=algorithm == "crc32c",
+        connections_max=address.number("maxConnections", 50),
+        connect_timeout_ms=address.number("connectTimeoutMs", 5_000),
+        read_timeout_ms=address.number("apiCallAttemptTimeoutMs", 30_000),
+    )
+    return await S3ObjectStore.open(settings)
+
+
+async def _open_file(address: StoreAddress, clock: Clock) -> ObjectStore:
+    from millrace.runtime.objectstore_local import LocalObjectStore
+
+    return await LocalObjectStore.open(address.target)
+
+
+async def _open_memory(address: StoreAddress, clock: Clock) -> ObjectStore:
+    from millrace.runtime.objectstore_memory import MemoryObjectStore
+
+    return MemoryObjectStore(clock)
+
+
+OPENERS: dict[str, Callable[[StoreAddress, Clock], Awaitable[ObjectStore]]] = {
+    "s3": _open_s3,
+    "file": _open_file,
+    "mem": _open_memory,
+}

@@ -1,0 +1,287 @@
+"""Block files on a real file system, by both drivers, and what happens where direct I/O or room is not to be had."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millrace.runtime.aligned import Arena
+from millrace.runtime.disk import DiskFailed, DiskLocked
+from millrace.runtime.disk_open import DirectRefused, open_block_descriptor
+from millrace.runtime.disk_posix import PosixDisk
+from millrace.runtime.errors import Closed
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+def uring_works() -> bool:
+    from millrace.runtime.uring import Uring, UringRefused
+
+    try:
+        Uring(4).close()
+    except UringRefused:
+        return False
+    return True
+
+
+DRIVERS = [
+    "thread",
+    pytest.param("uring", marks=pytest.mark.skipif(not uring_works(), reason="io_uring is not allowed here")),
+]
+drivers = pytest.mark.parametrize("driver", DRIVERS)
+
+
+@drivers
+@pytest.mark.parametrize("direct", ["prefer", "never"])
+def test_what_is_written_is_read(driver: str, direct: str, tmp_path: Path) -> None:
+    """A hundred writes of several sizes under way at once all land where they belong."""
+
+    async def run() -> None:
+        path = str(tmp_path / "block")
+        file = await PosixDisk(driver=driver).open_block(path, 4 * MIB, direct=direct)
+        assert file.size_bytes == 4 * MIB
+        assert await file.read_at(4 * MIB - 4096, 4096) == bytes(4096)
+        view = Arena(MIB).view
+        for number in range(100):
+            view[number * 8192 : number * 8192 + 8192] = b"%08d" % number * 1024
+        writes = [file.write_at(number * 8192, view[number * 8192 : number * 8192 + 8192]) for number in range(100)]
+        await asyncio.gather(*writes)
+        for number in range(100):
+            assert await file.read_at(number * 8192, 8192) == b"%08d" % number * 1024
+        await file.close()
+        await file.close()
+        with pytest.raises(Closed):
+            file.write_at(0, view[:4096])
+        data = (tmp_path / "block").read_bytes()
+        assert len(data) == 4 * MIB
+        assert data[: 100 * 8192] == b"".join(b"%08d" % number * 1024 for number in range(100))
+
+    asyncio.run(run())
+
+
+@drivers
+def test_a_driver_keeps_no_view_of_a_finished_write(driver: str, tmp_path: Path) -> None:
+    """Once a write has completed its memory can be seen free."""
+
+    async def run() -> None:
+        file = await PosixDisk(driver=driver).open_block(str(tmp_path / "block"), MIB)
+        arena = Arena(64 * KIB)
+        for _ in range(3):
+            await file.write_at(0, arena.view[:4096])
+        await asyncio.sleep(0.01)
+        assert not arena.is_viewed()
+        await file.close()
+
+    asyncio.run(run())
+
+
+@drivers
+def test_closing_waits_for_writes(driver: str, tmp_path: Path) -> None:
+    """Writes that were asked for before a close are done when it returns."""
+
+    async def run() -> None:
+        file = await PosixDisk(driver=driver).open_block(str(tmp_path / "block"), 4 * MIB)
+        view = Arena(MIB).view
+        writes = [file.write_at(number * MIB, view) for number in range(4)]
+        await file.close()
+        assert all(write.done() and write.exception() is None for write in writes)
+
+    asyncio.run(run())
+
+
+@drivers
+def test_more_writes_than_the_queue_holds(driver: str, tmp_path: Path) -> None:
+    """Three hundred writes at once are all done, in whatever order."""
+
+    async def run() -> None:
+        file = await PosixDisk(driver=driver).open_block(str(tmp_path / "block"), 2 * MIB)
+        view = Arena(4096).view
+        view[:] = b"y" * 4096
+        await asyncio.gather(*(file.write_at(number * 4096, view) for number in range(300)))
+        assert await file.read_at(0, 300 * 4096) == b"y" * (300 * 4096)
+        await file.close()
+
+    asyncio.run(run())
+
+
+@drivers
+def test_a_failed_write_says_so(driver: str, tmp_path: Path) -> None:
+    """A write that the kernel refuses comes back as DiskFailed with the reason; a later one still works."""
+
+    async def run() -> None:
+        file = await PosixDisk(driver=driver).open_block(str(tmp_path / "block"), MIB)
+        if not file.is_direct:
+            pytest.skip("needs direct I/O to be refused an odd length")
+        view = Arena(8192).view
+        with pytest.raises(DiskFailed, match="Invalid argument"):
+            await file.write_at(0, view[:1000])
+        await file.write_at(0, view[:4096])
+        await file.close()
+
+    asyncio.run(run())
+
+
+@drivers
+def test_resize(driver: str, tmp_path: Path) -> None:
+    """A file grows with zeros in real blocks, and shrinks."""
+
+    async def run() -> None:
+        path = tmp_path / "block"
+        file = await PosixDisk(driver=driver).open_block(str(path), MIB)
+        await file.resize(2 * MIB)
+        assert file.size_bytes == path.stat().st_size == 2 * MIB
+        assert path.stat().st_blocks * 512 >= 2 * MIB
+        assert await file.read_at(2 * MIB - 4096, 4096) == bytes(4096)
+        await file.resize(64 * KIB)
+        assert path.stat().st_size == 64 * KIB
+        await file.close()
+
+    asyncio.run(run())
+
+
+def test_space_is_reserved_at_open(tmp_path: Path) -> None:
+    """A new file holds its blocks from the start, and an existing one keeps its size."""
+
+    async def run() -> None:
+        path = tmp_path / "block"
+        disk = PosixDisk()
+        await (await disk.open_block(str(path), MIB)).close()
+        assert path.stat().st_blocks * 512 >= MIB
+        file = await disk.open_block(str(path), 8 * MIB)
+        assert file.size_bytes == MIB
+        await file.close()
+
+    asyncio.run(run())
+
+
+def refuse_direct(path: str, flags: int, mode: int) -> int:
+    """os.open on a file system that knows no direct I/O."""
+    if flags & getattr(os, "O_DIRECT", 0):
+        raise OSError(errno.EINVAL, "Invalid argument", path)
+    return os.open(path, flags, mode)
+
+
+@drivers
+def test_without_direct_io_writes_are_synchronous(driver: str, tmp_path: Path) -> None:
+    """EINVAL for the flag: `prefer` goes on through the page cache and says so, `require` refuses."""
+
+    async def run() -> None:
+        disk = PosixDisk(driver=driver, open_fd=refuse_direct)
+        with pytest.raises(DirectRefused):
+            await disk.open_block(str(tmp_path / "block"), MIB, direct="require")
+        file = await disk.open_block(str(tmp_path / "block"), MIB)
+        assert not file.is_direct
+        view = Arena(4096).view
+        view[:3] = b"abc"
+        await file.write_at(4096, view)
+        assert (await file.read_at(4096, 4096))[:3] == b"abc"
+        await file.close()
+
+    asyncio.run(run())
+
+
+def test_synchronous_writes_either_way(tmp_path: Path) -> None:
+    """Direct or not, the descriptor has the flag that makes a returned write durable."""
+    import fcntl
+
+    for direct in ("prefer", "never"):
+        descriptor = open_block_descriptor(str(tmp_path / "block"), MIB, direct)
+        assert fcntl.fcntl(descriptor.fd, fcntl.F_GETFL) & os.O_DSYNC == os.O_DSYNC
+        os.close(descriptor.fd)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs tmpfs")
+def test_memory_is_not_a_device() -> None:
+    """tmpfs takes O_DIRECT and is memory all the same: not direct, and refused where direct is required."""
+
+    async def run() -> None:
+        path = f"/dev/shm/millrace-test-{os.getpid()}"
+        try:
+            file = await PosixDisk().open_block(path, MIB)
+            assert not file.is_direct
+            await file.close()
+            with pytest.raises(DirectRefused):
+                await PosixDisk().open_block(path, MIB, direct="require")
+        finally:
+            os.unlink(path)
+
+    asyncio.run(run())
+
+
+def test_a_block_file_is_for_one_process(tmp_path: Path) -> None:
+    """While one process has the file open another is refused, and not once the first was killed."""
+    path = str(tmp_path / "block")
+    script = f"""
+import asyncio
+from millrace.runtime.disk_posix import PosixDisk
+async def run():
+    file = await PosixDisk().open_block({path!r}, 1 << 20)
+    print("held", flush=True)
+    await asyncio.sleep(60)
+asyncio.run(run())
+"""
+    holder = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+
+    async def run() -> None:
+        with pytest.raises(DiskLocked):
+            await PosixDisk().open_block(path, MIB)
+        holder.kill()
+        holder.wait()
+        await (await PosixDisk().open_block(path, MIB)).close()
+
+    asyncio.run(run())
+
+
+FULL = """
+import asyncio, os, sys
+from millrace.runtime.disk import DiskFull
+from millrace.runtime.disk_posix import PosixDisk
+async def run():
+    disk = PosixDisk()
+    await disk.open_block("/mnt/small", 512 * 1024)
+    for attempt in (disk.open_block("/mnt/block", 8 << 20), disk.reserve("/mnt/reserve", 8 << 20),
+                    disk.write_file("/mnt/file", bytes(8 << 20))):
+        try:
+            await attempt
+        except DiskFull:
+            print("full")
+    print(os.path.exists("/mnt/block"))
+asyncio.run(run())
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
+def test_a_full_disk_is_known_at_open() -> None:
+    """On a file system without room, opening, reserving and writing raise DiskFull, and no stump of a block file stays."""
+    command = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m none /mnt && exec "$@"', "sh"]
+    done = subprocess.run([*command, sys.executable, "-c", FULL], capture_output=True, text=True)
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stdout.split() == ["full", "full", "full", "False"], done.stderr
+
+
+def test_the_fallback_is_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel refuses io_uring the thread takes over without a word to the caller."""
+    from millrace.runtime import uring
+    from millrace.runtime.disk_thread import ThreadBlockFile
+
+    async def run() -> None:
+        monkeypatch.setattr(uring, "_SETUP", 100_000)  # a system call that no kernel has
+        file = await PosixDisk().open_block(str(tmp_path / "block"), MIB)
+        assert isinstance(file, ThreadBlockFile)
+        await file.write_at(0, Arena(4096).view)
+        await file.close()
+        with pytest.raises(DiskFailed):
+            await PosixDisk(driver="uring").open_block(str(tmp_path / "block"), MIB)
+
+    asyncio.run(run())

@@ -1,0 +1,147 @@
+"""Log files, small files, folders and locks: one contract for the real disk and the simulated one."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millrace.runtime.disk import Disk, DiskFailed, DiskLocked
+from millrace.runtime.disk_posix import PosixDisk
+from tests.sim.disk import SimDisk
+
+MakeDisk = Callable[[], Disk]
+both = pytest.mark.parametrize("make", [PosixDisk, SimDisk], ids=["posix", "sim"])
+
+
+@both
+def test_a_log_file_is_what_was_appended(make: MakeDisk, tmp_path: Path) -> None:
+    """Appends of many parts, a truncation, and another opening; reads at the end are short."""
+
+    async def run() -> None:
+        disk, path = make(), str(tmp_path / "log")
+        log = await disk.open_log(path)
+        assert log.size_bytes == 0
+        await log.append([b"abc", bytearray(b"def"), memoryview(b"ghi"), b""])
+        await log.append([bytes([number % 256]) for number in range(1500)])
+        await log.sync()
+        assert log.size_bytes == 1509
+        assert await log.read_at(3, 3) == b"def"
+        assert await log.read_at(1500, 100) == bytes([number % 256 for number in range(1491, 1500)])
+        await log.truncate(5)
+        await log.append([b"X"])
+        await log.close()
+        log = await disk.open_log(path)
+        assert log.size_bytes == 6
+        assert await log.read_at(0, 100) == b"abcdeX"
+        await log.close()
+
+    asyncio.run(run())
+
+
+@both
+def test_appends_keep_their_order_without_waiting(make: MakeDisk, tmp_path: Path) -> None:
+    """Appends asked for together land in the order of the calls."""
+
+    async def run() -> None:
+        log = await make().open_log(str(tmp_path / "log"))
+        parts = [b"%03d" % number for number in range(50)]
+        await asyncio.gather(*(log.append([part]) for part in parts))
+        assert await log.read_at(0, 1000) == b"".join(parts)
+        await log.close()
+
+    asyncio.run(run())
+
+
+@both
+def test_small_files_and_folders(make: MakeDisk, tmp_path: Path) -> None:
+    """Writing replaces whole files; listing is sorted; removing twice and listing nothing are no errors."""
+
+    async def run() -> None:
+        disk, folder = make(), str(tmp_path / "a" / "b")
+        assert await disk.list_folder(folder) == []
+        await disk.make_folder(folder)
+        await disk.make_folder(folder)
+        assert await disk.read_file(folder + "/one") is None
+        await disk.write_file(folder + "/one", b"1" * 100)
+        await disk.write_file(folder + "/one", b"2")
+        await disk.write_file(folder + "/three", b"3")
+        await disk.rename(folder + "/three", folder + "/two")
+        assert await disk.read_file(folder + "/one") == b"2"
+        assert await disk.list_folder(folder) == ["one", "two"]
+        await disk.remove(folder + "/one")
+        await disk.remove(folder + "/one")
+        assert await disk.list_folder(folder) == ["two"]
+        with pytest.raises(DiskFailed):
+            await disk.rename(folder + "/none", folder + "/x")
+
+    asyncio.run(run())
+
+
+@both
+def test_reserved_room_is_real(make: MakeDisk, tmp_path: Path) -> None:
+    """A reserved file has its size and can be given back; free room is told for paths that do not exist yet."""
+
+    async def run() -> None:
+        disk, path = make(), str(tmp_path / "reserve")
+        missing = str(tmp_path / "not" / "yet")
+        assert 1 << 20 < disk.free_bytes(missing) <= disk.total_bytes(missing)
+        await disk.reserve(path, 1 << 20)
+        data = await disk.read_file(path)
+        assert data == bytes(1 << 20)
+        await disk.remove(path)
+        assert await disk.read_file(path) is None
+
+    asyncio.run(run())
+
+
+def test_reserved_blocks_are_allocated(tmp_path: Path) -> None:
+    """On a real file system the reserve holds blocks, not a hole."""
+    asyncio.run(PosixDisk().reserve(str(tmp_path / "reserve"), 1 << 20))
+    assert (tmp_path / "reserve").stat().st_blocks * 512 >= 1 << 20
+
+
+@both
+def test_a_lock_is_held_by_one(make: MakeDisk, tmp_path: Path) -> None:
+    """The second taker is refused with the path; after a release it may have the lock."""
+    disk, path = make(), str(tmp_path / "lock")
+    lock = disk.lock(path)
+    with pytest.raises(DiskLocked) as refused:
+        disk.lock(path)
+    assert refused.value.path == path
+    lock.release()
+    lock.release()
+    disk.lock(path).release()
+
+
+def test_a_lock_holds_between_processes_and_dies_with_them(tmp_path: Path) -> None:
+    """Another process's lock is refused with its pid, and free once it was killed."""
+    path = str(tmp_path / "lock")
+    script = f"from millrace.runtime.disk_posix import PosixDisk; l = PosixDisk().lock({path!r}); print('held', flush=True); input()"
+    holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    with pytest.raises(DiskLocked) as refused:
+        PosixDisk().lock(path)
+    assert refused.value.holder == str(holder.pid)
+    holder.kill()
+    holder.wait()
+    PosixDisk().lock(path).release()
+
+
+def test_a_failed_write_is_terminal_for_a_log_file(tmp_path: Path) -> None:
+    """After one failure every later write and sync is refused, for nobody knows what the kernel dropped."""
+
+    async def run() -> None:
+        log = await PosixDisk().open_log("/dev/full")
+        with pytest.raises(Exception, match="No space"):
+            await log.append([b"x"])
+        with pytest.raises(DiskFailed):
+            await log.sync()
+        await log.close()
+
+    asyncio.run(run())

@@ -1,0 +1,88 @@
+"""Metrics as objects, and what the registry prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.runtime.metrics import Counter, Gauge, Histogram, Registry
+
+PRINTED = """\
+# HELP wal_appends_total Records taken.
+# TYPE wal_appends_total counter
+wal_appends_total 3
+# HELP bytes_total By \\\\ direction\\n.
+# TYPE bytes_total counter
+bytes_total{api="Fetch",dir="out"} 0.5
+bytes_total{api="a\\"b\\\\c\\nd"} 7
+# HELP lag_seconds Loop lag.
+# TYPE lag_seconds histogram
+lag_seconds_bucket{loop="main",le="0.1"} 1
+lag_seconds_bucket{loop="main",le="1"} 3
+lag_seconds_bucket{loop="main",le="+Inf"} 4
+lag_seconds_sum{loop="main"} 7.05
+lag_seconds_count{loop="main"} 4
+# HELP room_bytes Room.
+# TYPE room_bytes gauge
+room_bytes 42
+"""
+
+
+def test_the_registry_prints_prometheus_text() -> None:
+    """Families in order of registration, labels sorted and escaped, histogram buckets cumulative."""
+    registry = Registry()
+    registry.counter("wal_appends_total", "Records taken.").inc(3)
+    registry.counter("bytes_total", "By \\ direction\n.", dir="out", api="Fetch").inc(0.5)
+    registry.counter("bytes_total", "By \\ direction\n.", api='a"b\\c\nd').inc(7)
+    lag = registry.histogram("lag_seconds", "Loop lag.", (0.1, 1.0), loop="main")
+    for value in (0.05, 1.0, 1.0, 5.0):
+        lag.observe(value)
+    registry.gauge("room_bytes", "Room.", read=lambda: 42)
+    assert registry.render() == PRINTED
+
+
+def test_a_series_is_registered_once() -> None:
+    """The same name and labels twice, or one name as two types, is a bug; a dropped series may come again."""
+    registry = Registry()
+    registry.counter("a_total", "A.", topic="t")
+    with pytest.raises(AssertionError):
+        registry.counter("a_total", "A.", topic="t")
+    with pytest.raises(AssertionError):
+        registry.gauge("a_total", "A.")
+    registry.drop("a_total", topic="t")
+    registry.drop("a_total", topic="t")
+    registry.drop("unknown")
+    assert registry.render() == ""
+    registry.counter("a_total", "A.", topic="t")
+
+
+def test_gauges_and_counters() -> None:
+    """A gauge goes both ways; one that reads asks each time."""
+    gauge, counter, level = Gauge(), Counter(), [1]
+    gauge.set(5)
+    gauge.inc()
+    gauge.dec(2)
+    counter.inc()
+    assert (gauge.value, counter.value) == (4, 1)
+    reading = Gauge(lambda: level[0])
+    level[0] = 9
+    assert reading.value == 9
+
+
+def test_quantiles_name_a_bound() -> None:
+    """A quantile is the bound of the bucket it falls in; nothing seen gives 0, beyond the last bound gives the last."""
+    histogram = Histogram((1.0, 2.0, 4.0))
+    assert histogram.quantile(0.5) == 0
+    for value in (0.5, 1.5, 1.5, 3.0):
+        histogram.observe(value)
+    assert [histogram.quantile(q) for q in (0.25, 0.5, 0.75, 1.0)] == [1.0, 2.0, 2.0, 4.0]
+    beyond = Histogram((1.0,))
+    beyond.observe(9)
+    assert beyond.quantile(0.5) == 1.0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_odd_numbers_are_printed(value: float) -> None:
+    """Numbers that are not finite have their Prometheus spelling."""
+    registry = Registry()
+    registry.gauge("g", "G.").set(value)
+    assert registry.render().splitlines()[-1].split()[1] in ("NaN", "+Inf", "-Inf")

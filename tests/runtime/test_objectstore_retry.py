@@ -1,0 +1,269 @@
+"""The retry wrapper: what it repeats, for how long, how it waits, and that a repeat changes nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from millrace.runtime.clock import SystemClock
+from millrace.runtime.disk import Buffer
+from millrace.runtime.errors import Unavailable
+from millrace.runtime.objectstore import (
+    Keys,
+    MultipartUpload,
+    ObjectEntry,
+    ObjectMissing,
+    ObjectStore,
+    PreconditionFailed,
+    StoreDenied,
+    StoreFull,
+    StoreUnavailable,
+)
+from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore_retry import FOR_EVER, RetryingObjectStore, RetryPolicy
+from millrace.runtime.rand import Rand
+from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of
+
+QUICK = RetryPolicy(attempts_max=4, first_wait_ms=1, longest_wait_ms=2)
+
+
+class Flaky:
+    """A store in memory whose next calls fail as the plan says: before they take effect, or after (the answer is lost)."""
+
+    def __init__(self, *plan: str | Exception) -> None:
+        self.store = MemoryObjectStore(SystemClock())
+        self.plan = list(plan)  # "" passes, "before", "after", "silence", or an error raised before
+        self.calls = 0
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        await self.run(lambda: self.store.put(key, parts))
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        await self.run(lambda: self.store.put_if_absent(key, parts))
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        return await self.run(lambda: self.store.get_range(key, start, end))
+
+    async def get(self, key: str) -> bytes:
+        return await self.run(lambda: self.store.get(key))
+
+    async def head(self, key: str) -> ObjectEntry | None:
+        return await self.run(lambda: self.store.head(key))
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectEntry]:
+        async for entry in self.store.list(prefix, after):
+            await self.run(lambda: asyncio.sleep(0))
+            yield entry
+
+    async def delete(self, keys: Sequence[str]) -> Keys:
+        return await self.run(lambda: self.store.delete(keys))
+
+    async def start_multipart(self, key: str) -> MultipartUpload:
+        return FlakyUpload(self, await self.run(lambda: self.store.start_multipart(key)))
+
+    async def close(self) -> None:
+        await self.store.close()
+
+    async def run(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        self.calls += 1
+        step = self.plan.pop(0) if self.plan else ""
+        if isinstance(step, Exception):
+            raise step
+        if step == "before":
+            raise StoreUnavailable("503")
+        answer = await call()
+        if step == "silence":
+            await asyncio.sleep(3600)
+        if step == "after":
+            raise StoreUnavailable("timeout")
+        return answer
+
+
+class FlakyUpload:
+    def __init__(self, flaky: Flaky, upload: MultipartUpload) -> None:
+        self.flaky = flaky
+        self.upload = upload
+
+    def put_part(self, parts: Sequence[Buffer], number: int | None = None) -> Coroutine[Any, Any, None]:
+        return self.send(self.upload.put_part(parts, number))
+
+    async def send(self, part: Coroutine[Any, Any, None]) -> None:
+        try:
+            await self.flaky.run(lambda: part)
+        finally:
+            part.close()  # when the plan failed the call before it took effect
+
+    async def complete(self) -> None:
+        await self.flaky.run(self.upload.complete)
+
+    async def abort(self) -> None:
+        await self.flaky.run(self.upload.abort)
+
+
+def run(flaky: Flaky, test: Callable[[RetryingObjectStore], Awaitable[None]], policy: RetryPolicy = QUICK) -> None:
+    asyncio.run(_run(flaky, test, policy))
+
+
+async def _run(flaky: Flaky, test: Callable[[RetryingObjectStore], Awaitable[None]], policy: RetryPolicy) -> None:
+    await test(RetryingObjectStore(flaky, Rand(b"retry"), policy))
+
+
+class TestRetryingObjectStore(ObjectStoreContract):
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[ObjectStore]:
+        store = RetryingObjectStore(MemoryObjectStore(SystemClock()), Rand(b"retry"), QUICK)
+        yield store
+        await store.close()
+
+
+def test_unavailable_is_repeated_until_it_answers() -> None:
+    """Every verb outlives failures before and after its effect."""
+
+    async def test(store: RetryingObjectStore) -> None:
+        flaky.plan = ["before", "after"]
+        await store.put("a", [b"one"])
+        flaky.plan = ["before", "after"]
+        await store.put_if_absent("b", [b"two"])
+        flaky.plan = ["before", "before", "before"]
+        assert await store.get("b") == b"two"
+        flaky.plan = ["before"]
+        assert await store.get_range("b", 0, 1) == b"t"
+        flaky.plan = ["after"]
+        assert await store.head("b") is not None
+        flaky.plan = ["after", "before"]
+        assert await store.delete(["a", "b"]) == []
+        assert await keys_of(store) == []
+
+    flaky = Flaky()
+    run(flaky, test)
+
+
+def test_attempts_are_bounded() -> None:
+    """The last failure surfaces when the attempts are used up."""
+
+    async def test(store: RetryingObjectStore) -> None:
+        with pytest.raises(StoreUnavailable):
+            await store.put("a", [b"x"])
+        assert flaky.calls == 4
+
+    flaky = Flaky(*["before"] * 10)
+    run(flaky, test)
+
+
+def test_for_ever_means_for_ever() -> None:
+    """Without a bound it goes on as long as the store is away."""
+
+    async def test(store: RetryingObjectStore) -> None:
+        await store.put("a", [b"x"])
+        assert flaky.calls == 101
+
+    flaky = Flaky(*["before"] * 100)
+    run(flaky, test, RetryPolicy(attempts_max=None, first_wait_ms=0, longest_wait_ms=0))
+    assert FOR_EVER.attempts_max is None
+
+
+@pytest.mark.parametrize(
+    "error", [ObjectMissing("a"), PreconditionFailed("a"), StoreDenied(), StoreFull(), ValueError()]
+)
+def test_nothing_else_is_repeated(error: Exception) -> None:
+    """An answer is an answer: only Unavailable is asked again."""
+
+    async def test(store: RetryingObjectStore) -> None:
+        with pytest.raises(type(error)):
+            await store.put("a", [b"x"])
+        assert flaky.calls == 1
+
+    flaky = Flaky(error)
+    run(flaky, test)
+
+
+def test_a_lost_answer_does_not_lose_the_race() -> None:
+    """put_if_absent took effect, the answer was lost: the repeat knows its own bytes. Against a rival's it fails."""
+
+    async def test(store: RetryingObjectStore) -> None:
+        await store.put_if_absent("lease", [b"mine"])
+        flaky.plan = ["before"]
+        with pytest.raises(PreconditionFailed):
+            await store.put_if_absent("lease", [b"rival"])
+
+    flaky = Flaky("after")
+    run(flaky, test)
+
+
+def test_a_timeout_is_unavailable_and_repeated() -> None:
+    """A call that does not return is given up after its time and done again; used up, it surfaces as Unavailable."""
+    policy = RetryPolicy(attempts_max=2, first_wait_ms=1, longest_wait_ms=1, attempt_timeout_ms=20)
+
+    async def test(store: RetryingObjectStore) -> None:
+        await store.put("a", [b"x"])
+        assert flaky.calls == 2
+        flaky.plan = ["silence", "silence"]
+        with pytest.raises(StoreUnavailable):
+            await store.get("a")
+
+    flaky = Flaky("silence")
+    run(flaky, test, policy)
+
+
+def test_a_broken_listing_goes_on_where_it_was() -> None:
+    """Failures in the middle of a listing neither repeat nor drop a key, and progress renews the patience."""
+    keys = [f"k{number:02d}" for number in range(30)]
+
+    async def test(store: RetryingObjectStore) -> None:
+        for key in keys:
+            await flaky.store.put(key, [b"x"])
+        flaky.plan = ["", "", "before"] * 12
+        assert await keys_of(store) == keys
+        flaky.plan = ["before"] * 4
+        with pytest.raises(StoreUnavailable):
+            await keys_of(store)
+
+    flaky = Flaky()
+    run(flaky, test)
+
+
+def test_parts_are_repeated_under_their_numbers() -> None:
+    """Parts that fail before or after they arrive, out of order, still stand once and in their places."""
+
+    async def test(store: RetryingObjectStore) -> None:
+        upload = await store.start_multipart("big")
+        flaky.plan = ["before", "after", "", "before", "after"]
+        await asyncio.gather(*[upload.put_part([b"%d" % number]) for number in range(4)])
+        flaky.plan = ["before", "after"]
+        await upload.complete()
+        assert await store.get("big") == b"0123"
+
+    flaky = Flaky()
+    run(flaky, test)
+
+
+def test_waits_grow_to_a_bound_and_are_drawn() -> None:
+    """Full jitter: each wait lies between nothing and a bound that doubles up to the longest; each is told beforehand."""
+    told: list[tuple[str, int]] = []
+
+    def on_retry(operation: str, failures: int, error: Unavailable) -> None:
+        told.append((operation, failures))
+
+    async def waits(seed: bytes) -> list[float]:
+        loop = asyncio.get_running_loop()
+        policy = RetryPolicy(attempts_max=6, first_wait_ms=4, longest_wait_ms=16)
+        times: list[float] = []
+        flaky = Flaky(*["before"] * 5)
+        store = RetryingObjectStore(
+            flaky, Rand(seed), policy, lambda *told: (on_retry(*told), times.append(loop.time()))
+        )
+        await store.put("a", [b"x"])
+        times.append(loop.time())
+        return [after - before for before, after in pairwise(times)]
+
+    drawn = [asyncio.run(waits(b"%d" % seed)) for seed in range(3)]
+    assert told[:5] == [("put", number) for number in range(1, 6)]
+    for waited in drawn:
+        for seconds, bound_ms in zip(waited, (4, 8, 16, 16, 16), strict=True):
+            assert seconds <= bound_ms / 1000 + 0.1  # the machine may be busy
+    assert drawn[0] != drawn[1]

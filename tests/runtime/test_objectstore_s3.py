@@ -1,0 +1,377 @@
+"""The S3 store keeps the contract against moto's server, and bears what servers do: lost answers, refusals, missing calls."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from typing import Any
+
+import moto.backends
+import pytest
+from aiobotocore.session import AioSession
+from crc32c import crc32c
+from moto.server import ThreadedMotoServer
+
+from millrace.runtime.objectstore import (
+    MultipartUpload,
+    ObjectMissing,
+    ObjectStore,
+    PreconditionFailed,
+    StoreDenied,
+    StoreFull,
+    StoreUnavailable,
+)
+from millrace.runtime.objectstore_s3 import CHUNK_BYTES, S3ObjectStore, S3Settings, _chunks
+from millrace.runtime.objectstore_s3_errors import s3_refusal
+from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of
+
+KEYS: dict[str, Any] = {"access_key": "test", "secret_key": "secret+/with=signs"}
+bucket_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@cache
+def shared_session() -> AioSession:
+    """Loads the client's model once for all."""
+    return AioSession()
+
+
+def moto_backend() -> Any:
+    """What moto's server, in this process, keeps; a thousand requests to it would take five seconds."""
+    return moto.backends.get_backend("s3")["123456789012"]["aws"]
+
+
+class TestS3ObjectStore(ObjectStoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+
+    afters = ("c/b/1", "c/b/100")  # each is a request of some milliseconds
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[ObjectStore]:
+        self.bucket = f"bucket{next(bucket_numbers)}"
+        moto_backend().create_bucket(self.bucket, "us-east-1")
+        settings = S3Settings(bucket=self.bucket, endpoint=self.endpoint, **KEYS)
+        store = await S3ObjectStore.open(settings, shared_session())
+        yield store
+        await store.close()
+
+    async def fill(self, store: ObjectStore, keys: Sequence[str]) -> None:
+        for key in keys:
+            moto_backend().put_object(self.bucket, key, b"x")
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+Answer = bytes | None  # None: the connection is cut without an answer
+CUT: Answer = None
+
+
+def answer(status: int, body: bytes = b"", **headers: str) -> bytes:
+    lines = [
+        f"HTTP/1.1 {status} X",
+        f"Content-Length: {len(body)}",
+        *(f"{n.replace('_', '-')}: {v}" for n, v in headers.items()),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def refusal(status: int, code: str) -> bytes:
+    return answer(status, f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode())
+
+
+class ScriptedServer:
+    """Answers requests with what it was given, in order, and keeps them. The one fault moto cannot show is an answer lost."""
+
+    def __init__(self, answers: list[Answer]) -> None:
+        self.answers = answers
+        self.requests: list[Request] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                method, path, _ = head[0].split(" ")
+                headers = {
+                    name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)
+                }
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                self.requests.append(Request(method, path, headers, body))
+                reply = self.answers.pop(0)
+                if reply is not None:
+                    writer.write(reply)
+                if reply is None or b"Connection: close" in reply:
+                    return
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+
+def scripted(answers: list[Answer], test: Callable[[S3ObjectStore], Awaitable[None]], **settings: Any) -> list[Request]:
+    """Runs `test` on a store before a scripted server; gives the requests that arrived."""
+
+    async def main() -> list[Request]:
+        script = ScriptedServer(answers)
+        server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
+        endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        chosen = S3Settings(bucket="b", endpoint=endpoint, path_style=True, **(KEYS | settings))
+        # A session keeps the credentials it found, so one that must look for them is not shared.
+        store = await S3ObjectStore.open(chosen, shared_session() if chosen.access_key else None)
+        try:
+            await test(store)
+        finally:
+            await store.close()
+            server.close()
+        assert not script.answers, "not every answer was asked for"
+        return script.requests
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("size_bytes", [5, CHUNK_BYTES + 5, 5 << 20])
+def test_a_put_is_one_request_with_our_checksum(size_bytes: int) -> None:
+    """Small or large, the body goes out once, unsigned, without 100-continue, under the CRC32C of all its parts."""
+    content = b"0123456789abcdef" * (size_bytes // 16 + 1)
+    parts = [content[:3], memoryview(content)[3:size_bytes]]
+
+    async def test(store: S3ObjectStore) -> None:
+        await store.put("c/a b", parts)
+
+    [request] = scripted([answer(200, ETag='"x"')], test)
+    assert (request.method, request.path) == ("PUT", "/b/c/a%20b")
+    assert request.body == content[:size_bytes]
+    crc = crc32c(content[:size_bytes]).to_bytes(4, "big")
+    assert request.headers["x-amz-checksum-crc32c"] == base64.b64encode(crc).decode()
+    assert request.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+    assert "expect" not in request.headers
+    assert "transfer-encoding" not in request.headers
+
+
+@pytest.mark.parametrize(
+    "reply", [refusal(503, "SlowDown"), refusal(500, "InternalError"), refusal(409, "ConditionalRequestConflict")]
+)
+def test_a_refusal_for_now_is_not_repeated_here(reply: bytes) -> None:
+    """One attempt, one request: repeating is the retry wrapper's business."""
+
+    async def test(store: S3ObjectStore) -> None:
+        with pytest.raises(StoreUnavailable):
+            await store.put("c/a", [b"x"])
+
+    assert len(scripted([reply], test)) == 1
+
+
+def test_a_lost_answer_is_unavailable_and_the_repeat_knows_its_own() -> None:
+    """The connection breaks after the body arrived; the repeat is refused with 412, reads what is there, and finds its bytes."""
+    content = b"x" * (CHUNK_BYTES + 1)
+
+    async def test(store: S3ObjectStore) -> None:
+        with pytest.raises(StoreUnavailable):
+            await store.put_if_absent("c/lease", [content])
+        await store.put_if_absent("c/lease", [content])
+        with pytest.raises(PreconditionFailed):
+            await store.put_if_absent("c/lease", [content])
+
+    lost = refusal(412, "PreconditionFailed")
+    requests = scripted([CUT, lost, answer(206, content), lost, answer(206, content[1:] + b"y")], test)
+    assert [request.method for request in requests] == ["PUT", "PUT", "GET", "PUT", "GET"]
+    assert {request.headers.get("if-none-match") for request in requests if request.method == "PUT"} == {"*"}
+
+
+def test_an_answer_cut_off_is_unavailable() -> None:
+    """A body shorter than its announced length is never given as the object."""
+
+    async def test(store: S3ObjectStore) -> None:
+        with pytest.raises(StoreUnavailable):
+            await store.get("c/a")
+
+    scripted([b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nonly this"], test)
+
+
+def test_silence_is_unavailable() -> None:
+    """A server that never answers costs the read timeout, not for ever."""
+
+    async def test(store: S3ObjectStore) -> None:
+        with pytest.raises(StoreUnavailable):
+            await store.get("c/a")
+
+    assert len(scripted([b""], test, read_timeout_ms=100)) == 1
+
+
+def test_no_server_is_unavailable() -> None:
+    """A refused connection is Unavailable for every verb."""
+
+    async def main() -> None:
+        store = await S3ObjectStore.open(
+            S3Settings(bucket="b", endpoint="http://127.0.0.1:9", **KEYS), shared_session()
+        )
+        for call in (store.put("a", [b"x"]), store.get("a"), store.head("a"), keys_of(store), store.delete(["a"])):
+            with pytest.raises(StoreUnavailable):
+                await call
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_delete_gives_back_what_was_refused() -> None:
+    """Of a bulk delete the refused keys come back, but for those that were not there."""
+    errors = "".join(
+        f"<Error><Key>{key}</Key><Code>{code}</Code></Error>"
+        for key, code in (("c/1", "InternalError"), ("c/2", "NoSuchKey"))
+    )
+
+    async def test(store: S3ObjectStore) -> None:
+        assert await store.delete(["c/1", "c/2", "c/3"]) == ["c/1"]
+
+    [request] = scripted([answer(200, f"<DeleteResult>{errors}</DeleteResult>".encode())], test)
+    assert request.body.count(b"<Key>") == 3
+
+
+def test_delete_goes_one_by_one_where_there_is_no_bulk_delete() -> None:
+    """A store without the call is asked for it once; then keys are deleted singly, and a refused one comes back."""
+
+    async def test(store: S3ObjectStore) -> None:
+        assert await store.delete(["c/1"]) == []
+        assert await store.delete(["c/2"]) == ["c/2"]
+        assert await store.delete(["c/3"]) == []
+
+    replies = [refusal(501, "NotImplemented"), answer(204), refusal(503, "SlowDown"), refusal(404, "NoSuchKey")]
+    requests = scripted(replies, test)
+    assert [request.method for request in requests] == ["POST", "DELETE", "DELETE", "DELETE"]
+
+
+def test_delete_bulk_is_cut_at_a_thousand() -> None:
+    """More keys than one call takes go out in several."""
+
+    async def test(store: S3ObjectStore) -> None:
+        assert await store.delete([f"c/{number}" for number in range(1001)]) == []
+
+    requests = scripted([answer(200, b"<DeleteResult></DeleteResult>")] * 2, test)
+    assert [request.body.count(b"<Key>") for request in requests] == [1000, 1]
+
+
+def _upload(then: list[Answer], test: Callable[[MultipartUpload], Awaitable[None]]) -> list[Request]:
+    """A multipart upload with one part sent, its completion scripted."""
+    made = b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>"
+
+    async def run(store: S3ObjectStore) -> None:
+        upload = await store.start_multipart("c/a")
+        await upload.put_part([b"12345"])
+        await test(upload)
+
+    return scripted([answer(200, made), answer(200, ETag='"e1"'), *then], run)
+
+
+def test_a_completed_upload_whose_answer_was_lost() -> None:
+    """The repeat finds no upload, but the object in its size: that is success. Without the object the upload is gone for good."""
+
+    async def survives(upload: MultipartUpload) -> None:
+        with pytest.raises(StoreUnavailable):
+            await upload.complete()
+        await upload.complete()
+
+    async def is_gone(upload: MultipartUpload) -> None:
+        with pytest.raises(ObjectMissing):
+            await upload.complete()
+
+    gone = refusal(404, "NoSuchUpload")
+    # An answer to HEAD has a length and no body.
+    there = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nLast-Modified: Tue, 01 Jan 2030 00:00:00 GMT\r\n\r\n"
+    requests = _upload([CUT, gone, there], survives)
+    assert [request.method for request in requests] == ["POST", "PUT", "POST", "POST", "HEAD"]
+    assert b"<ChecksumCRC32C>" in requests[2].body
+    _upload([gone, answer(404)], is_gone)
+
+
+def test_a_completion_that_failed_within_a_200_is_unavailable() -> None:
+    """S3 may begin a 200 and then report an error in the body; that is no success."""
+
+    async def test(upload: MultipartUpload) -> None:
+        with pytest.raises(StoreUnavailable):
+            await upload.complete()
+
+    _upload([answer(200, b"<Error><Code>InternalError</Code><Message>no</Message></Error>")], test)
+
+
+def test_a_missing_bucket_is_denied(endpoint: str) -> None:
+    """A bucket that is not there is an operator's matter: no verb takes it for a missing object or waits for it."""
+
+    async def main() -> None:
+        store = await S3ObjectStore.open(S3Settings(bucket="nowhere", endpoint=endpoint, **KEYS), shared_session())
+        for call in (store.put("a", [b"x"]), store.get("a"), keys_of(store), store.delete(["a"])):
+            with pytest.raises(StoreDenied):
+                await call
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "remedy"),
+    [
+        (404, "NoSuchKey", ObjectMissing),
+        (404, "NoSuchUpload", ObjectMissing),
+        (404, "404", ObjectMissing),
+        (404, "NoSuchBucket", StoreDenied),
+        (412, "PreconditionFailed", PreconditionFailed),
+        (409, "ConditionalRequestConflict", StoreUnavailable),
+        (429, "TooManyRequests", StoreUnavailable),
+        (500, "InternalError", StoreUnavailable),
+        (503, "SlowDown", StoreUnavailable),
+        (200, "SlowDown", StoreUnavailable),
+        (400, "RequestTimeout", StoreUnavailable),
+        (400, "BadDigest", StoreUnavailable),
+        (507, "InsufficientStorage", StoreFull),
+        (400, "XMinioStorageFull", StoreFull),
+        (401, "Unauthorized", StoreDenied),
+        (403, "AccessDenied", StoreDenied),
+        (403, "SignatureDoesNotMatch", StoreDenied),
+        (501, "NotImplemented", StoreDenied),
+        (400, "InvalidArgument", StoreDenied),
+    ],
+)
+def test_each_refusal_has_its_remedy(status: int, code: str, remedy: type[Exception]) -> None:
+    """The table of answers, as the module's head draws it."""
+    assert type(s3_refusal(status, code, "k")) is remedy
+
+
+def test_chunks_join_the_small_and_slice_the_large() -> None:
+    """Bodies are cut near the chunk size, whatever the sizes of the parts, and nothing is lost or moved."""
+    small, large = [b"%03d" % number for number in range(500)], bytes(range(256)) * (CHUNK_BYTES // 100)
+    for parts in ([*small, large, *small], [large, large], [large, b"x"], [b"x" * CHUNK_BYTES], [], [b"", b"x"]):
+        chunks = list(_chunks(parts))
+        assert b"".join(chunks) == b"".join(parts)
+        assert all(0 < len(chunk) < 2 * CHUNK_BYTES for chunk in chunks)
+        assert len(chunks) <= 2 * (sum(map(len, parts)) // CHUNK_BYTES) + 3
+
+
+def test_credentials_come_from_the_environment_when_the_address_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without keys the usual chain is asked."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+    async def test(store: S3ObjectStore) -> None:
+        await store.put("a", [b"x"])
+
+    [request] = scripted([answer(200, ETag='"x"')], test, access_key=None, secret_key=None)
+    assert "Credential=from-environment/" in request.headers["authorization"]

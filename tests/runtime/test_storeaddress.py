@@ -1,0 +1,122 @@
+"""Storage addresses: what they say, what is refused, and that no secret shows."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millrace.runtime.clock import SystemClock
+from millrace.runtime.objectstore_local import LocalObjectStore
+from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.storeaddress import S3_OPTIONS, AddressError, open_store, parse_address
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "target", "options"),
+    [
+        ("0@file:///var/lib/millrace", "file", "/var/lib/millrace", {}),
+        ("0@file://./data%20here", "file", "./data here", {}),
+        ("0@mem://", "mem", "", {}),
+        (" 0@S3://bucket?region=eu-west-1 ", "s3", "bucket", {"region": "eu-west-1"}),
+        (
+            "0@s3://b?endpoint=http://127.0.0.1:9000/x&secretKey=a+b/c%3D&pathStyle=true&empty=",
+            "s3",
+            "b",
+            {"endpoint": "http://127.0.0.1:9000/x", "secretKey": "a+b/c=", "pathStyle": "true", "empty": ""},
+        ),
+        ("0@file:///dev/sdb?capacity=2147483648", "file", "/dev/sdb", {"capacity": "2147483648"}),
+    ],
+)
+def test_an_address_is_parsed(text: str, scheme: str, target: str, options: dict[str, str]) -> None:
+    """Scheme, target and options, percent-decoded; a plus in a secret stays a plus."""
+    address = parse_address(text)
+    assert (address.bucket_id, address.scheme, address.target, address.options) == (0, scheme, target, options)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "id"),
+        ("s3://bucket", "id"),
+        ("x@s3://bucket", "id"),
+        ("0@bucket", "scheme"),
+        ("0@://bucket", "scheme"),
+        ("0@s3://", "names no bucket"),
+        ("0@file://", "names no path"),
+        ("0@s3://one,1@s3://two", "not a list"),
+        ("0@s3://b?region=a&region=b", "twice"),
+    ],
+)
+def test_a_malformed_address_says_why(text: str, reason: str) -> None:
+    """Each mistake is named."""
+    with pytest.raises(AddressError, match=reason):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("0@ftp://x", "none of s3, file, mem"),
+        ("0@s3://b?accessKey=a", "together"),
+        ("0@s3://b?authType=static", "together"),
+        ("0@s3://b?pathStyle=yes", "neither true nor false"),
+        ("0@s3://b?maxConnections=-1", "not a number"),
+        ("0@s3://b?checksumAlgorithm=md5", "neither crc32c nor none"),
+    ],
+)
+def test_an_address_that_cannot_be_opened_says_why(text: str, reason: str) -> None:
+    """What parses may still be wrong for its scheme."""
+    with pytest.raises(AddressError, match=reason):
+        asyncio.run(_open_and_close(text))
+
+
+async def _open_and_close(text: str) -> object:
+    store = await open_store(parse_address(text), SystemClock())
+    await store.close()
+    return store
+
+
+def test_no_secret_shows() -> None:
+    """Neither a repr nor an error quotes a secret key or a session token."""
+    text = "0@s3://b?accessKey=AKIA&secretKey=hush&sessionToken=quiet&pathStyle=maybe"
+    address = parse_address(text)
+    shown = f"{address} {address!r}"
+    with pytest.raises(AddressError) as caught:
+        address.flag("pathStyle")
+    shown += str(caught.value)
+    assert "AKIA" in shown
+    assert "hush" not in shown
+    assert "quiet" not in shown
+
+
+def test_a_scheme_names_an_implementation(tmp_path: Path) -> None:
+    """The table opens the directory store and the memory store."""
+    assert isinstance(asyncio.run(_open_and_close(f"0@file://{tmp_path}/objects")), LocalObjectStore)
+    assert isinstance(asyncio.run(_open_and_close("0@mem://")), MemoryObjectStore)
+
+
+def test_unknown_options_are_named() -> None:
+    """The caller can warn of an option that nobody reads."""
+    address = parse_address("0@s3://b?region=r&pathstyle=true")
+    assert address.unknown_options(S3_OPTIONS) == ["pathstyle"]
+
+
+def test_s3_is_imported_only_for_s3() -> None:
+    """A node on a directory never loads the S3 client; an s3 address does, and opens without sending anything."""
+    script = (
+        "import asyncio, sys\n"
+        "from millrace.runtime.clock import SystemClock\n"
+        "from millrace.runtime.storeaddress import open_store, parse_address\n"
+        "async def main(text):\n"
+        "    store = await open_store(parse_address(text), SystemClock())\n"
+        "    await store.close()\n"
+        "    return type(store).__name__, 'aiobotocore' in sys.modules\n"
+        "print(asyncio.run(main('0@mem://')))\n"
+        "print(asyncio.run(main('0@s3://b?endpoint=http://127.0.0.1:9&accessKey=a&secretKey=b')))\n"
+    )
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert output.splitlines() == ["('MemoryObjectStore', False)", "('S3ObjectStore', True)"]
