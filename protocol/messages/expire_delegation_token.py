@@ -1,0 +1,24 @@
+"""ExpireDelegationToken (key 40): ends a delegation token, now or later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.protocol.declare import Int16, Int32, Int64, Versions
+
+
+@dataclass(slots=True)
+class ExpireDelegationTokenRequest:
+    VERSIONS = Versions(1, 2, flexible=2)
+
+    hmac: bytes = b""
+    expiry_time_period_ms: Int64 = 0  # negative: now
+
+
+@dataclass(slots=True)
+class ExpireDelegationTokenResponse:
+    VERSIONS = Versions(1, 2, flexible=2)
+
+    error_code: Int16 = 0
+    expiry_timestamp_ms: Int64 = 0
+    throttle_time_ms: Int32 = 0

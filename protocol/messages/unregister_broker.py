@@ -1,0 +1,23 @@
+"""UnregisterBroker (key 64): an admin removes the registration of a broker that will not come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.protocol.declare import Int16, Int32, Versions
+
+
+@dataclass(slots=True)
+class UnregisterBrokerRequest:
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    broker_id: Int32 = 0
+
+
+@dataclass(slots=True)
+class UnregisterBrokerResponse:
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: str | None = ""

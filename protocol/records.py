@@ -1,0 +1,240 @@
+"""The records inside a batch, for the few who must look: coordinators, compaction, time lookup, keyed topics.
+
+    varint length of the rest | attributes i8 | varlong timestamp delta | varint offset delta
+    varint key length (-1 null) key | varint value length (-1 null) value
+    varint header count, each: varint length key, varint length (-1 null) value
+
+Not here: the batch's header and its making (batches.py). The produce and fetch paths never come here.
+
+Kept true: a length or a count is compared with the bytes that remain before it is used; a batch yields exactly the
+records its header counts or raises WireError. What is yielded is copied out, so that it pins no frame and no block.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from millrace.protocol.batches import APPEND_TIME_BIT, HEADER_BYTES, BatchHeader, build_batch
+from millrace.protocol.compression import RECORDS_BYTES_MAX, decompress
+from millrace.protocol.errors import WireError
+from millrace.protocol.primitives import Buffer, read_varint, read_varlong, varint
+
+Headers = Sequence[tuple[bytes, bytes | None]]
+
+_CONTROL_KEY = struct.Struct(">hh")
+_END_MARKER = struct.Struct(">hi")
+_NULL = varint(-1)
+
+
+@dataclass(slots=True)
+class Record:
+    """One record. `offset` is known of records that were read; a batch that is built gives its own."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int = -1
+    headers: Headers = ()  # keys are UTF-8, kept as bytes so that what is no UTF-8 survives a rewrite
+    offset: int = -1
+
+
+class ControlType(IntEnum):
+    """What a control record says, by the second half of its key."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+def iter_records(view: memoryview, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:
+    """The records of the batch at the start of `view`, in order."""
+    header = BatchHeader(view)
+    payload = _payload(view, header, bytes_max)
+    append_time = header.max_timestamp if header.attributes & APPEND_TIME_BIT else None
+    for position, end in _spans(payload, header.record_count):
+        record = decode_record(payload, position, end)
+        record.offset += header.base_offset
+        record.timestamp = record.timestamp + header.base_timestamp if append_time is None else append_time
+        yield record
+
+
+def iter_times(view: memoryview, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[tuple[int, int]]:
+    """(offset, timestamp) of each record of a batch; keys, values and headers are stepped over."""
+    header = BatchHeader(view)
+    payload = _payload(view, header, bytes_max)
+    append_time = header.max_timestamp if header.attributes & APPEND_TIME_BIT else None
+    for position, end in _spans(payload, header.record_count):
+        timestamp_delta, offset_delta, _ = _read_deltas(payload, position, end)
+        timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
+        yield header.base_offset + offset_delta, timestamp
+
+
+def indexes_without_key(view: memoryview, bytes_max: int = RECORDS_BYTES_MAX) -> list[int]:
+    """Which records of a batch (0 for the first) have no key: a compacted topic takes none of these."""
+    header = BatchHeader(view)
+    payload = _payload(view, header, bytes_max)
+    found = []
+    for index, (position, end) in enumerate(_spans(payload, header.record_count)):
+        _, _, position = _read_deltas(payload, position, end)
+        length, _ = _read_length(payload, position, end)
+        if length < 0:
+            found.append(index)
+    return found
+
+
+def encode_records(records: Sequence[Record], base_timestamp: int) -> bytes:
+    """The records section of a batch, uncompressed, with offset deltas 0, 1, 2 and so on."""
+    return b"".join(
+        encode_record(delta, record.timestamp - base_timestamp, record.key, record.value, record.headers)
+        for delta, record in enumerate(records)
+    )
+
+
+def encode_record(
+    offset_delta: int, timestamp_delta: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()
+) -> bytes:
+    """One record with its length before it."""
+    parts: list[Buffer] = [b"\x00", varint(timestamp_delta), varint(offset_delta)]
+    _put(parts, key)
+    _put(parts, value)
+    parts.append(varint(len(headers)))
+    for header_key, header_value in headers:
+        _put(parts, header_key)
+        _put(parts, header_value)
+    return b"".join((varint(sum(map(len, parts))), *parts))
+
+
+def _put(parts: list[Buffer], value: Buffer | None) -> None:
+    if value is None:
+        parts.append(_NULL)
+    else:
+        parts += (varint(len(value)), value)
+
+
+def decode_record(payload: bytes, position: int, end: int) -> Record:
+    """The record whose attributes stand at `position`; its timestamp and offset are the deltas. `end` must be its end."""
+    timestamp_delta, offset_delta, position = _read_deltas(payload, position, end)
+    key, position = _read_bytes(payload, position, end)
+    value, position = _read_bytes(payload, position, end)
+    count, position = _read_length(payload, position, end)
+    headers: Headers = ()
+    if count:
+        headers, position = _read_headers(payload, position, end, count)
+    if position != end:
+        raise WireError(f"{end - position} bytes after the end of a record")
+    return Record(key, value, timestamp_delta, headers, offset_delta)
+
+
+def _payload(view: memoryview, header: BatchHeader, bytes_max: int) -> bytes:
+    if not HEADER_BYTES <= header.size_bytes <= len(view):
+        raise WireError(f"batch of {header.size_bytes} bytes in {len(view)}")
+    return decompress(header.codec, view[HEADER_BYTES : header.size_bytes], bytes_max)
+
+
+def _spans(payload: bytes, count: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of each record after its length. They fill the payload exactly."""
+    position, size = 0, len(payload)
+    for _ in range(count):
+        length, position = _read_length(payload, position, size)
+        end = position + length
+        if length < 0 or end > size:
+            raise WireError(f"record of {length} bytes in {size - position}")
+        yield position, end
+        position = end
+    if position != size:
+        raise WireError(f"{size - position} bytes after the last of {count} records")
+
+
+def _read_length(payload: bytes, position: int, end: int) -> tuple[int, int]:
+    """A varint that ends at or before `end`. Nearly all are of one or two bytes."""
+    if position + 1 < end:
+        byte = payload[position]
+        if byte < 0x80:
+            return (byte >> 1) ^ -(byte & 1), position + 1
+        second = payload[position + 1]
+        if second < 0x80:
+            value = second << 7 | byte & 0x7F
+            return (value >> 1) ^ -(value & 1), position + 2
+    try:
+        value, position = read_varint(payload, position)
+    except IndexError:
+        raise WireError("record cut off") from None
+    if position > end:
+        raise WireError("record cut off")
+    return value, position
+
+
+def _read_deltas(payload: bytes, position: int, end: int) -> tuple[int, int, int]:
+    """Timestamp delta, offset delta and the position of the key; the attributes before them mean nothing."""
+    position += 1
+    if position < end and (byte := payload[position]) < 0x80:
+        timestamp_delta = (byte >> 1) ^ -(byte & 1)
+        position += 1
+    else:
+        try:
+            timestamp_delta, position = read_varlong(payload, position)
+        except IndexError:
+            raise WireError("record cut off") from None
+    offset_delta, position = _read_length(payload, position, end)
+    return timestamp_delta, offset_delta, position
+
+
+def _read_bytes(payload: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _read_length(payload, position, end)
+    if length < 0:
+        return None, position
+    if length > end - position:
+        raise WireError(f"{length} bytes in {end - position}")
+    return payload[position : position + length], position + length
+
+
+def _read_headers(payload: bytes, position: int, end: int, count: int) -> tuple[Headers, int]:
+    if not 0 <= count <= (end - position) // 2:
+        raise WireError(f"{count} headers in {end - position} bytes")
+    headers: list[tuple[bytes, bytes | None]] = []
+    for _ in range(count):
+        key, position = _read_bytes(payload, position, end)
+        if key is None:
+            raise WireError("header without a key")
+        value, position = _read_bytes(payload, position, end)
+        headers.append((key, value))
+    return headers, position
+
+
+def control_key(control_type: int) -> bytes:
+    """The key of a control record."""
+    return _CONTROL_KEY.pack(0, control_type)
+
+
+def decode_control_key(key: Buffer | None) -> int:
+    """What a control record says: a `ControlType`, or a number that a later Kafka gave a meaning."""
+    if key is None or len(key) < _CONTROL_KEY.size:
+        raise WireError("control record without a whole key")
+    version, control_type = _CONTROL_KEY.unpack_from(key)
+    if version < 0:
+        raise WireError(f"control record of version {version}")
+    return int(control_type)
+
+
+def decode_end_marker(value: Buffer | None) -> int:
+    """The transaction coordinator's epoch in a transaction's end marker."""
+    if value is None or len(value) < _END_MARKER.size:
+        raise WireError("end marker without a whole value")
+    return int(_END_MARKER.unpack_from(value)[1])
+
+
+def build_end_marker(
+    *, producer_id: int, producer_epoch: int, is_commit: bool, coordinator_epoch: int, timestamp: int
+) -> bytes:
+    """The control batch that ends a producer's transaction in one partition."""
+    key = control_key(ControlType.COMMIT if is_commit else ControlType.ABORT)
+    marker = Record(key, _END_MARKER.pack(0, coordinator_epoch), timestamp)
+    return build_batch(
+        [marker], producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True
+    )

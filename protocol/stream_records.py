@@ -1,0 +1,135 @@
+"""Our own records of the metadata log: streams and objects, keys from 501 on. Declared as in metadata_records.py.
+
+Kafka's tools step over keys they do not know. Not here: which version is written (kraft/records.py), what a record does
+to the image (kraft/tables/). Kept true: a number is never used again for something else, and a record says everything
+its effect needs, its time included: applying it asks no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.protocol.declare import NO_UUID, Int8, Int32, Int64, Uuid, Versions, array
+
+
+@dataclass(slots=True)
+class StreamRecord:
+    """A stream as it now is, whole. `role` and `state` are numbers of s3stream/ids.py and kraft/tables/streams.py."""
+
+    KEY = 501
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    stream_id: Int64 = 0
+    topic_id: Uuid = NO_UUID
+    partition_index: Int32 = 0
+    role: Int8 = 0
+    epoch: Int64 = 0
+    node_id: Int32 = -1
+    state: Int8 = 0
+    start_offset: Int64 = 0
+    end_offset: Int64 = 0  # of what is committed as objects
+
+
+@dataclass(slots=True)
+class RemoveStreamsRecord:
+    """The streams go; an object none of whose ranges is alive any more is doomed at `time_ms`."""
+
+    KEY = 502
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    stream_ids: list[Int64] = array()
+    time_ms: Int64 = 0
+
+
+@dataclass(slots=True)
+class TrimStreamRecord:
+    """The stream starts at `start_offset`, and ends no earlier.
+
+    An object none of whose ranges is alive any more is doomed at `time_ms`.
+    """
+
+    KEY = 503
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    stream_id: Int64 = 0
+    start_offset: Int64 = 0
+    time_ms: Int64 = 0
+
+
+@dataclass(slots=True)
+class PrepareObjectsRecord:
+    """`object_count` ids from `first_object_id` on may appear in the store.
+
+    What is not committed by the deadline is doomed later, by a record of its own.
+    """
+
+    KEY = 504
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    first_object_id: Int64 = 0
+    object_count: Int32 = 0
+    node_id: Int32 = -1
+    deadline_ms: Int64 = 0
+
+
+@dataclass(slots=True)
+class CommitObjectRecord:
+    """A prepared object holds `ranges` from now on, each (stream id, start, end) as three packed i64, by stream and start.
+
+    Each range moves its stream's end. An object of which no range is alive is doomed at once, at `time_ms`.
+    """
+
+    KEY = 505
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    object_id: Int64 = 0
+    kind: Int8 = 0
+    size_bytes: Int64 = 0
+    order_id: Int64 = 0
+    time_ms: Int64 = 0
+    ranges: bytes = b""
+
+
+@dataclass(slots=True)
+class DoomObjectsRecord:
+    """The objects hold nothing that may be read; their files go after a grace. `was_committed`: they once were."""
+
+    KEY = 506
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    object_ids: list[Int64] = array()
+    time_ms: Int64 = 0
+    was_committed: bool = False
+
+
+@dataclass(slots=True)
+class RemoveObjectsRecord:
+    """The files of these doomed objects are gone."""
+
+    KEY = 507
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    object_ids: list[Int64] = array()
+
+
+@dataclass(slots=True)
+class NextIdsRecord:
+    """In snapshots: the ids that come next, since the highest ever given may no longer be in any table."""
+
+    KEY = 508
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    next_stream_id: Int64 = 0
+    next_object_id: Int64 = 0
+
+
+STREAM_RECORDS: tuple[type, ...] = (
+    StreamRecord,
+    RemoveStreamsRecord,
+    TrimStreamRecord,
+    PrepareObjectsRecord,
+    CommitObjectRecord,
+    DoomObjectsRecord,
+    RemoveObjectsRecord,
+    NextIdsRecord,
+)

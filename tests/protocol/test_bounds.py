@@ -1,0 +1,119 @@
+"""What a request may hold in all: nests of tiny things are refused before they are built, requests of real sizes pass."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from millrace.protocol.apis import NAMED
+from millrace.protocol.codec import decode_request, encode_request
+from millrace.protocol.errors import WireError
+from millrace.protocol.header import decode_request_header
+from millrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from millrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millrace.protocol.primitives import REQUEST_ELEMENTS_MAX, uvarint
+
+MANY = REQUEST_ELEMENTS_MAX // 5
+
+
+def repeated(element: bytes, count: int) -> bytes:
+    """A compact array."""
+    return uvarint(count + 1) + element * count
+
+
+def compact(kind: str, times: int, many: int = MANY) -> tuple[str, int, bytes]:
+    """The body of a request of `times` things with many tiny ones in each."""
+    if kind == "Produce":
+        partitions = repeated(struct.pack(">i", 0) + b"\x01\x00", many)
+        return (
+            kind,
+            12,
+            b"\x00" + struct.pack(">hi", -1, 1000) + repeated(b"\x01" + partitions + b"\x00", times) + b"\x00",
+        )
+    if kind == "Fetch":
+        topic = b"\x01" + repeated(bytes(33), many) + b"\x00"
+        return kind, 12, bytes(25) + repeated(topic, times) + b"\x01\x01\x00"
+    if kind == "Fetch, forgotten":
+        topic = b"\x01" + repeated(bytes(4), 8 * many) + b"\x00"
+        return "Fetch", 12, bytes(25) + b"\x01" + repeated(topic, times) + b"\x01\x00"
+    if kind == "tags":
+        tags = uvarint(9000) + b"".join(uvarint(tag) + b"\x00" for tag in range(9000))
+        return "Metadata", 12, repeated(bytes(16) + b"\x00" + tags, times * many // 9000) + b"\x00\x00\x00"
+    group = b"\x01\x00" + struct.pack(">i", -1) + repeated(b"\x01\x01\x00", many) + b"\x00"
+    return "OffsetFetch", 9, repeated(group, times) + b"\x00\x00"
+
+
+KINDS = ("OffsetFetch", "Produce", "Fetch", "Fetch, forgotten", "tags")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nests_of_tiny_things_are_refused(kind: str) -> None:
+    """Each array is below its own bound, all of them are not."""
+    name, version, body = compact(kind, 7)
+    with pytest.raises(WireError, match="more elements"):
+        decode_request(NAMED[name], version, body, 0)
+    name, version, body = compact(kind, 4)
+    decode_request(NAMED[name], version, body, 0)
+
+
+def test_plain_versions_are_bounded_too() -> None:
+    """Produce before compact encodings has a decoder of its own."""
+    topic = struct.pack(">hi", 0, MANY) + struct.pack(">ii", 0, 0) * MANY
+    for times in (4, 7):
+        body = struct.pack(">hhii", -1, -1, 1000, times) + topic * times
+        if times == 4:
+            assert len(decode_request(NAMED["Produce"], 8, body, 0).topic_data) == 4
+        else:
+            with pytest.raises(WireError):
+                decode_request(NAMED["Produce"], 8, body, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        ("Fetch", FetchRequest(topics=[FetchTopic("", bytes(16), [FetchPartition(n) for n in range(50_000)])])),
+        (
+            "Produce",
+            ProduceRequest(
+                topic_data=[
+                    TopicProduceData(f"t{n}", partition_data=[PartitionProduceData(0, memoryview(b"x"))])
+                    for n in range(10_000)
+                ]
+            ),
+        ),
+        (
+            "OffsetCommit",
+            OffsetCommitRequest(
+                "g",
+                topics=[
+                    OffsetCommitRequestTopic(f"t{n}", partitions=[OffsetCommitRequestPartition(p) for p in range(10)])
+                    for n in range(10_000)
+                ],
+            ),
+        ),
+        (
+            "AlterPartitionReassignments",
+            AlterPartitionReassignmentsRequest(
+                topics=[ReassignableTopic("t", [ReassignablePartition(p, [1, 2, 3]) for p in range(100_000)])]
+            ),
+        ),
+    ],
+)
+def test_large_requests_of_real_clients_pass(name: str, request_: object) -> None:
+    """Ten thousand topics, a hundred thousand partitions, three replicas each."""
+    api = NAMED[name]
+    version = 12 if name in ("Fetch", "Produce") else min(9, api.max_stable_version)
+    frame = encode_request(api, version, 1, "c", request_)[4:]
+    _, pos = decode_request_header(frame)
+    decode_request(api, version, frame, pos)

@@ -1,0 +1,103 @@
+"""Whole frames: both sides of a connection agree, and record bytes are passed on as they are."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from millrace.protocol.apis import ALL, API, Api
+from millrace.protocol.codec import decode_request, decode_response, encode_request, encode_response
+from millrace.protocol.errors import WireError
+from millrace.protocol.frame import FrameSplitter, joined_small
+from millrace.protocol.header import decode_request_header
+from millrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from millrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from millrace.protocol.messages.fetch_snapshot import FetchSnapshotResponse
+from millrace.protocol.messages.fetch_snapshot import FetchSnapshotResponsePartitionSnapshot as SnapshotPiece
+from millrace.protocol.messages.fetch_snapshot import FetchSnapshotResponseTopicSnapshot as SnapshotTopic
+from millrace.protocol.messages.heartbeat import HeartbeatResponse
+from tests.protocol.values import build
+
+
+@pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
+def test_both_sides_agree(api: Api) -> None:
+    """A request from the client's side is what the broker reads, and a response what the client reads."""
+    for version in api.versions:
+        random = Random(f"{api.name} {version}")
+        request = build(random, api.request_type, version)
+        (frame,) = FrameSplitter(1 << 20).feed(encode_request(api, version, 5, "me", request))
+        header, pos = decode_request_header(frame)
+        assert (header.api_key, header.api_version, header.correlation_id) == (api.key, version, 5)
+        assert decode_request(api, version, frame, pos) == request
+
+        response = build(random, api.response_type, version)
+        buffers = encode_response(api, version, 6, response)
+        (frame,) = FrameSplitter(1 << 20).feed(b"".join(buffers))
+        assert decode_response(api, version, frame) == (6, response)
+
+
+def test_surplus_bytes_are_tolerated() -> None:
+    """librdkafka sends three bytes too many behind Metadata v13."""
+    api = API[3]
+    frame = encode_request(api, 13, 1, None, api.request_type())[4:] + b"\0\0\0"
+    assert decode_request(api, 13, frame, decode_request_header(frame)[1]) == api.request_type()
+
+
+def test_a_cut_request_is_a_wire_error() -> None:
+    """One error for the dispatcher, hot twin or not."""
+    for key, version in ((0, 9), (1, 12), (3, 13)):
+        api = API[key]
+        frame = encode_request(api, version, 1, None, api.request_type())[4:]
+        with pytest.raises(WireError):
+            decode_request(api, version, frame[:-1], decode_request_header(frame)[1])
+
+
+def test_the_answer_to_an_unknown_api_versions_request() -> None:
+    """Version 0, untagged header, UNSUPPORTED_VERSION and the range of key 18: what every client can read (KIP-511)."""
+    response = ApiVersionsResponse(35, [ApiVersion(18, 0, 5)])
+    assert b"".join(encode_response(API[18], 0, 9, response)).hex(" ", 2) == (
+        "0000 0010 0000 0009 0023 0000 0001 0012 0000 0005"
+    )
+
+
+def test_small_responses_are_one_buffer() -> None:
+    """Nothing is left to writelines where one small buffer will do."""
+    assert encode_response(API[12], 4, 3, HeartbeatResponse(0, 27)) == [
+        bytes.fromhex("0000000c 00000003 00 00000000 001b 00")
+    ]
+
+
+def test_large_records_are_not_copied() -> None:
+    """Records leave as the objects they came as, hot or not; small ones are joined with their neighbours."""
+    large, small = memoryview(bytes(5000)), memoryview(bytes(100))
+    partitions = [PartitionData(0, records=large), PartitionData(1, records=[small, large, small]), PartitionData(2)]
+    fetched = encode_response(
+        API[1], 12, 1, FetchResponse(responses=[FetchableTopicResponse("t", partitions=partitions)])
+    )
+    assert [len(buffer) for buffer in fetched if buffer is large] == [5000, 5000]
+    assert len(fetched) == 5
+
+    piece = SnapshotPiece(unaligned_records=large)
+    snapshot = encode_response(API[59], 1, 1, FetchSnapshotResponse(topics=[SnapshotTopic("t", [piece])]))
+    assert snapshot[1] is large
+    assert len(snapshot) == 3
+
+
+def test_a_response_that_does_not_fit_its_version_is_a_value_error() -> None:
+    """The same error from compiled codecs and twins, so that the dispatcher can answer with another."""
+    for key, version in ((0, 9), (1, 12), (12, 4)):
+        response = build(Random(1), API[key].response_type, version, tame=True)
+        response.throttle_time_ms = 1 << 40
+        with pytest.raises(ValueError):
+            encode_response(API[key], version, 1, response)
+    with pytest.raises(ValueError):
+        encode_response(API[12], 5, 1, HeartbeatResponse())
+
+
+def test_joining() -> None:
+    """Runs of small pieces become one, large ones stay, nothing is reordered."""
+    large = bytes(513)
+    assert joined_small([b"a", b"b", large, large, b"c", b"d"]) == [b"ab", large, large, b"cd"]
+    assert joined_small([b"a", b"b"]) == [b"ab"]
+    assert joined_small([large, b""])[0] is large
