@@ -1,0 +1,115 @@
+"""The bytes of the device header and of a block header, and the ring's arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.wal.block.layout import (
+    BLOCK_BYTES,
+    BLOCK_HEADER_BYTES,
+    BlockHeader,
+    DeviceHeader,
+    Geometry,
+    align_down,
+    align_up,
+    choose_device_header,
+    decode_block_header,
+    decode_device_header,
+    encode_block_header,
+)
+from millrace.wal.errors import WalCorrupt, WalMismatch
+
+HEADER = DeviceHeader(
+    cluster_id="cluster", node_id=3, epoch=9, epoch_start=4096, capacity_bytes=1 << 20, trim=100, head=0, confirmed=8192,
+    block_bytes_max=1 << 16, window_bytes=1 << 18, filled_bytes=12288, closed_end=-1, sequence=5,
+)  # fmt: skip
+BLOCK = BlockHeader(epoch=9, position=8192, previous_end=4096, confirmed=4096, length=5000, record_count=3)
+ZEROS = bytes(BLOCK_BYTES)
+
+
+def test_device_header_round_trip() -> None:
+    """A copy is one block and reads back equal."""
+    assert len(HEADER.encode()) == BLOCK_BYTES
+    assert decode_device_header(HEADER.encode()) == HEADER
+
+
+def test_the_layouts_are_fixed() -> None:
+    """The bytes of both headers: what disks hold does not drift."""
+    assert HEADER.encode()[:128].hex() == (
+        "4d52424c4b57414c" "0001" "0007" "00000003" "0000000000000009" "0000000000001000" "0000000000100000"
+        "0000000000000064" "0000000000000000" "0000000000002000" "0000000000010000" "0000000000040000"
+        "0000000000003000" "ffffffffffffffff" "0000000000000005" "636c757374657200" "0000000000000000" "0000000000000000"
+    )  # fmt: skip
+    assert encode_block_header(BLOCK).hex() == (
+        "4d52424b" "0001" "0000" "0000000000000009" "0000000000002000" "0000000000001000" "0000000000001000"
+        "00001388" "00000003" "000000000000000000000000"
+    ) + encode_block_header(BLOCK)[-4:].hex()  # fmt: skip
+
+
+def test_any_flipped_bit_of_a_header_is_seen() -> None:
+    """A device header or a block header with one bit flipped is no header."""
+    copy = HEADER.encode()
+    for bit in range(172 * 8):
+        damaged = bytearray(copy)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert decode_device_header(bytes(damaged)) is None
+    block = encode_block_header(BLOCK)
+    for bit in range(BLOCK_HEADER_BYTES * 8):
+        damaged = bytearray(block)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert decode_block_header(memoryview(damaged), 0) is None
+    for length in range(BLOCK_HEADER_BYTES):
+        assert decode_block_header(memoryview(block[:length]), 0) is None
+
+
+def test_a_block_shorter_than_its_header_is_none() -> None:
+    """A length that could make recovery stand still is refused, sound checksum or not."""
+    for length in (0, 10, BLOCK_HEADER_BYTES - 1):
+        assert (
+            decode_block_header(memoryview(encode_block_header(dataclasses.replace(BLOCK, length=length))), 0) is None
+        )
+
+
+def test_the_higher_sequence_wins() -> None:
+    """Of two sound copies the later holds, in either place; of one sound copy, that one."""
+    older, newer = HEADER.encode(), dataclasses.replace(HEADER, trim=4096, sequence=6).encode()
+    for pair in ((older, newer), (newer, older), (ZEROS, newer), (b"x" * BLOCK_BYTES, newer)):
+        chosen = choose_device_header(*pair)
+        assert chosen is not None
+        assert chosen.trim == 4096
+
+
+def test_a_device_without_a_header() -> None:
+    """Zeros are a new device, also beside a copy whose writing was cut; two unreadable copies are damage."""
+    assert choose_device_header(ZEROS, ZEROS) is None
+    assert choose_device_header(b"x" * BLOCK_BYTES, ZEROS) is None
+    with pytest.raises(WalCorrupt):
+        choose_device_header(b"x" * BLOCK_BYTES, b"x" * BLOCK_BYTES)
+
+
+def test_a_later_version_is_refused_by_name() -> None:
+    """A sound header of a version from the future says so, rather than passing for damage."""
+    from millrace.protocol.crc32c import crc32c
+
+    body = bytearray(HEADER.encode()[:168])
+    body[9] = 2
+    copy = (bytes(body) + crc32c(bytes(body)).to_bytes(4, "big")).ljust(BLOCK_BYTES, b"\0")
+    with pytest.raises(WalMismatch) as mismatch:
+        decode_device_header(copy)
+    assert (mismatch.value.field, mismatch.value.found) == ("version", 2)
+
+
+@given(st.integers(0, 1 << 50), st.integers(1, 1 << 20))
+def test_geometry(position: int, blocks: int) -> None:
+    """Places lie in the ring, repeat with each lap, and a lap's end is the first place of the next."""
+    geometry = Geometry(blocks * BLOCK_BYTES)
+    place = geometry.physical(position)
+    assert 2 * BLOCK_BYTES <= place < 2 * BLOCK_BYTES + geometry.ring_bytes
+    assert geometry.physical(position + geometry.ring_bytes) == place
+    assert position < geometry.lap_end(position) <= position + geometry.ring_bytes
+    assert geometry.physical(geometry.lap_end(position)) == 2 * BLOCK_BYTES
+    assert align_down(position) <= position <= align_up(position) < position + BLOCK_BYTES

@@ -1,0 +1,125 @@
+"""The device under a block WAL: opens it, formats a new one, keeps its header.
+
+The header has two copies, written in turn, so that one is always whole. What holds for as long as an owner lives
+(its epoch and where it began) is written to both before its first block. Deciding which records count is
+recovery's work; which space is free is the log's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+from millrace.runtime.aligned import Arena
+from millrace.runtime.disk import BlockFile, Disk
+from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, Geometry, align_down, choose_device_header
+from millrace.wal.config import BlockWalSettings
+from millrace.wal.errors import WalFenced, WalMismatch
+from millrace.wal.log import WalOwner
+
+
+class BlockDevice:
+    """`header` is the last one that is durable."""
+
+    def __init__(self, file: BlockFile, header: DeviceHeader) -> None:
+        self.file = file
+        self.header = header
+        self._arena = Arena(BLOCK_BYTES)
+
+    @staticmethod
+    async def open(disk: Disk, path: str, settings: BlockWalSettings, owner: WalOwner) -> BlockDevice:
+        """Raises WalMismatch, WalFenced, WalCorrupt; DiskFull, DiskFailed, DiskLocked. A refused device is left untouched."""
+        capacity_bytes = align_down(settings.capacity_bytes)
+        file = await disk.open_block(path, capacity_bytes, direct=settings.direct)
+        try:
+            if file.size_bytes < RING_START:
+                await file.resize(capacity_bytes)  # a power cut met the making of the file
+            header = choose_device_header(
+                await file.read_at(0, BLOCK_BYTES), await file.read_at(BLOCK_BYTES, BLOCK_BYTES)
+            )
+            if header is None:
+                return await BlockDevice._format(file, capacity_bytes, owner)
+            _check_owner(header, owner)
+            if header.capacity_bytes > file.size_bytes:
+                raise WalMismatch("capacity", header.capacity_bytes, file.size_bytes)
+            return BlockDevice(file, header)
+        except BaseException:
+            await file.close()
+            raise
+
+    @staticmethod
+    async def _format(file: BlockFile, capacity_bytes: int, owner: WalOwner) -> BlockDevice:
+        """An empty log at position 0, of an epoch below every owner's."""
+        if file.size_bytes < capacity_bytes:
+            await file.resize(capacity_bytes)
+        if file.size_bytes < capacity_bytes:
+            raise WalMismatch("capacity", capacity_bytes, file.size_bytes)
+        header = DeviceHeader(
+            cluster_id=owner.cluster_id, node_id=owner.node_id, epoch=-1, epoch_start=0, capacity_bytes=capacity_bytes,
+            trim=0, head=0, confirmed=0, block_bytes_max=0, window_bytes=0, filled_bytes=0, closed_end=0, sequence=0,
+        )  # fmt: skip
+        device = BlockDevice(file, header)
+        await device.write_both()
+        return device
+
+    async def write(self, **changes: Any) -> None:
+        """Durable on return. One at a time: the caller sees to that."""
+        header = dataclasses.replace(self.header, sequence=self.header.sequence + 1, **changes)
+        self._arena.view[:] = header.encode()
+        await self.file.write_at(header.sequence % 2 * BLOCK_BYTES, self._arena.view)
+        self.header = header
+
+    async def write_both(self, **changes: Any) -> None:
+        """As `write`, in both copies: damage to either cannot bring back the header before."""
+        await self.write(**changes)
+        await self.write()
+
+    async def resize(self, capacity_bytes: int, **changes: Any) -> None:
+        """For an empty log. The file is never smaller than either copy says; a device only uses more or less of itself."""
+        if capacity_bytes > self.file.size_bytes:
+            await self.file.resize(capacity_bytes)
+        if capacity_bytes > self.file.size_bytes:
+            raise WalMismatch("capacity", capacity_bytes, self.file.size_bytes)
+        await self.write_both(capacity_bytes=capacity_bytes, **changes)
+        if capacity_bytes < self.file.size_bytes:
+            await self.file.resize(capacity_bytes)
+
+
+class ReadAhead:
+    """One read ahead of recovery, so that the device works while records are looked at."""
+
+    def __init__(self, file: BlockFile, geometry: Geometry) -> None:
+        self._file = file
+        self._geometry = geometry
+        self._place: tuple[int, int] | None = None
+        self._read: asyncio.Future[bytes] | None = None
+
+    def begin(self, place: tuple[int, int] | None) -> None:
+        """Begins to read a position and length that will probably be wanted next."""
+        if place is not None:
+            self._place = place
+            self._read = asyncio.ensure_future(self._file.read_at(self._geometry.physical(place[0]), place[1]))
+
+    async def take(self, place: tuple[int, int]) -> bytes:
+        """The bytes there, begun before or not."""
+        if self._read is None or self._place != place:
+            self.drop()
+            self.begin(place)
+        assert self._read is not None
+        data, self._read = await self._read, None
+        return data
+
+    def drop(self) -> None:
+        if self._read is not None:
+            self._read.cancel()
+            self._read = None
+
+
+def _check_owner(header: DeviceHeader, owner: WalOwner) -> None:
+    if header.cluster_id != owner.cluster_id:
+        raise WalMismatch("cluster", owner.cluster_id, header.cluster_id)
+    if header.node_id != owner.node_id:
+        raise WalMismatch("node", owner.node_id, header.node_id)
+    if owner.epoch <= header.epoch:
+        raise WalFenced(owner.epoch, header.epoch)

@@ -1,0 +1,150 @@
+"""The bytes of a block WAL: the device header in two copies, the ring's geometry, the header of a block. Pure.
+
+    file      | header copy 0 | header copy 1 | ring ...                                       |
+              0             4096            8192                                       capacity
+
+    block     | block header, 64 bytes | record | record | ... | zeros up to a multiple of 4096 |
+
+A *position* is endless; its place in the file is 8192 + position mod ring_bytes. Blocks start at multiples of 4096
+and never cross the ring's end. Each names the end of the one before it: its own position, or, where the rest of a
+lap was too short for it, the place at which that rest began. Numbers are big-endian.
+docs/formats/block_wal.md draws every field and says what recovery believes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from millrace.protocol.crc32c import crc32c
+from millrace.wal.errors import WalCorrupt, WalMismatch
+
+BLOCK_BYTES = 4096
+RING_START = 2 * BLOCK_BYTES
+VERSION = 1
+
+DEVICE_MAGIC = b"MRBLKWAL"
+_DEVICE = struct.Struct(">8sHHi11q64s")
+_CRC = struct.Struct(">I")
+CLUSTER_ID_BYTES_MAX = 64
+
+BLOCK_MAGIC = 0x4D52424B
+BLOCK_MAGIC_BYTES = BLOCK_MAGIC.to_bytes(4, "big")
+_BLOCK = struct.Struct(">IHHqqqqII12x")
+BLOCK_HEADER_BYTES = _BLOCK.size + _CRC.size
+assert BLOCK_HEADER_BYTES == 64
+assert _DEVICE.size + _CRC.size < 512, "one sector, so that a copy is written whole or not at all"
+
+
+def align_up(position: int) -> int:
+    return (position + BLOCK_BYTES - 1) & -BLOCK_BYTES
+
+
+def align_down(position: int) -> int:
+    return position & -BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Where positions lie in a ring of this many bytes."""
+
+    ring_bytes: int
+
+    @staticmethod
+    def of(capacity_bytes: int) -> Geometry:
+        return Geometry(align_down(capacity_bytes - RING_START))
+
+    def physical(self, position: int) -> int:
+        return RING_START + position % self.ring_bytes
+
+    def lap_end(self, position: int) -> int:
+        """The first position after the lap that `position` lies in."""
+        return position - position % self.ring_bytes + self.ring_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHeader:
+    cluster_id: str
+    node_id: int
+    epoch: int  # the last owner that recovered the log to its end
+    epoch_start: int  # where that owner began: below it lies what it accepted, at or above it only its own blocks count
+    capacity_bytes: int
+    trim: int  # records that end at or below it are forgotten
+    head: int  # where recovery begins: the end of the last block that is wholly forgotten
+    confirmed: int  # a position known to be durable when this copy was written
+    block_bytes_max: int  # no block of this epoch is larger
+    window_bytes: int  # writes under way never reach further than this beyond what is confirmed, but for a single one
+    filled_bytes: int  # this much of the ring was written at least once
+    closed_end: int  # the end of the log when it was closed in order; -1 while it is in use
+    sequence: int  # grows with each write of a copy; the higher of two sound copies holds
+
+    def encode(self) -> bytes:
+        """One copy: 4096 bytes."""
+        name = self.cluster_id.encode()
+        assert len(name) <= CLUSTER_ID_BYTES_MAX, self.cluster_id
+        body = _DEVICE.pack(
+            DEVICE_MAGIC, VERSION, len(name), self.node_id, self.epoch, self.epoch_start, self.capacity_bytes,
+            self.trim, self.head, self.confirmed, self.block_bytes_max, self.window_bytes, self.filled_bytes, self.closed_end,
+            self.sequence, name,
+        )  # fmt: skip
+        return (body + _CRC.pack(crc32c(body))).ljust(BLOCK_BYTES, b"\0")
+
+
+def decode_device_header(copy: bytes) -> DeviceHeader | None:
+    """None when the copy is torn or is no header at all. Raises WalMismatch for a sound one of a later version."""
+    body = copy[: _DEVICE.size]
+    if body[:8] != DEVICE_MAGIC or _CRC.unpack_from(copy, _DEVICE.size)[0] != crc32c(body):
+        return None
+    fields = _DEVICE.unpack(body)
+    if fields[1] != VERSION:
+        raise WalMismatch("version", VERSION, fields[1])
+    name = fields[15][: fields[2]].decode()
+    return DeviceHeader(name, *fields[3:15])
+
+
+def choose_device_header(first: bytes, second: bytes) -> DeviceHeader | None:
+    """The header that holds, or None for a device that was never formatted to the end.
+
+    Formatting writes both copies before anything else, so a copy of zeros beside an unreadable one is a format that was
+    cut short; two unreadable copies are damage, or another program's device.
+    """
+    found = [header for header in (decode_device_header(first), decode_device_header(second)) if header is not None]
+    if found:
+        return max(found, key=lambda header: header.sequence)
+    if not any(first) or not any(second):
+        return None
+    raise WalCorrupt(0, "neither copy of the device header can be read")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockHeader:
+    epoch: int
+    position: int
+    previous_end: int  # where the block before it ended; differs from `position` only across the end of a lap
+    confirmed: int  # everything below this was durable when the block was written
+    length: int  # header and records, without the padding
+    record_count: int
+
+    @property
+    def end(self) -> int:
+        return align_up(self.position + self.length)
+
+
+def encode_block_header(header: BlockHeader) -> bytes:
+    body = _BLOCK.pack(
+        BLOCK_MAGIC, VERSION, 0, header.epoch, header.position, header.previous_end, header.confirmed,
+        header.length, header.record_count,
+    )  # fmt: skip
+    return body + _CRC.pack(crc32c(body))
+
+
+def decode_block_header(data: memoryview, at: int) -> BlockHeader | None:
+    """None when no sound block header lies there."""
+    if at + BLOCK_HEADER_BYTES > len(data) or data[at : at + 4] != BLOCK_MAGIC_BYTES:
+        return None
+    if _CRC.unpack_from(data, at + _BLOCK.size)[0] != crc32c(data[at : at + _BLOCK.size]):
+        return None
+    _, version, _, epoch, position, previous_end, confirmed, length, count = _BLOCK.unpack_from(data, at)
+    if version != VERSION or length < BLOCK_HEADER_BYTES:
+        return None
+    return BlockHeader(epoch, position, previous_end, confirmed, length, count)

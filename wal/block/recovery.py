@@ -1,0 +1,153 @@
+"""Finds the records of a block WAL, and its end, in bytes that it asks for. Pure: `wanted` says what to read next.
+
+    while (asked := scan.wanted()) is not None:
+        records = scan.feed(<the bytes there>)
+
+It walks block by block from the header's head. A block counts when its place, its link to the block before it, its
+epoch and every checksum fit. Below `epoch_start` lies what the last owner accepted: epochs never fall there, and
+everything must be sound. At or above it only that owner's blocks count, so what older owners left behind a hole is void
+for ever. The first block that does not count ends the log, unless something proves that it had been durable: a
+header or a later block that says so. Then it is damage, and WalCorrupt names the place.
+"""
+
+from __future__ import annotations
+
+from millrace.wal.block.layout import (
+    BLOCK_BYTES,
+    BLOCK_HEADER_BYTES,
+    BLOCK_MAGIC_BYTES,
+    BlockHeader,
+    DeviceHeader,
+    Geometry,
+    align_up,
+    decode_block_header,
+)
+from millrace.wal.block.space import BlockEnds
+from millrace.wal.errors import WalCorrupt
+from millrace.wal.log import WalRecord
+from millrace.wal.record import RECORD_HEADER_BYTES, decode_record, epoch_seed
+
+FIRST_READ_BYTES = 256 * 1024  # an empty log is the common case, and should open at once
+READ_BYTES = 4 * 1024 * 1024
+
+
+class RecoveryScan:
+    """`tail` is the end of the log once `wanted` gives None; `ends` are the blocks found, for a later trim."""
+
+    def __init__(self, header: DeviceHeader, read_bytes: int = READ_BYTES) -> None:
+        self._header = header
+        self._geometry = Geometry.of(header.capacity_bytes)
+        self._read_bytes = min(read_bytes, FIRST_READ_BYTES)
+        self._read_bytes_max = read_bytes
+        self._stop = header.head + self._geometry.ring_bytes
+        # Everything below this was durable once.
+        self._certain = max(header.confirmed, header.epoch_start, header.trim)
+        self._epoch = -1  # of the block before
+        self.tail = header.head  # the end of the last block that counts
+        self.ends = BlockEnds()
+        self._at = header.head  # the place that is looked at
+        self._rest = b""  # bytes from there on that were read before, the beginning of a block
+        self._seek = self._walk
+        self._evidence_end = 0
+        self._is_done = self.tail == header.closed_end
+
+    def wanted(self) -> tuple[int, int] | None:
+        """Position and length of the next read; it never crosses a lap's end. None: the tail is found."""
+        return None if self._is_done else self.following(self._at + len(self._rest))
+
+    def following(self, position: int) -> tuple[int, int] | None:
+        """What would be read from `position` on: the next read, most likely, if that is where the last one ended."""
+        length = min(self._read_bytes, self._geometry.lap_end(position) - position, self._stop - position)
+        return (position, length) if length > 0 else None
+
+    def feed(self, data: bytes) -> list[WalRecord]:
+        """Takes the bytes that `wanted` named; gives the records found in them. Raises WalCorrupt."""
+        self._read_bytes = min(2 * self._read_bytes, self._read_bytes_max)
+        whole = self._rest + data if self._rest else data
+        self._rest = b""
+        return self._seek(memoryview(whole))
+
+    def _walk(self, data: memoryview) -> list[WalRecord]:
+        found: list[WalRecord] = []
+        first = self._at
+        while self._at - first < len(data) and self._at != self._header.closed_end:
+            offset = self._at - first
+            header = self._fitting_header(data, offset)
+            if header is not None and header.end - self._at > len(data) - offset:
+                self._rest = bytes(data[offset:])
+                return found
+            records = None if header is None else self._records(data[offset:], header)
+            if header is None or records is None:
+                self._on_bad_block()
+                return found
+            self._accept(header, records, found)
+        if self._at >= self._stop or self._at == self._header.closed_end:
+            self._is_done = True
+        return found
+
+    def _fitting_header(self, data: memoryview, offset: int) -> BlockHeader | None:
+        """The block header at `_at`, if it continues the chain."""
+        header = decode_block_header(data, offset)
+        if header is None or header.position != self._at or header.previous_end != self.tail:
+            return None
+        if header.end > min(self._geometry.lap_end(self._at), self._stop) or not self._is_lawful(header):
+            return None
+        return header
+
+    def _is_lawful(self, header: BlockHeader) -> bool:
+        if header.position >= self._header.epoch_start:
+            return header.epoch == self._header.epoch
+        return self._epoch <= header.epoch < self._header.epoch
+
+    def _records(self, data: memoryview, header: BlockHeader) -> list[WalRecord] | None:
+        """All records of a block, or None when one of them is torn."""
+        seed = epoch_seed(header.epoch)
+        at = BLOCK_HEADER_BYTES
+        found = []
+        for _ in range(header.record_count):
+            payload = decode_record(data, at, header.length, header.position + at, seed)
+            if payload is None:
+                return None
+            position = header.position + at
+            at += RECORD_HEADER_BYTES + len(payload)
+            found.append(WalRecord(position, header.position + at, payload))
+        return found if at == header.length else None
+
+    def _accept(self, header: BlockHeader, records: list[WalRecord], found: list[WalRecord]) -> None:
+        self._epoch = header.epoch
+        self._certain = max(self._certain, header.confirmed)
+        self._at = self.tail = header.end
+        self.ends.add(header.position + header.length)
+        found.extend(record for record in records if record.end > self._header.trim)
+
+    def _on_bad_block(self) -> None:
+        """Nothing sound at `_at`: perhaps the rest of the lap was skipped; else this is the end, or damage."""
+        lap_end = self._geometry.lap_end(self.tail)
+        if self._at < lap_end < self._stop and self.tail % self._geometry.ring_bytes:
+            self._at = lap_end
+            return
+        if self.tail < self._certain:
+            raise WalCorrupt(self.tail, f"no sound block, though all below {self._certain} was durable")
+        self._at = self.tail + BLOCK_BYTES
+        # A block that was begun once the bad one was confirmed begins within the window, or, when it was alone, behind the
+        # bad one and whatever it skipped at a lap's end.
+        reach = self._header.window_bytes + 2 * self._header.block_bytes_max
+        self._evidence_end = min(self._stop, self.tail + reach + BLOCK_BYTES)
+        self._seek = self._look_for_evidence
+        if self._at >= self._evidence_end:
+            self._is_done = True
+
+    def _look_for_evidence(self, data: memoryview) -> list[WalRecord]:
+        """A later block of the same owner that was written when the bad one had been confirmed makes it damage."""
+        for offset in range(0, len(data), BLOCK_BYTES):
+            if data[offset : offset + 4] != BLOCK_MAGIC_BYTES:
+                continue
+            header = decode_block_header(data, offset)
+            if header is None or header.position != self._at + offset or header.epoch != self._header.epoch:
+                continue
+            if header.confirmed > self.tail:
+                raise WalCorrupt(self.tail, f"no sound block, though one at {header.position} says it was durable")
+        self._at += align_up(len(data))
+        if self._at >= self._evidence_end:
+            self._is_done = True
+        return []

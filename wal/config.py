@@ -1,0 +1,65 @@
+"""Settings of the write-ahead logs: values only, checked once at start. Collaborators are constructor arguments.
+
+Every field is fixed for the life of a log object; a change takes a restart. A changed capacity takes effect at the
+first reset after the restart, when the log is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWalSettings:
+    capacity_bytes: int = 2048 * MIB
+    """Size of the file, its two header blocks included; what may wait for upload. At least 256 KiB."""
+
+    direct: str = "prefer"
+    """prefer | require | never: direct I/O. `prefer` falls back to synchronous writes through the page cache."""
+
+    block_soft_bytes: int = 1 * MIB
+    """A block is closed at this size; only a single larger record makes a larger one. 8 KiB or more."""
+
+    max_record_bytes: int = 64 * MIB
+    """The largest payload an append takes. Cut to a third of the ring where the ring is small."""
+
+    writes_in_flight: int = 4
+    """Writes under way at once, 1 to 32. A crash can leave holes only among them."""
+
+    eager_bytes: int = 32 * KIB
+    """While a write is under way, the next starts as soon as it holds this much; when none is, at once."""
+
+    window_bytes: int = 16 * MIB
+    """How far writes under way may reach beyond what is confirmed."""
+
+    arena_bytes: int = 4 * MIB
+    """Memory is taken in pieces of this size; a view of one record pins a whole piece."""
+
+    arenas_ahead: int = 0
+    """So many pieces are made ready in a thread while the log's memory grows; 0 makes each where it is needed."""
+
+    fill_ahead_bytes: int = 64 * MIB
+    """Zeros are written this far ahead of the log on its first lap, so that it meets written extents; 0 turns it off."""
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong, in words; empty when nothing is."""
+        found = []
+        if self.capacity_bytes < 256 * KIB:
+            found.append(f"WAL capacity is {self.capacity_bytes} bytes; it must be at least 256 KiB")
+        if self.direct not in ("prefer", "require", "never"):
+            found.append(f"WAL direct I/O is {self.direct!r}; it must be prefer, require or never")
+        if self.block_soft_bytes < 8 * KIB:
+            found.append(f"WAL block size is {self.block_soft_bytes} bytes; it must be at least 8 KiB")
+        if self.arena_bytes < self.block_soft_bytes or self.arena_bytes % 4096:
+            found.append(f"WAL arena size {self.arena_bytes} must be a multiple of 4096, and no less than a block")
+        if not 1 <= self.writes_in_flight <= 32:
+            found.append(f"WAL writes in flight is {self.writes_in_flight}; it must lie in 1..32")
+        if (
+            min(self.max_record_bytes, self.window_bytes) < 1
+            or min(self.eager_bytes, self.fill_ahead_bytes, self.arenas_ahead) < 0
+        ):
+            found.append("WAL sizes must be positive")
+        return found

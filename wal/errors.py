@@ -1,0 +1,54 @@
+"""The WAL's errors.
+
+Exhausted  <- WalFull     no room for this record; wait for a trim
+Fenced     <- WalFenced   a newer epoch owns the log
+Corrupt    <- WalCorrupt  a record below the confirmed position fails its check
+Corrupt    <- WalMismatch the device is sound, but not this owner's: another cluster, node, capacity or version
+Closed     <- WalClosed   append after close or after a failed write
+"""
+
+from __future__ import annotations
+
+from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced
+
+
+class WalFull(Exhausted):
+    def __init__(self, needed_bytes: int, room_bytes: int) -> None:
+        super().__init__(needed_bytes, room_bytes)
+        self.needed_bytes = needed_bytes
+        self.room_bytes = room_bytes
+
+
+class WalFenced(Fenced):
+    def __init__(self, own_epoch: int, found_epoch: int) -> None:
+        super().__init__(own_epoch, found_epoch)
+        self.own_epoch = own_epoch
+        self.found_epoch = found_epoch
+
+    def __str__(self) -> str:
+        return f"the WAL was taken in epoch {self.found_epoch}, not before our own, {self.own_epoch}"
+
+
+class WalCorrupt(Corrupt):
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position = position
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the WAL is damaged at position {self.position}: {self.reason}"
+
+
+class WalMismatch(Corrupt):
+    def __init__(self, field: str, expected: object, found: object) -> None:
+        super().__init__(field, expected, found)
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        return f"the WAL's {self.field} is {self.found}, where {self.expected} is due"
+
+
+class WalClosed(Closed):
+    pass

@@ -1,0 +1,49 @@
+"""One record of a WAL: a 24-byte header and the payload. Encode and verify; nothing of blocks, rings or files.
+
+     0       2      4        8                16       20       24
+     | magic | lead | length | position       | body   | header | payload ...
+     | u16   | u16  | u32    | i64            | CRC32C | CRC32C |
+
+Big-endian. The body's CRC is over the payload from byte `lead` on and then over its first `lead` bytes: whoever hands in a long tail
+with a CRC that was just verified (a client's batch) has it carried on, and nobody walks those bytes a second time. The header's CRC
+covers the 20 bytes before it and continues from a *seed*, the CRC of the owner's epoch: so a record of an older epoch at the same
+position, left over where a newer one's write was torn, never passes.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from millrace.protocol.crc32c import crc32c
+
+RECORD_HEADER_BYTES = 24
+RECORD_MAGIC = 0x4D52
+LEAD_BYTES_MAX = 0xFFFF
+
+_HEADER = struct.Struct(">HHIqI")
+_pack_header = _HEADER.pack
+_CRC = struct.Struct(">I")
+
+
+def epoch_seed(epoch: int) -> int:
+    """What a record header's CRC continues from."""
+    return crc32c(epoch.to_bytes(8, "big"))
+
+
+def encode_record_header(lead: int, length: int, position: int, body_crc: int, seed: int) -> bytes:
+    header = _pack_header(RECORD_MAGIC, lead, length, position, body_crc)
+    return header + crc32c(header, seed).to_bytes(4, "big")
+
+
+def decode_record(block: memoryview, at: int, limit: int, position: int, seed: int) -> memoryview | None:
+    """The payload of the record at `at`, or None when there is no whole, sound record of `position` below `limit`."""
+    body_at = at + RECORD_HEADER_BYTES
+    if body_at > limit:
+        return None
+    magic, lead, length, stored_position, body_crc = _HEADER.unpack_from(block, at)
+    if magic != RECORD_MAGIC or stored_position != position or body_at + length > limit or lead > length:
+        return None
+    if _CRC.unpack_from(block, at + 20)[0] != crc32c(block[at : at + 20], seed):
+        return None
+    payload = block[body_at : body_at + length]
+    return payload if crc32c(payload[:lead], crc32c(payload[lead:])) == body_crc else None
