@@ -1,0 +1,309 @@
+"""History: entries read from objects, block by block, kept while memory allows, and read ahead for those who read on.
+
+Not here: what is in the log cache (storage.py asks it first), which blocks to keep (block_lru.py), how far to read ahead (readahead.py).
+Keeps true:
+  * a block is loaded once however many wait for it, and the load goes on when one of them is cancelled;
+  * blocks that lie side by side come with one request of at most `read_merge_bytes`, and few requests are under way at once: what is in
+    flight is bounded beside the cache;
+  * a cached block is charged with its bytes and what its entries cost, and pins nothing but them;
+  * objects are replaced by compaction while they are read: one that is gone is looked up anew, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from millrace.runtime.errors import Closed
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore
+from millrace.s3stream.block_lru import BlockLru
+from millrace.s3stream.config import StreamSettings
+from millrace.s3stream.errors import OffsetGap
+from millrace.s3stream.harvest import Harvest
+from millrace.s3stream.ids import ObjectId, ObjectInfo, StreamId
+from millrace.s3stream.log_cache import ENTRY_OVERHEAD_BYTES
+from millrace.s3stream.metadata import ObjectCatalog
+from millrace.s3stream.objects.format import INT64_MAX, BlockRef, Entry
+from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.objects.reader import ObjectReader, tail_guess_bytes
+from millrace.s3stream.readahead import ReadAhead, Readers
+
+log = logging.getLogger(__name__)
+
+OBJECTS_PER_LOOKUP = 4
+# An object that is not found, or not yet: the image of metadata may lag behind a commit or a compaction. Pauses between looks.
+LOOKUP_PAUSES_MS = (0, 10, 50, 200, 500)
+READER_OVERHEAD_BYTES = 1024
+LOADS_IN_FLIGHT_MAX = 16
+
+BlockKey = tuple[ObjectId, int]
+
+
+class CachedBlock:
+    """Decoded entries of one index row. `ahead`: the reader it was read ahead for, until somebody uses it. `is_for_once`: it was, and
+    was not yet read to its end."""
+
+    __slots__ = ("ahead", "entries", "is_for_once", "key")
+
+    def __init__(self, key: BlockKey, entries: list[Entry], ahead: ReadAhead | None) -> None:
+        self.key = key
+        self.entries = entries
+        self.ahead = ahead
+        self.is_for_once = ahead is not None
+
+
+class BlockCache:
+    def __init__(self, store: ObjectStore, objects: ObjectCatalog, settings: StreamSettings, cluster_id: str) -> None:
+        self._store = store
+        self._objects = objects
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._blocks: BlockLru[BlockKey, CachedBlock] = BlockLru(settings.block_cache_bytes)
+        self._readers: BlockLru[ObjectId, ObjectReader] = BlockLru(settings.index_cache_bytes)
+        self._loading: dict[BlockKey, asyncio.Task[dict[BlockKey, CachedBlock]]] = {}
+        self._ahead: dict[asyncio.Task[None], None] = {}
+        self._sequential = Readers(
+            settings.readahead_bytes_min, min(settings.readahead_bytes_max, settings.block_cache_bytes // 4)
+        )
+        loads = max(2, min(LOADS_IN_FLIGHT_MAX, settings.block_cache_bytes // (2 * settings.read_merge_bytes)))
+        self._loads = asyncio.Semaphore(loads)
+        self._loads_ahead = asyncio.Semaphore(loads // 2)
+        self.reads_from_block_cache = 0
+        self.reads_from_objects = 0
+        self.gets = 0
+        self.get_bytes = 0
+        self.readahead_bytes = 0
+        self.unused_readahead_evicted = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._blocks.size_bytes
+
+    @property
+    def evicted_count(self) -> int:
+        return self._blocks.evicted_count
+
+    async def read(self, harvest: Harvest) -> None:
+        """Fills the harvest from objects, up to its end. On return it is full, or at least one entry richer. Cancelling loses nothing."""
+        start = harvest.next_offset
+        await self._read_patiently(harvest)
+        if harvest.has_loaded:
+            self.reads_from_objects += 1
+        else:
+            self.reads_from_block_cache += 1
+        planned = self._sequential.on_read(harvest.stream_id, start, harvest.next_offset, _now_ms())
+        if planned is not None:
+            self._start_reading_ahead(harvest.stream_id, *planned)
+
+    def drop_stream(self, stream_id: int) -> None:
+        """Its blocks go by themselves: nobody asks for them again."""
+        self._sequential.drop_stream(stream_id)
+
+    def drop_all(self) -> None:
+        """Forgets every block and index, so that the next read reads objects."""
+        self._blocks.drop_all()
+        self._readers.drop_all()
+
+    async def close(self) -> None:
+        """Ends what is under way; those who wait for it are told Closed."""
+        tasks = [*self._ahead, *dict.fromkeys(self._loading.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read_patiently(self, harvest: Harvest) -> None:
+        for pause_ms in LOOKUP_PAUSES_MS:
+            try:
+                return await self._read_on(harvest)
+            except (ObjectMissing, OffsetGap):
+                if harvest.entries:
+                    return
+                await asyncio.sleep(pause_ms / 1000)
+        await self._read_on(harvest)
+
+    async def _read_on(self, harvest: Harvest) -> None:
+        while not harvest.is_full:
+            for info in self._find_objects(harvest.stream_id, harvest.next_offset, harvest.end):
+                refs = await self._find_blocks(
+                    info, harvest.stream_id, harvest.next_offset, harvest.end, harvest.left_bytes
+                )
+                if not refs:
+                    raise OffsetGap(harvest.stream_id, harvest.next_offset, info.end)
+                blocks, is_cached = await self._load(info, refs, None)
+                harvest.has_loaded |= not is_cached
+                for block in blocks:
+                    self._take(block, harvest)
+                if harvest.is_full or harvest.next_offset < info.end:
+                    break
+
+    def _take(self, block: CachedBlock, harvest: Harvest) -> None:
+        block.ahead = None
+        harvest.take(block.entries, _first_place(block.entries, harvest.next_offset))
+        if block.is_for_once and harvest.next_offset >= block.entries[-1].end:
+            # A stream passes through: what was read goes before what was read ahead and waits. Who reads it again keeps it.
+            block.is_for_once = False
+            self._blocks.demote(block.key)
+
+    def _find_objects(self, stream_id: int, start: int, end: int) -> Sequence[ObjectInfo]:
+        found = self._objects.find_objects(StreamId(stream_id), start, end, OBJECTS_PER_LOOKUP)
+        if not found:
+            raise ObjectMissing(f"(stream {stream_id}, offset {start})")
+        return found
+
+    async def _find_blocks(
+        self, info: ObjectInfo, stream_id: int, start: int, end: int, max_bytes: int
+    ) -> list[BlockRef]:
+        reader = self._reader(info)
+        if reader.known_index is None:
+            # Charged again, now that its size is known.
+            self._keep_reader(info, reader, (await reader.index()).size_bytes)
+        return await reader.find(stream_id, start, end, max_bytes)
+
+    def _reader(self, info: ObjectInfo) -> ObjectReader:
+        reader = self._readers.get(info.object_id)
+        if reader is None:
+            reader = ObjectReader(self._store, object_key(self._cluster_id, info.object_id), info.size_bytes)
+            guess_bytes = tail_guess_bytes(info.size_bytes)
+            self.gets += 1
+            self.get_bytes += guess_bytes
+            self._keep_reader(info, reader, guess_bytes)
+        return reader
+
+    def _keep_reader(self, info: ObjectInfo, reader: ObjectReader, index_bytes: int) -> None:
+        """A small object is kept whole with its index."""
+        whole_bytes = info.size_bytes if tail_guess_bytes(info.size_bytes) == info.size_bytes else 0
+        self._readers.put(info.object_id, reader, READER_OVERHEAD_BYTES + index_bytes + whole_bytes)
+
+    async def _load(
+        self, info: ObjectInfo, refs: Sequence[BlockRef], ahead: ReadAhead | None
+    ) -> tuple[list[CachedBlock], bool]:
+        """The blocks of these rows, in order: from the cache, from a load that is under way, or from the object. And whether
+        all were in the cache."""
+        found: dict[BlockKey, CachedBlock] = {}
+        waiting: dict[asyncio.Task[dict[BlockKey, CachedBlock]], None] = {}
+        missing: list[BlockRef] = []
+        for ref in refs:
+            key = (info.object_id, ref.position)
+            block = self._blocks.get(key)
+            if block is not None:
+                found[key] = block
+            elif key in self._loading:
+                waiting[self._loading[key]] = None
+            else:
+                missing.append(ref)
+        for run in _merged(missing, self._settings.read_merge_bytes):
+            waiting[self._start_load(info, run, ahead)] = None
+        for task in waiting:
+            found.update(await _shared(task))
+        return [found[info.object_id, ref.position] for ref in refs], not waiting
+
+    def _start_load(
+        self, info: ObjectInfo, refs: list[BlockRef], ahead: ReadAhead | None
+    ) -> asyncio.Task[dict[BlockKey, CachedBlock]]:
+        task = asyncio.create_task(self._load_run(info, refs, ahead), name=f"load-{info.object_id}")
+        task.add_done_callback(_retrieve)
+        for ref in refs:
+            self._loading[info.object_id, ref.position] = task
+        return task
+
+    async def _load_run(
+        self, info: ObjectInfo, refs: list[BlockRef], ahead: ReadAhead | None
+    ) -> dict[BlockKey, CachedBlock]:
+        keys = [(info.object_id, ref.position) for ref in refs]
+        try:
+            async with self._loads if ahead is None else self._loads_ahead:
+                self.gets += 1
+                self.get_bytes += sum(ref.size_bytes for ref in refs)
+                blocks = await self._reader(info).read_blocks(refs)
+        finally:
+            for key in keys:
+                del self._loading[key]
+        loaded = {key: CachedBlock(key, entries, ahead) for key, entries in zip(keys, blocks, strict=True)}
+        for ref, (key, block) in zip(refs, loaded.items(), strict=True):
+            self._note_evicted(self._blocks.put(key, block, ref.size_bytes + ENTRY_OVERHEAD_BYTES * len(block.entries)))
+        return loaded
+
+    def _note_evicted(self, evicted: list[CachedBlock]) -> None:
+        for block in evicted:
+            if block.ahead is not None:
+                self.unused_readahead_evicted += 1
+                block.ahead.on_evicted(_now_ms())
+
+    def _start_reading_ahead(self, stream_id: int, reader: ReadAhead, start: int, size_bytes: int) -> None:
+        reader.is_loading = True
+        task = asyncio.create_task(
+            self._read_ahead(stream_id, reader, start, size_bytes), name=f"readahead-{stream_id}"
+        )
+        self._ahead[task] = None
+        task.add_done_callback(self._on_read_ahead)
+
+    async def _read_ahead(self, stream_id: int, reader: ReadAhead, start: int, size_bytes: int) -> None:
+        offset, left_bytes = start, size_bytes
+        try:
+            while left_bytes > 0:
+                found = self._objects.find_objects(StreamId(stream_id), offset, INT64_MAX, 1)
+                refs = await self._find_blocks(found[0], stream_id, offset, found[0].end, left_bytes) if found else []
+                if not refs:
+                    return
+                await self._load(found[0], refs, reader)
+                offset = refs[-1].end
+                loaded_bytes = sum(ref.size_bytes for ref in refs)
+                left_bytes -= loaded_bytes
+                self.readahead_bytes += loaded_bytes
+        finally:
+            reader.on_loaded(offset)
+
+    def _on_read_ahead(self, task: asyncio.Task[None]) -> None:
+        """A failure is nobody's: whoever needs the bytes reads them itself and meets it there."""
+        self._ahead.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("read-ahead ended early: %r", error)
+
+
+def _first_place(entries: list[Entry], offset: int) -> int:
+    """Place of the entry that holds `offset`, or of the first one beyond it."""
+    low, high = 0, len(entries)
+    while low < high:
+        middle = (low + high) // 2
+        if entries[middle].base_offset + entries[middle].count <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _merged(refs: Sequence[BlockRef], bytes_max: int) -> list[list[BlockRef]]:
+    """Runs of blocks that lie side by side, each at most `bytes_max` unless it is one block."""
+    runs: list[list[BlockRef]] = []
+    for ref in refs:
+        last = runs[-1] if runs else None
+        if (
+            last is not None
+            and last[-1].position + last[-1].size_bytes == ref.position
+            and ref.position + ref.size_bytes - last[0].position <= bytes_max
+        ):
+            last.append(ref)
+        else:
+            runs.append([ref])
+    return runs
+
+
+async def _shared(task: asyncio.Task[dict[BlockKey, CachedBlock]]) -> dict[BlockKey, CachedBlock]:
+    """Waits without owning: the task goes on when its waiter is cancelled. Closed when it was ended itself."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise Closed("the block cache is closed") from None
+        raise
+
+
+def _retrieve(task: asyncio.Task[dict[BlockKey, CachedBlock]]) -> None:
+    """A load that failed while nobody waited any more is not worth a warning."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

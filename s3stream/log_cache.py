@@ -1,0 +1,296 @@
+"""Recent entries: a queue of blocks, each a map from stream to its entries, sealed for upload and evicted from the old end.
+
+    active --seal--> sealed --free (its upload was committed)--> free --evict (bytes are wanted)--> gone
+
+Pure: it is told what happened and says what it holds. Not here: when to seal by size or age (storage.py), the upload (uploader.py).
+
+Keeps true:
+  * entries of a stream are continuous through all blocks: `put` refuses one that is not, since a gap would become a hole in the objects;
+  * blocks are freed in the order they were sealed, so that what is free is always the old end of the queue;
+  * what is not free is never evicted: a stream's cached entries begin at or below what is committed of it;
+  * a stream's range in one block fits the 32 bits that an index gives it: the block is sealed first;
+  * bytes are charged with what an entry costs beside its payload, else many small records are many times the bound.
+
+What is free is kept up to KEPT_BYTES_FIRST, and twice as much whenever a reader comes for something that more would have kept, up to the
+whole cache: memory is taken for readers that there are (ghosts.py).
+
+A lookup is a bisection over a stream's runs, then one over the entries of a run.
+
+An entry arrives as a view of the WAL's memory and pins all of the piece (arena) it lies in, so a block is charged with every arena
+it pins, once. Small entries are copied into bytes of their own; so are large ones while they are less than half of what the WAL writes
+(padding and small records are the rest), or one of them would hold megabytes of what nobody reads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+
+from millrace.s3stream.ghosts import Ghosts
+from millrace.s3stream.harvest import Harvest
+from millrace.s3stream.objects.format import INT32_MAX, Entry
+
+# Measured: an entry, its view, its integers and its places in two lists take 420 to 480 bytes.
+ENTRY_OVERHEAD_BYTES = 512
+RUN_OVERHEAD_BYTES = 1024
+COPY_BELOW_BYTES = 1024
+# Of blocks that are uploaded, as long as no reader wants more.
+KEPT_BYTES_FIRST = 256 << 20
+# Over how much of the WAL the share of large entries is judged: an arena.
+DENSITY_WINDOW_BYTES = 4 << 20
+
+
+class Run:
+    """The entries [start, end) of one stream in one block; `bases` are their base offsets.
+
+    It names its block by number: with a reference back, a block that was evicted would keep the WAL's memory until the collector of
+    cycles comes by, which was measured to be hundreds of MiB later.
+    """
+
+    __slots__ = ("bases", "block_number", "charged_bytes", "end", "entries", "payload_bytes", "start", "stream_id")
+
+    def __init__(self, block_number: int, stream_id: int, start: int) -> None:
+        self.block_number = block_number
+        self.stream_id = stream_id
+        self.start = start
+        self.end = start
+        self.payload_bytes = 0
+        self.charged_bytes = RUN_OVERHEAD_BYTES
+        self.bases: list[int] = []
+        self.entries: list[Entry] = []
+
+    def __repr__(self) -> str:
+        return f"{self.stream_id}:[{self.start},{self.end}) {self.payload_bytes}B"
+
+
+class CacheBlock:
+    """One unit of upload. `wal_end`: everything in the WAL below it lies in this block, in an older one, or belongs to no stream."""
+
+    __slots__ = ("is_free", "is_sealed", "number", "pinned_id", "runs", "size_bytes", "wal_end", "wal_start")
+
+    def __init__(self, number: int, wal_start: int) -> None:
+        self.number = number
+        self.runs: dict[int, Run] = {}
+        self.size_bytes = 0
+        self.wal_start = wal_start
+        self.wal_end = wal_start
+        self.pinned_id = 0  # of the arena that the newest views pin
+        self.is_sealed = False
+        self.is_free = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing to upload and nothing to trim."""
+        return not self.runs and self.wal_end == self.wal_start
+
+    def __repr__(self) -> str:
+        state = "free" if self.is_free else "sealed" if self.is_sealed else "active"
+        runs = " ".join(map(repr, self.runs.values()))
+        return f"block {self.number} {state} {self.size_bytes}B wal [{self.wal_start},{self.wal_end}) {runs}".rstrip()
+
+
+class LogCache:
+    def __init__(
+        self, capacity_bytes: int, streams_per_block: int = 20_000, kept_bytes: int = KEPT_BYTES_FIRST
+    ) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._kept_bytes = min(kept_bytes, capacity_bytes)
+        self._ghosts = Ghosts(capacity_bytes)
+        self._streams_per_block = streams_per_block
+        self._streams: dict[int, list[Run]] = {}
+        self._blocks: deque[CacheBlock] = deque()
+        self._sealed: list[CacheBlock] = []
+        self.active = CacheBlock(0, 0)
+        self._blocks.append(self.active)
+        self.size_bytes = 0
+        self.free_bytes = 0
+        self.evicted_count = 0
+        self._freed_number = -1
+        self._wal_end = 0
+        self._span_bytes = 0
+        self._large_bytes = 0
+        self._is_dense = False
+
+    def __repr__(self) -> str:
+        lines = [
+            f"log cache {self.size_bytes}B of {self._capacity_bytes}B, {self.free_bytes}B free",
+            *map(repr, self._blocks),
+        ]
+        return "\n  ".join(lines)
+
+    @property
+    def blocks(self) -> tuple[CacheBlock, ...]:
+        """Oldest first; the active block is the last."""
+        return tuple(self._blocks)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that cannot be evicted, since their upload is not committed."""
+        return self.size_bytes - self.free_bytes
+
+    def put(self, stream_id: int, entry: Entry, wal_end: int) -> None:
+        """Adds the next entry of a stream, the record of which ends at `wal_end`. May seal the active block before."""
+        end = entry.base_offset + entry.count
+        runs = self._streams.get(stream_id)
+        run = runs[-1] if runs else None
+        if run is None or run.block_number != self.active.number or end - run.start > INT32_MAX:
+            run = self._begin_run(stream_id, entry.base_offset, run)
+        assert entry.base_offset == run.end, f"stream {stream_id} goes on at {run.end}, not at {entry.base_offset}"
+        data = entry.data
+        length = len(data)
+        charge = ENTRY_OVERHEAD_BYTES
+        self._span_bytes += wal_end - self._wal_end
+        self._wal_end = wal_end
+        if length >= COPY_BELOW_BYTES:
+            self._large_bytes += length
+        if self._span_bytes > DENSITY_WINDOW_BYTES:
+            self._judge_density()
+        block = self.active
+        if length < COPY_BELOW_BYTES or not self._is_dense:
+            entry.data = memoryview(bytes(data))
+            charge += length
+        elif id(data.obj) != block.pinned_id:
+            charge += self._pin(block, entry)
+        run.bases.append(entry.base_offset)
+        run.entries.append(entry)
+        run.end = end
+        run.payload_bytes += length
+        run.charged_bytes += charge
+        block.wal_end = wal_end
+        block.size_bytes += charge
+        self.size_bytes += charge
+
+    def begin(self, wal_start: int) -> None:
+        """What is put from now on lies in the WAL from `wal_start` on. Only while the active block is empty."""
+        assert self.active.is_empty
+        self.active.wal_start = self.active.wal_end = self._wal_end = wal_start
+
+    def pass_wal(self, wal_end: int) -> None:
+        """A record that nobody wants any more (its stream was dropped) ends here: it may be trimmed with the active block."""
+        self.active.wal_end = self._wal_end = wal_end
+
+    def read(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry] | None:
+        """Entries from the one that holds `start` to the last that begins before `end`, the first whole, further ones while they
+        fit `max_bytes`. None when `start` is below what is cached; from there to the stream's end there is no gap."""
+        harvest = Harvest(stream_id, start, end, max_bytes)
+        return harvest.entries if self.read_into(harvest) else None
+
+    def read_into(self, harvest: Harvest) -> bool:
+        """As `read`, going on where the harvest stands; False when that is below what is cached."""
+        start = harvest.next_offset
+        runs = self._streams.get(harvest.stream_id)
+        if not runs or start < runs[0].start:
+            if self._ghosts.take(harvest.stream_id, start):
+                self._kept_bytes = min(self._capacity_bytes, 2 * self._kept_bytes)
+            return False
+        place = len(runs) - 1
+        if start < runs[place].start:
+            place = bisect_right(runs, start, key=_run_start) - 1
+        first = bisect_right(runs[place].bases, start) - 1
+        while not harvest.is_full and place < len(runs):
+            harvest.take(runs[place].entries, first)
+            place, first = place + 1, 0
+        return True
+
+    def start_of(self, stream_id: int) -> int | None:
+        """Where the cached entries of a stream begin; None when there are none."""
+        runs = self._streams.get(stream_id)
+        return runs[0].start if runs else None
+
+    def end_of(self, stream_id: int) -> int | None:
+        runs = self._streams.get(stream_id)
+        return runs[-1].end if runs else None
+
+    def seal(self) -> CacheBlock | None:
+        """Closes the active block, if anything is in it, and begins another."""
+        block = self.active
+        if block.is_empty:
+            return None
+        block.is_sealed = True
+        self.active = CacheBlock(block.number + 1, block.wal_end)
+        self._blocks.append(self.active)
+        self._sealed.append(block)
+        return block
+
+    def take_sealed(self) -> list[CacheBlock]:
+        """Blocks sealed since the last call, in order, whoever sealed them."""
+        if not self._sealed:
+            return []
+        sealed, self._sealed = self._sealed, []
+        return sealed
+
+    def free(self, block: CacheBlock) -> None:
+        """The block's upload is committed: it stays readable and may be evicted."""
+        assert block.is_sealed
+        assert not block.is_free
+        assert block.number == self._freed_number + 1, f"freed after block {self._freed_number}: {block!r}"
+        self._freed_number = block.number
+        block.is_free = True
+        self.free_bytes += block.size_bytes
+
+    def evict(self, capacity_bytes: int | None = None) -> None:
+        """Drops free blocks, oldest first, until the cache keeps to its bound (or to the one given) and to what readers want."""
+        bound = self._capacity_bytes if capacity_bytes is None else capacity_bytes
+        while self._blocks[0].is_free:
+            block = self._blocks[0]
+            if block.runs and self.size_bytes <= bound and self.free_bytes <= self._kept_bytes:
+                return
+            del self._blocks[0]
+            self._ghosts.add(block.size_bytes, {run.stream_id: (run.start, run.end) for run in block.runs.values()})
+            self.size_bytes -= block.size_bytes
+            self.free_bytes -= block.size_bytes
+            self.evicted_count += 1
+            for run in block.runs.values():
+                self._forget_run(run)
+
+    def drop(self, stream_id: int) -> None:
+        """Forgets a stream. What of it lies in sealed blocks keeps its bytes until they go: an upload may be reading them."""
+        runs = self._streams.pop(stream_id, None)
+        if runs and runs[-1].block_number == self.active.number:
+            run = self.active.runs.pop(stream_id)
+            self.active.size_bytes -= run.charged_bytes
+            self.size_bytes -= run.charged_bytes
+
+    def is_held(self, stream_id: int) -> bool:
+        """Whether some of the stream's entries wait for an upload or for its commit."""
+        runs = self._streams.get(stream_id)
+        return runs is not None and runs[-1].block_number > self._freed_number
+
+    def _begin_run(self, stream_id: int, base_offset: int, last: Run | None) -> Run:
+        assert last is None or last.end == base_offset, (
+            f"stream {stream_id} goes on at {last and last.end}, not at {base_offset}"
+        )
+        if stream_id in self.active.runs or len(self.active.runs) >= self._streams_per_block:
+            self.seal()
+        run = Run(self.active.number, stream_id, base_offset)
+        self.active.runs[stream_id] = run
+        self.active.size_bytes += RUN_OVERHEAD_BYTES
+        self.size_bytes += RUN_OVERHEAD_BYTES
+        self._streams.setdefault(stream_id, []).append(run)
+        return run
+
+    def _forget_run(self, run: Run) -> None:
+        runs = self._streams.get(run.stream_id)
+        if runs and runs[0] is run:
+            runs.pop(0)
+            if not runs:
+                del self._streams[run.stream_id]
+
+    def _judge_density(self) -> None:
+        """Older bytes count half, so that the judgement follows the load within a few arenas."""
+        self._is_dense = self._large_bytes * 2 >= self._span_bytes
+        self._span_bytes >>= 1
+        self._large_bytes >>= 1
+
+    def _pin(self, block: CacheBlock, entry: Entry) -> int:
+        """Keeps the entry as a view if its arena is small beside the cache; what that adds to the charge."""
+        arena_bytes = memoryview(entry.data.obj).nbytes
+        if arena_bytes > self._capacity_bytes // 8:
+            entry.data = memoryview(bytes(entry.data))
+            return len(entry.data)
+        block.pinned_id = id(entry.data.obj)
+        return arena_bytes
+
+
+def _run_start(run: Run) -> int:
+    return run.start

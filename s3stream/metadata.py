@@ -1,0 +1,39 @@
+"""What the stream engine asks of the cluster's metadata. Declared here, implemented above (broker/controller_client.py).
+
+Every verb is retried by the implementation until it is answered (Unavailable never surfaces before close); refusals surface as
+StreamFenced (a newer epoch owns the stream or the node) or StreamMissing. Verbs are idempotent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from millrace.s3stream.ids import ObjectId, ObjectInfo, OpenedStream, StreamId, UploadCommit
+
+
+class StreamCatalog(Protocol):
+    async def opening_streams(self) -> list[OpenedStream]:
+        """Every stream this node has open, asked once at start with this node's new epoch: older epochs of the node are fenced from then on."""
+        ...
+
+    async def trim(self, stream_id: StreamId, epoch: int, new_start: int) -> None: ...
+
+    async def close(self, stream_id: StreamId, epoch: int) -> None:
+        """The stream's end becomes its committed end: everything must have been uploaded and committed before."""
+        ...
+
+
+class ObjectCatalog(Protocol):
+    async def prepare(self, count: int, ttl_ms: int) -> ObjectId:
+        """Reserves `count` consecutive ids and gives the first. Objects not committed within `ttl_ms` are deleted from the store."""
+        ...
+
+    async def commit_upload(self, commit: UploadCommit) -> None:
+        """On return `find_objects` knows what was committed. UploadExpired when an id of it was not prepared, or no longer is."""
+        ...
+
+    def find_objects(self, stream_id: StreamId, start: int, end: int, limit: int) -> Sequence[ObjectInfo]:
+        """Committed objects that hold parts of [start, end), continuous and in offset order from the one holding `start`, at most
+        `limit`; empty when `start` is not committed. From the local image: no waiting."""
+        ...

@@ -1,0 +1,276 @@
+"""Byte layouts of entries, data blocks, index blocks and footers. Pure: bytes in, values out, and back.
+
+An object is data blocks, one index block, one footer; docs/formats/objects.md draws it. All numbers are big-endian.
+
+    entry   40 B  "ME" | version u8 | flags u8 | count i32 | length i32 | stream i64 | epoch i64 | base offset i64 |
+    crc
+                  then `length` bytes of payload. crc: the payload from byte 21 on, its first 21 bytes, then the 36
+                  bytes before the crc
+    block   20 B  "MRDB" | version u8 | flags u8 | zero u16 | entry count i32 | length i32 | crc
+                  then `length` bytes of entries, of one stream, without a gap. crc: the 16 bytes before it; entries
+                  have their own
+    index   16 B  "MRIX" | version u8 | flags u8 | zero u16 | row count i32 | crc, then rows. crc: the 12 bytes
+                  before it, then the rows
+      row   36 B  stream i64 | start i64 | end delta i32 | entry count i32 | position i64 | size i32; by (stream,
+      start)
+    footer  48 B  index position i64 | index size i32 | version u8 | flags u8 | zero u16 | object size i64 | zero 12 B
+                  | crc | "MILLRACE". crc: the 36 bytes before it
+
+An entry is also what the WAL keeps as its payload, so that bytes are checksummed once, when they arrive, and carry that sum to the
+end: a Kafka batch's own checksum, verified on arrival, is over its bytes from 21 on, and the entry's continues it. Each byte of an
+object is under exactly one checksum. Every decoder here checks magic, version, bounds and checksum, and raises ObjectCorrupt; it
+never allocates by a length it has not checked. Not here: where blocks are cut (writer.py), how bytes are fetched (reader.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millrace.protocol.crc32c import crc32c
+from millrace.s3stream.errors import ObjectCorrupt
+from millrace.s3stream.ids import StreamId
+
+Buffer = bytes | bytearray | memoryview
+
+VERSION = 1
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+ENTRY_MAGIC = 0x4D45
+BLOCK_MAGIC = b"MRDB"
+INDEX_MAGIC = b"MRIX"
+FOOTER_MAGIC = b"MILLRACE"
+
+# Where the checksum of a payload begins; the bytes before come after the rest.
+SUMMED_FROM = 21
+
+_ENTRY_HEAD = struct.Struct(">HBBiiqqq")
+_ENTRY = struct.Struct(">HBBiiqqqI")
+_BLOCK_HEAD = struct.Struct(">4sBBHii")
+_BLOCK = struct.Struct(">4sBBHiiI")
+_INDEX_HEAD = struct.Struct(">4sBBHi")
+_INDEX = struct.Struct(">4sBBHiI")
+_FOOTER_HEAD = struct.Struct(">qiBBHq12x")
+_FOOTER = struct.Struct(">qiBBHq12sI8s")
+_CRC = struct.Struct(">I")
+ROW = struct.Struct(">qqiiqi")
+
+ENTRY_HEADER_BYTES = _ENTRY.size
+BLOCK_HEADER_BYTES = _BLOCK.size
+INDEX_HEADER_BYTES = _INDEX.size
+ROW_BYTES = ROW.size
+FOOTER_BYTES = _FOOTER.size
+_ENTRY_HEAD_BYTES = _ENTRY_HEAD.size
+_BLOCK_HEAD_BYTES = _BLOCK_HEAD.size
+_INDEX_HEAD_BYTES = _INDEX_HEAD.size
+assert (ENTRY_HEADER_BYTES, BLOCK_HEADER_BYTES, INDEX_HEADER_BYTES, ROW_BYTES, FOOTER_BYTES) == (40, 20, 16, 36, 48)
+
+
+@dataclass(slots=True)
+class EntryHeader:
+    """An entry's header as decoded. It covers the offsets [base_offset, end)."""
+
+    stream_id: StreamId
+    epoch: int
+    base_offset: int
+    count: int
+    length_bytes: int
+    crc: int
+
+    @property
+    def end(self) -> int:
+        return self.base_offset + self.count
+
+
+@dataclass(slots=True)
+class Entry:
+    """An entry of a stream that the context names: offsets [base_offset, end), and a view that pins its buffer.
+
+    `crc` is the stored checksum when the bytes came with one (WAL, object): the writer then checks them against it.
+    """
+
+    base_offset: int
+    count: int
+    data: memoryview
+    epoch: int = 0
+    crc: int | None = None
+
+    @property
+    def end(self) -> int:
+        return self.base_offset + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """One row of an index: where [start, end) of a stream lies, in one block or (compacted) several side by side."""
+
+    stream_id: StreamId
+    start: int
+    end: int
+    entry_count: int
+    position: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    index_position: int
+    index_size_bytes: int
+    object_size_bytes: int
+
+
+def encode_entry_header(
+    stream_id: int, epoch: int, base_offset: int, count: int, parts: Sequence[Buffer], tail_crc: int | None = None
+) -> bytes:
+    """The 40 bytes that precede the concatenation of `parts` (flat views of bytes), checksum included. `tail_crc` is the last part's, which
+    then begins at SUMMED_FROM."""
+    length = 0
+    for part in parts:
+        length += len(part)
+    if not (0 < count <= INT32_MAX and length <= INT32_MAX and 0 <= base_offset <= INT64_MAX - count):
+        raise ValueError(f"entry out of bounds: base offset {base_offset}, count {count}, length {length}")
+    head = _ENTRY_HEAD.pack(ENTRY_MAGIC, VERSION, 0, count, length, stream_id, epoch, base_offset)
+    if tail_crc is None:
+        crc = _payload_sum(memoryview(parts[0] if len(parts) == 1 else b"".join(parts)))
+    else:
+        assert length - len(parts[-1]) == SUMMED_FROM
+        crc = tail_crc
+        for part in parts[:-1]:
+            crc = crc32c(part, crc)
+    return head + _CRC.pack(crc32c(head, crc))
+
+
+def _payload_sum(payload: memoryview) -> int:
+    return crc32c(payload[:SUMMED_FROM], crc32c(payload[SUMMED_FROM:]))
+
+
+def decode_entry(view: memoryview, position: int) -> tuple[EntryHeader, memoryview, int]:
+    """Header, payload as a view, and the position after it."""
+    if position < 0 or len(view) - position < ENTRY_HEADER_BYTES:
+        raise ObjectCorrupt("entry header is cut off", position)
+    magic, version, flags, count, length, stream_id, epoch, base_offset, crc = _ENTRY.unpack_from(view, position)
+    _expect("entry", magic == ENTRY_MAGIC, version, flags, position)
+    start = position + ENTRY_HEADER_BYTES
+    end = start + length
+    if length < 0 or end > len(view):
+        raise ObjectCorrupt(f"entry length {length} exceeds its container", position)
+    payload = view[start:end]
+    if crc32c(view[position : position + _ENTRY_HEAD_BYTES], _payload_sum(payload)) != crc:
+        raise ObjectCorrupt("entry checksum differs", position)
+    if count <= 0 or base_offset < 0 or base_offset > INT64_MAX - count:
+        raise ObjectCorrupt(f"entry base offset {base_offset} and count {count} are out of bounds", position)
+    return EntryHeader(StreamId(stream_id), epoch, base_offset, count, length, crc), payload, end
+
+
+def encode_block_header(entry_count: int, pieces: Sequence[Buffer]) -> bytes:
+    """The 20 bytes that precede a block's entries, given as pieces in order."""
+    length = 0
+    for piece in pieces:
+        length += len(piece)
+    assert 0 < entry_count <= INT32_MAX
+    assert 0 < length <= INT32_MAX - BLOCK_HEADER_BYTES
+    head = _BLOCK_HEAD.pack(BLOCK_MAGIC, VERSION, 0, 0, entry_count, length)
+    return head + _CRC.pack(crc32c(head))
+
+
+def decode_blocks(ref: BlockRef, data: memoryview) -> list[Entry]:
+    """All entries of the blocks that `ref` names, as views of `data`, which is exactly their bytes."""
+    if len(data) != ref.size_bytes:
+        raise ObjectCorrupt(f"{len(data)} bytes where the index names {ref.size_bytes}")
+    entries: list[Entry] = []
+    position = 0
+    while position < len(data):
+        body_end, entry_count = _check_block(data, position)
+        before = len(entries)
+        _decode_body(ref, data[:body_end], position + BLOCK_HEADER_BYTES, entries)
+        if len(entries) - before != entry_count:
+            raise ObjectCorrupt(f"block of {len(entries) - before} entries says {entry_count}", position)
+        position = body_end
+    if not entries or entries[-1].end != ref.end or len(entries) != ref.entry_count:
+        raise ObjectCorrupt(f"{len(entries)} entries do not fill the row's {ref.entry_count} up to {ref.end}")
+    return entries
+
+
+def _decode_body(ref: BlockRef, body: memoryview, position: int, entries: list[Entry]) -> None:
+    """Adds the entries from `position` to the end of `body`; each continues the one before."""
+    next_offset = entries[-1].end if entries else ref.start
+    while position < len(body):
+        header, payload, end = decode_entry(body, position)
+        if header.stream_id != ref.stream_id or header.base_offset != next_offset:
+            found = f"entry of stream {header.stream_id} at offset {header.base_offset}"
+            raise ObjectCorrupt(f"{found} where {ref.stream_id} at {next_offset} belongs", position)
+        entries.append(Entry(header.base_offset, header.count, payload, header.epoch, header.crc))
+        next_offset, position = header.end, end
+
+
+def _check_block(data: memoryview, position: int) -> tuple[int, int]:
+    """Where the block at `position` ends and its count of entries, after its checksum was found right."""
+    if len(data) - position < BLOCK_HEADER_BYTES:
+        raise ObjectCorrupt("block header is cut off", position)
+    magic, version, flags, zero, entry_count, length, crc = _BLOCK.unpack_from(data, position)
+    _expect("block", magic == BLOCK_MAGIC, version, flags | zero, position)
+    start = position + BLOCK_HEADER_BYTES
+    end = start + length
+    if length <= 0 or end > len(data):
+        raise ObjectCorrupt(f"block length {length} exceeds its container", position)
+    if crc32c(data[position : position + _BLOCK_HEAD_BYTES]) != crc:
+        raise ObjectCorrupt("block checksum differs", position)
+    return end, entry_count
+
+
+def encode_row(ref: BlockRef) -> bytes:
+    return ROW.pack(ref.stream_id, ref.start, ref.end - ref.start, ref.entry_count, ref.position, ref.size_bytes)
+
+
+def encode_index(rows: bytes) -> bytes:
+    """The index block around encoded rows, which must be sorted by (stream, start)."""
+    count, rest = divmod(len(rows), ROW_BYTES)
+    assert rest == 0
+    assert 0 < len(rows) <= INT32_MAX - INDEX_HEADER_BYTES
+    head = _INDEX_HEAD.pack(INDEX_MAGIC, VERSION, 0, 0, count)
+    return head + _CRC.pack(crc32c(rows, crc32c(head))) + rows
+
+
+def decode_index(data: memoryview) -> memoryview:
+    """The rows of an index block as one view, checked by sum and count; `data` is exactly the index block."""
+    if len(data) < INDEX_HEADER_BYTES:
+        raise ObjectCorrupt("index header is cut off")
+    magic, version, flags, zero, count, crc = _INDEX.unpack_from(data, 0)
+    _expect("index", magic == INDEX_MAGIC, version, flags | zero, 0)
+    rows = data[INDEX_HEADER_BYTES:]
+    if crc32c(rows, crc32c(data[:_INDEX_HEAD_BYTES])) != crc:
+        raise ObjectCorrupt("index checksum differs")
+    if count <= 0 or len(rows) != count * ROW_BYTES:
+        raise ObjectCorrupt(f"index of {len(rows)} bytes says {count} rows")
+    return rows
+
+
+def encode_footer(footer: Footer) -> bytes:
+    head = _FOOTER_HEAD.pack(footer.index_position, footer.index_size_bytes, VERSION, 0, 0, footer.object_size_bytes)
+    return head + _CRC.pack(crc32c(head)) + FOOTER_MAGIC
+
+
+def decode_footer(data: memoryview, object_size_bytes: int) -> Footer:
+    """`data` is the last 48 bytes of an object of that size."""
+    if len(data) != FOOTER_BYTES:
+        raise ObjectCorrupt("footer is cut off")
+    index_position, index_size, version, flags, zero, object_size, padding, crc, magic = _FOOTER.unpack(data)
+    _expect("footer", magic == FOOTER_MAGIC, version, flags | zero | any(padding), 0)
+    if crc32c(data[: _FOOTER_HEAD.size]) != crc:
+        raise ObjectCorrupt("footer checksum differs")
+    if object_size != object_size_bytes:
+        raise ObjectCorrupt(f"object of {object_size_bytes} bytes says {object_size}")
+    if index_position <= 0 or index_size <= 0 or index_position + index_size + FOOTER_BYTES != object_size:
+        raise ObjectCorrupt(f"index of {index_size} bytes at {index_position} does not end at the footer")
+    return Footer(index_position, index_size, object_size)
+
+
+def _expect(what: str, is_magic: bool, version: int, zeros: int, position: int) -> None:
+    if not is_magic:
+        raise ObjectCorrupt(f"{what} magic is missing", position)
+    if version != VERSION:
+        raise ObjectCorrupt(f"{what} version {version} is unknown", position)
+    if zeros:
+        raise ObjectCorrupt(f"{what} flags are set that version {VERSION} does not know", position)

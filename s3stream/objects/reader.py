@@ -1,0 +1,122 @@
+"""Reads one object: footer and index with one GET in the normal case, then the ranges a fetch needs.
+
+Not here: which object (the catalog knows), what to keep (the block cache decides; `index` may be handed in and taken
+out), retries (the store's wrapper). What it keeps true: no byte leaves that was not verified on this very read, and a
+range that the store cut short, a wrong sum or a row that does not match its blocks is ObjectCorrupt with the key.
+Cancelling loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from millrace.runtime.objectstore import ObjectStore
+from millrace.s3stream.errors import ObjectCorrupt
+from millrace.s3stream.objects.format import FOOTER_BYTES, ROW_BYTES, BlockRef, Entry, decode_blocks, decode_footer
+from millrace.s3stream.objects.index import ObjectIndex
+
+# The first GET reaches this far back from the end: room for 450 rows, and for two per MiB of the object.
+TAIL_BYTES_MIN = 16 << 10
+
+
+def tail_guess_bytes(size_bytes: int) -> int:
+    """How much of an object's end to ask for so that its index is in it."""
+    return min(size_bytes, TAIL_BYTES_MIN + 2 * ROW_BYTES * (size_bytes >> 20))
+
+
+class ObjectReader:
+    def __init__(self, store: ObjectStore, key: str, size_bytes: int, index: ObjectIndex | None = None) -> None:
+        """`index`: kept from an earlier reader of the same object, saves the first GET."""
+        self.key = key
+        self.size_bytes = size_bytes
+        self._store = store
+        self._index = index
+        self._whole: memoryview | None = None  # an object no larger than the tail guess arrives whole with its index
+        self._loading = asyncio.Lock()
+
+    @property
+    def known_index(self) -> ObjectIndex | None:
+        """The index, if it was loaded."""
+        return self._index
+
+    async def index(self) -> ObjectIndex:
+        """Loaded once; those who ask meanwhile share the load."""
+        async with self._loading:
+            if self._index is None:
+                self._index = await self._load_index()
+            return self._index
+
+    async def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[BlockRef]:
+        """See ObjectIndex.find."""
+        index = self._index or await self.index()
+        try:
+            return index.find(stream_id, start, end, max_bytes)
+        except ObjectCorrupt as error:
+            raise self._named(error, 0) from None
+
+    async def read_block(self, ref: BlockRef) -> list[Entry]:
+        return self._decode(ref, await self._read(ref.position, _end(ref)))
+
+    async def read_blocks(self, refs: Sequence[BlockRef]) -> list[list[Entry]]:
+        """Entries block by block, in the order asked. Blocks that lie side by side come with one GET; each block's
+        entries pin the bytes of that block alone, so that a cache may keep one and drop its neighbour."""
+        runs = _adjacent(refs)
+        datas = await asyncio.gather(*(self._read(run[0].position, _end(run[-1])) for run in runs))
+        blocks: list[list[Entry]] = []
+        for run, data in zip(runs, datas, strict=True):
+            for ref in run:
+                start = ref.position - run[0].position
+                own = data if len(run) == 1 else memoryview(bytes(data[start : start + ref.size_bytes]))
+                blocks.append(self._decode(ref, own))
+                await asyncio.sleep(0)  # a block of small entries takes milliseconds to decode
+        return blocks
+
+    async def _load_index(self) -> ObjectIndex:
+        tail_start = self.size_bytes - tail_guess_bytes(self.size_bytes)
+        tail = await self._read(tail_start, self.size_bytes)
+        try:
+            footer = decode_footer(tail[-FOOTER_BYTES:], self.size_bytes)
+            index_start = footer.index_position - tail_start
+            if index_start >= 0:
+                # Copied, so that an index that is kept does not pin the blocks that came with it.
+                data = memoryview(bytes(tail[index_start : index_start + footer.index_size_bytes]))
+            else:
+                data = await self._read(footer.index_position, footer.index_position + footer.index_size_bytes)
+            index = ObjectIndex(data, footer.index_position)
+        except ObjectCorrupt as error:
+            raise self._named(error, 0) from None
+        if tail_start == 0:
+            self._whole = tail
+        return index
+
+    async def _read(self, start: int, end: int) -> memoryview:
+        if self._whole is not None:
+            return self._whole[start:end]
+        data = memoryview(await self._store.get_range(self.key, start, end))
+        if len(data) != end - start:
+            raise ObjectCorrupt(f"the store gave {len(data)} bytes of [{start}, {end})", start, self.key)
+        return data
+
+    def _decode(self, ref: BlockRef, data: memoryview) -> list[Entry]:
+        try:
+            return decode_blocks(ref, data)
+        except ObjectCorrupt as error:
+            raise self._named(error, ref.position) from None
+
+    def _named(self, error: ObjectCorrupt, position: int) -> ObjectCorrupt:
+        return error if error.key else ObjectCorrupt(error.reason, position + error.position, self.key)
+
+
+def _adjacent(refs: Sequence[BlockRef]) -> list[list[BlockRef]]:
+    runs: list[list[BlockRef]] = []
+    for ref in refs:
+        if runs and _end(runs[-1][-1]) == ref.position:
+            runs[-1].append(ref)
+        else:
+            runs.append([ref])
+    return runs
+
+
+def _end(ref: BlockRef) -> int:
+    return ref.position + ref.size_bytes

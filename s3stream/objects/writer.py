@@ -1,0 +1,148 @@
+"""Entries in, the parts of one object out. Pure; what is large is not copied: payloads go out as the views they came.
+
+Not here: which streams share an object, how the parts are put. What it keeps true: streams come in ascending order,
+each with one range without overlap or gap; a block holds one stream and at most BLOCK_BYTES_MAX unless it is one
+entry; every row's delta, count and size fit an i32. `add` costs two passes of CRC32C over the bytes: a caller on the
+event loop adds a MiB or so at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millrace.s3stream.errors import ObjectCorrupt
+from millrace.s3stream.ids import StreamId, StreamRange
+from millrace.s3stream.objects.format import (
+    BLOCK_HEADER_BYTES,
+    ENTRY_HEADER_BYTES,
+    FOOTER_BYTES,
+    INDEX_HEADER_BYTES,
+    INT32_MAX,
+    ROW_BYTES,
+    BlockRef,
+    Buffer,
+    Entry,
+    Footer,
+    encode_block_header,
+    encode_entry_header,
+    encode_footer,
+    encode_index,
+    encode_row,
+)
+
+BLOCK_BYTES_MAX = 1 << 20
+# Below this mean size the pieces of a block are joined: a put of a million small views costs more than the copy.
+JOIN_BELOW_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedObject:
+    """`parts` concatenated are the object, or its rest after `take_parts`; `size_bytes` is the whole object's."""
+
+    parts: list[Buffer]
+    size_bytes: int
+    ranges: tuple[StreamRange, ...]
+
+
+class ObjectWriter:
+    def __init__(self, block_bytes_max: int = BLOCK_BYTES_MAX) -> None:
+        self._block_bytes_max = block_bytes_max
+        self._parts: list[Buffer] = []
+        self._rows = bytearray()
+        self._ranges: list[StreamRange] = []
+        self._written_bytes = 0  # sealed blocks
+        self._taken_bytes = 0  # of these, handed over
+        # The open block: pieces are headers and payloads by turns.
+        self._pieces: list[Buffer] = []
+        self._block_bytes = BLOCK_HEADER_BYTES
+        self._block_entries = 0
+        self._stream_id = -1
+        self._range_start = 0
+        self._block_start = 0
+        self._next_offset = 0
+
+    def add(self, stream_id: int, entries: Iterable[Entry]) -> None:
+        """Adds entries that continue the stream, or begin a stream with a higher id. ValueError when they do neither;
+        ObjectCorrupt when an entry's bytes no longer match the checksum it carries (nothing of it was taken)."""
+        for entry in entries:
+            if stream_id != self._stream_id:
+                self._begin_stream(stream_id, entry.base_offset)
+            elif entry.base_offset != self._next_offset:
+                raise ValueError(f"stream {stream_id} goes on at {entry.base_offset}, not {self._next_offset}")
+            self._add_entry(entry)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the object if it were finished now."""
+        rows_bytes = len(self._rows) + (ROW_BYTES if self._block_entries else 0)
+        open_bytes = self._block_bytes if self._block_entries else 0
+        return self._written_bytes + open_bytes + INDEX_HEADER_BYTES + rows_bytes + FOOTER_BYTES
+
+    @property
+    def ready_bytes(self) -> int:
+        """How many bytes `take_parts` would give."""
+        return self._written_bytes - self._taken_bytes
+
+    def take_parts(self) -> list[Buffer]:
+        """Hands over the blocks sealed so far, for a multipart upload that starts before the end is known."""
+        parts, self._parts = self._parts, []
+        self._taken_bytes = self._written_bytes
+        return parts
+
+    def finish(self) -> FinishedObject:
+        """Seals the object; called once. An object without entries is refused: nobody could find it."""
+        self._end_stream()
+        if not self._rows:
+            raise ValueError("an object needs at least one entry")
+        index = encode_index(bytes(self._rows))
+        size_bytes = self._written_bytes + len(index) + FOOTER_BYTES
+        footer = encode_footer(Footer(self._written_bytes, len(index), size_bytes))
+        return FinishedObject([*self.take_parts(), index, footer], size_bytes, tuple(self._ranges))
+
+    def _begin_stream(self, stream_id: int, start: int) -> None:
+        if stream_id <= self._stream_id:
+            raise ValueError(f"stream {stream_id} comes after stream {self._stream_id}")
+        self._end_stream()
+        self._stream_id = stream_id
+        self._range_start = self._block_start = self._next_offset = start
+
+    def _end_stream(self) -> None:
+        self._seal_block()
+        if self._next_offset > self._range_start:
+            self._ranges.append(StreamRange(StreamId(self._stream_id), self._range_start, self._next_offset))
+
+    def _add_entry(self, entry: Entry) -> None:
+        header = encode_entry_header(self._stream_id, entry.epoch, entry.base_offset, entry.count, (entry.data,))
+        if entry.crc is not None and entry.crc != int.from_bytes(header[-4:], "big"):
+            raise ObjectCorrupt(f"entry of stream {self._stream_id} at offset {entry.base_offset} changed in memory")
+        added_bytes = ENTRY_HEADER_BYTES + len(entry.data)
+        if added_bytes > INT32_MAX - BLOCK_HEADER_BYTES:
+            raise ValueError(f"entry of {added_bytes} bytes does not fit a block")
+        is_too_far = entry.end - self._block_start > INT32_MAX
+        if self._block_bytes + added_bytes > self._block_bytes_max or is_too_far:
+            self._seal_block()
+        self._pieces += (header, entry.data)
+        self._block_bytes += added_bytes
+        self._block_entries += 1
+        self._next_offset = entry.end
+
+    def _seal_block(self) -> None:
+        if not self._block_entries:
+            return
+        pieces = self._pieces
+        if self._block_bytes < len(pieces) * JOIN_BELOW_BYTES:
+            pieces = [b"".join(pieces)]
+        self._parts += (encode_block_header(self._block_entries, pieces), *pieces)
+        row = BlockRef(
+            StreamId(self._stream_id),
+            self._block_start,
+            self._next_offset,
+            self._block_entries,
+            self._written_bytes,
+            self._block_bytes,
+        )
+        self._rows += encode_row(row)
+        self._written_bytes += self._block_bytes
+        self._pieces, self._block_bytes, self._block_entries = [], BLOCK_HEADER_BYTES, 0
+        self._block_start = self._next_offset

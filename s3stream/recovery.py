@@ -1,0 +1,128 @@
+"""At start: what the WAL still holds goes into objects, then every stream that was open is closed at its true end.
+
+    opening streams (this fences the node's older epochs) -> WAL records -> blocks, uploaded and committed one after another
+    -> streams closed -> WAL reset
+
+Not here: finding the end of the WAL (wal/), the upload (uploader.py). Keeps true:
+  * a record is given up only when its stream is not open here any more or its offsets are committed already; one that leaves a hole behind the
+    committed end is OffsetGap, and the start fails: what was acknowledged is never dropped in silence;
+  * the WAL is reset only after everything was committed: a crash at any point is recovered by the next start;
+  * memory holds one block of what is not yet committed, whatever the WAL's size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced, StreamMissing
+from millrace.s3stream.ids import OpenedStream, StreamId
+from millrace.s3stream.log_cache import LogCache
+from millrace.s3stream.metadata import StreamCatalog
+from millrace.s3stream.objects.format import Entry, EntryHeader, decode_entry
+from millrace.s3stream.uploader import Uploader
+from millrace.wal.log import WalRecord, WriteAheadLog
+
+log = logging.getLogger(__name__)
+
+CLOSES_IN_FLIGHT = 64
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What one recovery did. Bytes are those of accepted payloads."""
+
+    accepted_count: int = 0
+    accepted_bytes: int = 0
+    committed_count: int = 0  # found in objects already
+    unknown_count: int = 0  # of streams not open here
+    closed_count: int = 0
+
+
+class ExpectedOffsets:
+    """Which records of the WAL are needed, stream by stream, in the order of the WAL."""
+
+    def __init__(self, opened: Iterable[OpenedStream]) -> None:
+        self._committed = {stream.stream_id: max(stream.start, stream.end) for stream in opened}
+        self._expected = dict(self._committed)
+
+    def judge(self, entry: EntryHeader, recovered: Recovered) -> bool:
+        """Whether the entry is to be uploaded. Raises OffsetGap when it does not continue what is known."""
+        expected = self._expected.get(entry.stream_id)
+        if expected is None:
+            recovered.unknown_count += 1
+            return False
+        if entry.end <= self._committed[entry.stream_id]:
+            recovered.committed_count += 1
+            return False
+        # Commits end where entries end: an entry that straddles the committed end, or one that comes twice, tells of two histories.
+        if entry.base_offset != expected:
+            raise OffsetGap(entry.stream_id, expected, entry.base_offset)
+        self._expected[entry.stream_id] = entry.end
+        recovered.accepted_count += 1
+        recovered.accepted_bytes += entry.length_bytes
+        return True
+
+
+async def recover(
+    wal: WriteAheadLog, catalog: StreamCatalog, uploader: Uploader, cache: LogCache, seal_bytes: int
+) -> Recovered:
+    """On return the WAL is empty, every stream that was open is closed, and `cache` holds the newest of what was recovered.
+    Cancelled or failed at any point, nothing is lost."""
+    recovered = Recovered()
+    opened = await catalog.opening_streams()
+    expected = ExpectedOffsets(opened)
+    async for record in wal.recover():
+        header, payload = _decode(record)
+        if not expected.judge(header, recovered):
+            continue
+        cache.put(
+            header.stream_id, Entry(header.base_offset, header.count, payload, header.epoch, header.crc), record.end
+        )
+        if cache.active.size_bytes >= seal_bytes:
+            cache.seal()
+        await _upload_sealed(uploader, cache)
+    cache.seal()
+    await _upload_sealed(uploader, cache)
+    recovered.closed_count = await close_in_catalog(catalog, [(stream.stream_id, stream.epoch) for stream in opened])
+    await wal.reset()
+    if opened or recovered.accepted_count:
+        log.info("recovered: %s", recovered)
+    return recovered
+
+
+async def close_in_catalog(catalog: StreamCatalog, streams: list[tuple[StreamId, int]]) -> int:
+    """Closes streams, a few at once; those that another owner took or that are gone count as closed. Gives how many were closed."""
+    left = iter(streams)
+    closed_count = 0
+
+    async def close_some() -> None:
+        nonlocal closed_count
+        for stream_id, epoch in left:
+            try:
+                await catalog.close(stream_id, epoch)
+                closed_count += 1
+            except (StreamFenced, StreamMissing) as error:
+                log.info("stream %d was not closed here: %r", stream_id, error)
+
+    await asyncio.gather(*(close_some() for _ in range(min(CLOSES_IN_FLIGHT, len(streams)))))
+    return closed_count
+
+
+def _decode(record: WalRecord) -> tuple[EntryHeader, memoryview]:
+    try:
+        header, payload, end = decode_entry(record.payload, 0)
+    except ObjectCorrupt as error:
+        raise ObjectCorrupt(error.reason, record.position + error.position, "(wal)") from None
+    if end != len(record.payload):
+        raise ObjectCorrupt(f"{len(record.payload) - end} bytes follow the entry", record.position + end, "(wal)")
+    return header, payload
+
+
+async def _upload_sealed(uploader: Uploader, cache: LogCache) -> None:
+    for block in cache.take_sealed():
+        await uploader.upload(block)
+        cache.free(block)
+        cache.evict()

@@ -1,0 +1,449 @@
+"""The meeting point: append = WAL, then log cache; read = log cache, then objects.
+
+Confirmation comes from the WAL a group at a time, from the loop. For each group, in WAL order: entries go into the log cache, streams'
+confirmed ends move, each append's `on_done` is called, then `on_advance` of every stream that moved, then `on_confirmed_group`. One pass,
+no future and no task per append.
+
+Not here: offsets (stream.py), what the cache holds (log_cache.py), uploads (uploader.py), history (block_cache.py).
+Keeps true:
+  * cache order is WAL order, so that a block's end in the WAL covers all it holds and nothing that it does not;
+  * room in WAL and cache is asked for before offsets are given, and who waits for it goes in the order of asking: a slow store makes
+    producers wait and loses nothing;
+  * the WAL's failure, a refused commit or an error in a callback stops the engine: `on_failed` is called once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from millrace.runtime.disk import Buffer
+from millrace.runtime.errors import Closed, MillraceError
+from millrace.runtime.objectstore import ObjectStore
+from millrace.s3stream.block_cache import BlockCache
+from millrace.s3stream.config import StreamSettings
+from millrace.s3stream.errors import StreamFenced, StreamMissing
+from millrace.s3stream.harvest import Harvest
+from millrace.s3stream.ids import OpenedStream, StreamId
+from millrace.s3stream.log_cache import ENTRY_OVERHEAD_BYTES, CacheBlock, LogCache
+from millrace.s3stream.metadata import ObjectCatalog, StreamCatalog
+from millrace.s3stream.objects.format import Entry
+from millrace.s3stream.recovery import Recovered, close_in_catalog, recover
+from millrace.s3stream.room import RoomQueue
+from millrace.s3stream.stream import Append, Stream
+from millrace.s3stream.uploader import Uploader
+from millrace.wal.errors import WalFull
+from millrace.wal.log import WalRecord, WriteAheadLog
+
+log = logging.getLogger(__name__)
+
+# Kept back from what `room_bytes` tells: headers and overhead of the entries, which whoever asks does not count.
+ROOM_RESERVE_BYTES = 1 << 20
+# Kept for small states (at most a part of WAL and cache): what makes room when a store is full is itself a record that needs some.
+STATE_ROOM_BYTES_MAX = 4 << 20
+STATE_ROOM_PART = 32
+# Streams that close at about the same time share one forced upload.
+FORCE_DELAY_S = 0.01
+NOTHING = memoryview(b"")
+
+
+class StateRoom:
+    """The engine's room as small states see it: the same two verbs, another line."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    @property
+    def room_bytes(self) -> int:
+        return self._storage.state_room_bytes
+
+    def wait_for_room(self, needed_bytes: int) -> asyncio.Future[None]:
+        return self._storage.wait_for_state_room(needed_bytes)
+
+
+class Storage:
+    def __init__(
+        self,
+        wal: WriteAheadLog,
+        store: ObjectStore,
+        streams: StreamCatalog,
+        objects: ObjectCatalog,
+        settings: StreamSettings,
+        cluster_id: str,
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self._wal = wal
+        self._catalog = streams
+        self._settings = settings
+        self._on_failed = on_failed
+        self._seal_bytes = settings.seal_bytes(wal.capacity_bytes)
+        self._seal_span = 0  # the same in bytes of the WAL, which small records fill with padding
+        self.log_cache = LogCache(settings.log_cache_bytes, settings.streams_per_upload)
+        self.block_cache = BlockCache(store, objects, settings, cluster_id)
+        self.uploader = Uploader(store, objects, settings, cluster_id, wal.trim, self._on_uploaded, self._fail)
+        self._streams: dict[int, Stream] = {}
+        self._pending: deque[Append] = deque()
+        self._pending_bytes = 0
+        self._appended_end = 0  # in the WAL
+        self._uploaded_end = 0
+        self._group = 0
+        self._room = RoomQueue(self._make_room)
+        self._states = RoomQueue(self._make_room)
+        self._kept_bytes = 0  # for states
+        self.state_room = StateRoom(self)
+        self._confirmed = asyncio.Event()
+        self._uploaded = asyncio.Event()
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._aged_block = -1
+        self._force_timer: asyncio.TimerHandle | None = None
+        self._late_trims: dict[int, Stream] = {}
+        self._trimming: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._is_open = False
+        self.append_wal: Callable[..., WalRecord] = self._refuse
+        # Called once for every WAL group, after streams' ends have moved.
+        self.on_confirmed_group: list[Callable[[], None]] = []
+        self.recovered = Recovered()
+        self.reads_from_log_cache = 0
+
+    # -- life
+
+    async def start(self) -> None:
+        """Recovers, then takes appends. On return the WAL is empty and no stream is open here. Raises Corrupt when the WAL
+        does not continue what is committed, Fenced when a newer owner exists."""
+        self.recovered = await recover(self._wal, self._catalog, self.uploader, self.log_cache, self._seal_bytes)
+        self._seal_bytes = self._settings.seal_bytes(self._wal.capacity_bytes)  # a reset may change the capacity
+        self._seal_span = self._wal.capacity_bytes // 3
+        least_bytes = min(self._wal.room_bytes, self._settings.log_cache_bytes)
+        self._kept_bytes = min(STATE_ROOM_BYTES_MAX, least_bytes // STATE_ROOM_PART)
+        self._wal.start(self._on_confirmed, self._fail)
+        self._appended_end = self._uploaded_end = self._wal.confirmed_end
+        self.log_cache.begin(self._wal.confirmed_end)
+        self.uploader.start()
+        self.append_wal, self._is_open = self._wal.append, True
+
+    async def upload_all(self, deadline_ms: int) -> bool:
+        """Whether all that was appended before the call was committed, and trimmed from the WAL, within the bound."""
+        target = self._appended_end
+        try:
+            async with asyncio.timeout(deadline_ms / 1000):
+                while self._pending and self._pending[0].wal_end <= target:
+                    await self._wait_for(self._confirmed)
+                if self._uploaded_end < target:
+                    self._force()
+                while self._uploaded_end < target:
+                    await self._wait_for(self._uploaded)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, timeout_ms: int) -> None:
+        """Takes no more, uploads what it can within the bound and closes the streams that are wholly committed; the rest stays in the
+        WAL, for the next start. The WAL is closed last. Idempotent."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        self._stop_intake(Closed("the stream engine is closing"))
+        if self._failure is None:
+            try:
+                await self.upload_all(timeout_ms * 4 // 5)
+                whole = [stream for stream in self._streams.values() if stream.committed_end == stream.next_offset]
+                async with asyncio.timeout(max(0.0, deadline - loop.time())):
+                    await self._finish_trims(whole)
+                    await close_in_catalog(self._catalog, [(stream.stream_id, stream.epoch) for stream in whole])
+            except (TimeoutError, MillraceError) as error:
+                log.warning("closed before everything was handed over; the next start recovers it: %r", error)
+        await self._stop()
+        await self._wal.close()
+
+    # -- streams
+
+    def open_stream(self, opened: OpenedStream) -> Stream:
+        """A handle on a stream that the controller opened for this node. What lies beyond `opened.end` is nobody's any more."""
+        stream_id = opened.stream_id
+        assert stream_id not in self._streams, f"stream {stream_id} is open"
+        stream = Stream(self, opened)
+        if self.log_cache.end_of(stream_id) not in (None, stream.next_offset):
+            # Another node wrote it meanwhile.
+            assert not self.log_cache.is_held(stream_id), f"stream {stream_id} has entries that are not uploaded"
+            self.log_cache.drop(stream_id)
+        self._streams[stream_id] = stream
+        return stream
+
+    async def close_stream(self, stream: Stream) -> None:
+        """On return all of the stream is committed and metadata has it closed. Cancelled, it takes no appends and is still open there."""
+        stream.is_closed = True
+        while stream.confirmed_end < stream.next_offset:
+            await self._wait_for(self._confirmed)
+        while stream.committed_end < stream.next_offset and not stream.is_fenced:
+            if stream.stream_id in self.log_cache.active.runs:
+                self._force_soon()
+            await self._wait_for(self._uploaded)
+        if self._streams.get(stream.stream_id) is stream:
+            try:
+                await self.trim_catalog(stream)
+                await self._catalog.close(stream.stream_id, stream.epoch)
+            except StreamMissing:
+                log.info("stream %d was deleted before it was closed", stream.stream_id)
+            finally:
+                self._streams.pop(stream.stream_id, None)
+
+    async def drop_streams(self, stream_ids: Iterable[StreamId]) -> None:
+        """Handles are void, caches forget them. Only once metadata has deleted them: what was not uploaded is given up."""
+        for stream_id in stream_ids:
+            stream = self._streams.pop(stream_id, None)
+            if stream is not None:
+                stream.is_closed = stream.is_fenced = True
+            self.log_cache.drop(stream_id)
+            self.block_cache.drop_stream(stream_id)
+        self._pulse(self._uploaded)
+
+    async def trim_catalog(self, stream: Stream) -> None:
+        """Tells metadata the stream's start, as far as it is committed: a start beyond the committed end would leave the entries
+        between for a commit that no longer fits. `_on_uploaded` sees to the rest."""
+        if stream.trim_lock is None:
+            stream.trim_lock = asyncio.Lock()
+        async with stream.trim_lock:
+            target = min(stream.start, stream.committed_end)
+            if target > stream.trimmed_start:
+                await self._catalog.trim(stream.stream_id, stream.epoch, target)
+                stream.trimmed_start = target
+
+    # -- append
+
+    @property
+    def room_bytes(self) -> int:
+        """Payload bytes that may be appended now; 0 while somebody waits for room."""
+        return 0 if self._room or self._states else self._room_beside(self._kept_bytes)
+
+    def wait_for_room(self, needed_bytes: int) -> asyncio.Future[None]:
+        """Completes once that much may be appended, in the order of asking; await it directly and append before the next await.
+        WalFull when it could never fit, Closed when the engine stops."""
+        return self._ask_room(self._room, needed_bytes)
+
+    @property
+    def state_room_bytes(self) -> int:
+        """As `room_bytes`, for small states: with what is kept for them."""
+        return 0 if self._states else self._room_beside(0)
+
+    def wait_for_state_room(self, needed_bytes: int) -> asyncio.Future[None]:
+        """As `wait_for_room`, for small states: before all others."""
+        return self._ask_room(self._states, needed_bytes)
+
+    def _room_beside(self, kept_bytes: int) -> int:
+        return max(0, self._free_room() - kept_bytes - self._room.granted_bytes - self._states.granted_bytes)
+
+    def _ask_room(self, line: RoomQueue, needed_bytes: int) -> asyncio.Future[None]:
+        future = line.ask(needed_bytes)
+        if self._is_open:
+            self._make_room()
+        else:
+            line.refuse(Closed("the stream engine takes no appends"))
+        return future
+
+    def on_appended(self, append: Append) -> None:
+        self._pending.append(append)
+        self._pending_bytes += len(append.payload) + ENTRY_OVERHEAD_BYTES
+        self._appended_end = append.wal_end
+
+    def _free_room(self) -> int:
+        raw = min(
+            self._wal.room_bytes, self._settings.log_cache_bytes - self.log_cache.held_bytes - self._pending_bytes
+        )
+        return max(0, raw - min(raw // 2, ROOM_RESERVE_BYTES))
+
+    def _make_room(self) -> None:
+        """Lets through who fits; while somebody does not, sees to it that an upload is under way. No second one is forced before the first
+        is done: its room may be enough, and small objects cost as much as large ones."""
+        for line, kept_bytes in ((self._states, 0), (self._room, self._kept_bytes)):
+            while line:
+                line.grant(self._room_beside(kept_bytes) + line.granted_bytes)
+                if not line:
+                    break
+                if not self.uploader.pending_count:
+                    self._force()
+                is_granted = bool(self._room.granted_bytes or self._states.granted_bytes)
+                if self.uploader.pending_count or self._pending or is_granted:
+                    return
+                line.refuse_first(WalFull(line.first_needed_bytes, self._room_beside(kept_bytes)))
+
+    # -- confirmation
+
+    def _on_confirmed(self, end: int) -> None:
+        try:
+            self._confirm(end)
+        except Exception as error:
+            self._fail(error)
+
+    def _confirm(self, end: int) -> None:
+        pending, put = self._pending, self.log_cache.put
+        self._group = group = self._group + 1
+        confirmed: list[Append] = []
+        moved: list[Stream] = []
+        while pending and pending[0].wal_end <= end:
+            append = pending.popleft()
+            stream, payload, base_offset = append.stream, append.payload, append.base_offset
+            self._pending_bytes -= len(payload) + ENTRY_OVERHEAD_BYTES
+            if stream.is_fenced:
+                self.log_cache.pass_wal(append.wal_end)
+            else:
+                entry = Entry(base_offset, append.end - base_offset, payload, stream.epoch, append.crc)
+                put(stream.stream_id, entry, append.wal_end)
+            append.payload = NOTHING  # whoever keeps the append does not keep the WAL's memory
+            stream.confirmed_end = append.end
+            if stream.group != group:
+                stream.group = group
+                moved.append(stream)
+            confirmed.append(append)
+        for append in confirmed:
+            if append.on_done is not None:
+                append.on_done(append)
+        for stream in moved:
+            if stream.on_advance is not None:
+                stream.on_advance(stream)
+        for on_group in self.on_confirmed_group:
+            on_group()
+        self._after_group()
+
+    def _after_group(self) -> None:
+        cache, active = self.log_cache, self.log_cache.active
+        if active.size_bytes >= self._seal_bytes or active.wal_end - active.wal_start >= self._seal_span:
+            cache.seal()
+        self._submit_sealed()
+        if cache.active.number != self._aged_block and not cache.active.is_empty:
+            self._start_age_timer()
+        cache.evict()
+        self._pulse(self._confirmed)
+        if self._room or self._states:
+            self._make_room()
+
+    # -- upload
+
+    def _submit_sealed(self) -> None:
+        for block in self.log_cache.take_sealed():
+            self.uploader.submit(block)
+
+    def _force(self) -> None:
+        self.log_cache.seal()
+        self._submit_sealed()
+
+    def _force_soon(self) -> None:
+        if self._force_timer is None:
+            self._force_timer = asyncio.get_running_loop().call_later(FORCE_DELAY_S, self._on_force_timer)
+
+    def _on_force_timer(self) -> None:
+        self._force_timer = None
+        self._force()
+
+    def _start_age_timer(self) -> None:
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        self._aged_block = self.log_cache.active.number
+        delay_s = self._settings.upload_interval_ms / 1000
+        self._age_timer = asyncio.get_running_loop().call_later(delay_s, self._force)
+
+    def _on_uploaded(self, block: CacheBlock) -> None:
+        self._uploaded_end = block.wal_end
+        for run in block.runs.values():
+            stream = self._streams.get(run.stream_id)
+            if stream is not None and run.end <= stream.confirmed_end:
+                stream.committed_end = max(stream.committed_end, run.end)
+                if stream.start > stream.trimmed_start:
+                    self._late_trims[stream.stream_id] = stream
+        self.log_cache.free(block)
+        self.log_cache.evict()
+        if self._late_trims and self._trimming is None:
+            self._trimming = asyncio.create_task(self._trim_late(), name="late-trims")
+        self._pulse(self._uploaded)
+        if self._room or self._states:
+            self._make_room()
+
+    async def _trim_late(self) -> None:
+        try:
+            while self._late_trims:
+                await self._finish_trims([self._late_trims.pop(next(iter(self._late_trims)))])
+        except MillraceError as error:
+            log.warning("a trim was not told to metadata; the next one tells it: %r", error)
+        finally:
+            self._trimming = None
+
+    async def _finish_trims(self, streams: list[Stream]) -> None:
+        for stream in streams:
+            try:
+                await self.trim_catalog(stream)
+            except (StreamFenced, StreamMissing) as error:
+                log.info("stream %d was not trimmed here: %r", stream.stream_id, error)
+
+    # -- read
+
+    def read_cached(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry] | None:
+        found = self.log_cache.read(stream_id, start, end, max_bytes)
+        if found is not None:
+            self.reads_from_log_cache += 1
+        return found
+
+    async def fetch(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry]:
+        """History first, then what the log cache goes on with; it may be evicted or freed while history is read, so it is asked anew."""
+        harvest = Harvest(stream_id, start, end, max_bytes)
+        if self.log_cache.read_into(harvest):
+            self.reads_from_log_cache += 1
+            return harvest.entries
+        while not harvest.is_full and not self.log_cache.read_into(harvest):
+            cached_start = self.log_cache.start_of(stream_id)
+            history_end = end if cached_start is None else min(end, cached_start)
+            history = Harvest(stream_id, harvest.next_offset, history_end, harvest.left_bytes)
+            await self.block_cache.read(history)
+            harvest.take(history.entries)
+            harvest.is_full |= history.is_full and history.next_offset < history_end
+        return harvest.entries
+
+    # -- state
+
+    @property
+    def upload_blocked_reason(self) -> str:
+        """Why uploads wait, or "" when they do not: the store is away, full, or refuses."""
+        return self.uploader.blocked_reason
+
+    def drop_caches(self) -> None:
+        """Forgets whatever is in objects, so that these are what is read next."""
+        self.block_cache.drop_all()
+        self.log_cache.evict(0)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._stop_intake(Closed(f"the stream engine failed: {error!r}"))
+            self._pulse(self._confirmed)
+            self._pulse(self._uploaded)
+            self._on_failed(error)
+
+    def _stop_intake(self, reason: Closed) -> None:
+        self.append_wal, self._is_open = self._refuse, False
+        self._room.refuse(reason)
+        self._states.refuse(reason)
+
+    async def _stop(self) -> None:
+        for timer in (self._age_timer, self._force_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._trimming is not None:
+            self._trimming.cancel()
+        await self.uploader.stop()
+        await self.block_cache.close()
+
+    async def _wait_for(self, event: asyncio.Event) -> None:
+        """Until the next pulse; Closed when the engine has failed, for then there is none."""
+        if self._failure is None:
+            await event.wait()
+        if self._failure is not None:
+            raise Closed(f"the stream engine failed: {self._failure!r}")
+
+    @staticmethod
+    def _pulse(event: asyncio.Event) -> None:
+        event.set()
+        event.clear()
+
+    def _refuse(self, *parts: Buffer, tail_crc: int | None = None) -> NoReturn:
+        raise Closed("the stream engine takes no appends")

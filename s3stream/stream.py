@@ -1,0 +1,172 @@
+"""One stream as its owner holds it: offsets are given here, in the order of the calls.
+
+    start <= committed_end <= confirmed_end <= next_offset
+
+  * next_offset    given to the next append; only `append` moves it, and never waits;
+  * confirmed_end  durable in the WAL and visible to readers; moved by storage.py, in WAL order;
+  * committed_end  held by objects that metadata knows: what the WAL may forget;
+  * start          below it nothing is read any more.
+
+Not here: what an append does once it is in the WAL, caches, uploads (storage.py). What is appended is opaque and has `count` offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from millrace.runtime.disk import Buffer
+from millrace.runtime.errors import Closed
+from millrace.runtime.objectstore import ObjectMissing
+from millrace.s3stream.errors import OffsetBeyondEnd, OffsetGap, OffsetTrimmed, StreamFenced
+from millrace.s3stream.ids import OpenedStream
+from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, Entry, encode_entry_header
+
+if TYPE_CHECKING:
+    from millrace.s3stream.storage import Storage
+
+
+class Append:
+    """An append under way: its offsets are given, it is durable when `on_done` is called."""
+
+    __slots__ = ("base_offset", "crc", "end", "on_done", "payload", "stream", "wal_end")
+
+    def __init__(
+        self,
+        stream: Stream,
+        base_offset: int,
+        end: int,
+        wal_end: int,
+        payload: memoryview,
+        crc: int,
+        on_done: Callable[[Append], None] | None,
+    ) -> None:
+        self.stream = stream
+        self.base_offset = base_offset
+        self.end = end
+        self.wal_end = wal_end
+        self.payload = payload
+        self.crc = crc
+        self.on_done = on_done
+
+    def __repr__(self) -> str:
+        return f"append {self.stream.stream_id}:[{self.base_offset},{self.end}) wal end {self.wal_end}"
+
+
+class Stream:
+    __slots__ = (
+        "_storage",
+        "committed_end",
+        "confirmed_end",
+        "epoch",
+        "group",
+        "is_closed",
+        "is_fenced",
+        "next_offset",
+        "on_advance",
+        "start",
+        "stream_id",
+        "trim_lock",
+        "trimmed_start",
+    )
+
+    def __init__(self, storage: Storage, opened: OpenedStream) -> None:
+        self._storage = storage
+        self.stream_id = opened.stream_id
+        self.epoch = opened.epoch
+        self.start = opened.start
+        self.trimmed_start = opened.start  # what metadata knows of `start`
+        end = max(opened.start, opened.end)
+        self.next_offset = end
+        self.confirmed_end = end
+        self.committed_end = end
+        # Called once for every WAL group that moved confirmed_end. Set by whoever serves the stream.
+        self.on_advance: Callable[[Stream], None] | None = None
+        self.group = 0  # the last WAL group that moved this stream; storage.py's
+        self.is_closed = False
+        self.is_fenced = False
+        self.trim_lock: asyncio.Lock | None = None
+
+    def __repr__(self) -> str:
+        state = " fenced" if self.is_fenced else " closed" if self.is_closed else ""
+        return (
+            f"stream {self.stream_id} epoch {self.epoch} start {self.start} committed {self.committed_end} "
+            f"confirmed {self.confirmed_end} next {self.next_offset}{state}"
+        )
+
+    def append(
+        self,
+        count: int,
+        parts: Sequence[Buffer],
+        on_done: Callable[[Append], None] | None = None,
+        tail_crc: int | None = None,
+    ) -> Append:
+        """Gives the next `count` offsets to the concatenation of `parts` (flat views of bytes, copied before this returns). `tail_crc`:
+        the CRC32C of the last part, just verified; the parts before it are then SUMMED_FROM bytes.
+
+        Never waits. `on_done` is called from the loop once the bytes are durable and readable, in the order of the appends. Raises
+        WalFull, with no offset given, when the room was not there (ask `Storage.room_bytes` first), Closed and StreamFenced.
+        """
+        if self.is_closed:
+            raise self._refusal()
+        base_offset = self.next_offset
+        header = encode_entry_header(self.stream_id, self.epoch, base_offset, count, parts, tail_crc)
+        # An error from here to the return is not caught by anybody: a hole in offsets is worse than a restart.
+        record = self._storage.append_wal(header, *parts, tail_crc=tail_crc)
+        end = base_offset + count
+        self.next_offset = end
+        append = Append(
+            self,
+            base_offset,
+            end,
+            record.end,
+            record.payload[ENTRY_HEADER_BYTES:],
+            int.from_bytes(header[-4:], "big"),
+            on_done,
+        )
+        self._storage.on_appended(append)
+        return append
+
+    def read_cached(self, start: int, end: int, max_bytes: int) -> list[Entry] | None:
+        """As `fetch`, from memory and at once; None when the log cache does not hold the beginning."""
+        end = self._bounded(start, end)
+        return self._storage.read_cached(self.stream_id, start, end, max_bytes) if start < end else []
+
+    async def fetch(self, start: int, end: int, max_bytes: int) -> list[Entry]:
+        """Entries from the one that holds `start` to the last that begins before `end` (or before what is confirmed): the first whole,
+        further ones while they fit `max_bytes`; at least one if there is any, possibly fewer than would fit. Cancelling loses nothing."""
+        end = self._bounded(start, end)
+        try:
+            return await self._storage.fetch(self.stream_id, start, end, max_bytes) if start < end else []
+        except (ObjectMissing, OffsetGap):
+            # Trimmed, or deleted, while it was read: no damage then.
+            self._bounded(start, end)
+            raise
+
+    async def trim(self, new_start: int) -> None:
+        """Nothing below `new_start` is read from now on. Metadata knows on return, for what is committed as objects; for the rest
+        it is told when that is committed."""
+        if new_start > self.confirmed_end:
+            raise OffsetBeyondEnd(self.stream_id, new_start, self.confirmed_end)
+        self.start = max(self.start, new_start)
+        await self._storage.trim_catalog(self)
+
+    async def close(self) -> None:
+        """Takes no more appends, uploads and commits what there is, then gives the stream up to the next owner."""
+        await self._storage.close_stream(self)
+
+    def _bounded(self, start: int, end: int) -> int:
+        """The end of what may be read; raises when `start` is not in the stream."""
+        if self.is_fenced:
+            raise StreamFenced(self.stream_id, self.epoch)
+        if start < self.start:
+            raise OffsetTrimmed(self.stream_id, start, self.start)
+        if start > self.confirmed_end:
+            raise OffsetBeyondEnd(self.stream_id, start, self.confirmed_end)
+        return min(end, self.confirmed_end)
+
+    def _refusal(self) -> Exception:
+        return (
+            StreamFenced(self.stream_id, self.epoch) if self.is_fenced else Closed(f"stream {self.stream_id} is closed")
+        )

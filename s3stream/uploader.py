@@ -1,0 +1,293 @@
+"""Blocks of the log cache to objects: plan, put, commit, trim. Puts are pipelined over blocks, commits go strictly in block order.
+
+    submit(block) -> prepare ids (one block after another) -> put its objects (in parallel) -> commit -> trim the WAL -> on_uploaded
+
+Not here: when a block is sealed (storage.py), which stream gets its own object (upload_plan.py), bytes (objects/writer.py).
+Keeps true:
+  * the WAL is trimmed to a block's end only after that block and all before it are committed;
+  * ids grow with the blocks;
+  * a store that is away, full or refuses is asked again for ever, with growing pauses, and `blocked_reason` says so: nothing acknowledged
+    is given up, producers wait when the cache is full;
+  * ids that got old while the puts were late are replaced before the commit: their objects may be deleted already;
+  * any other failure ends the engine through `on_failed`: the WAL has everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from millrace.runtime.errors import Exhausted, Unavailable
+from millrace.runtime.objectstore import MultipartUpload, ObjectMissing, ObjectStore, StoreDenied
+from millrace.s3stream.config import StreamSettings
+from millrace.s3stream.errors import UploadExpired
+from millrace.s3stream.ids import ObjectId, UploadCommit
+from millrace.s3stream.log_cache import CacheBlock
+from millrace.s3stream.metadata import ObjectCatalog
+from millrace.s3stream.objects.format import Buffer
+from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.objects.writer import ObjectWriter
+from millrace.s3stream.upload_plan import PlannedObject, UploadPlan, plan_upload
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+# What a store says that may be otherwise later. ObjectMissing: its folder or bucket is gone, or a multipart upload is and must be made anew.
+NOT_NOW = (Unavailable, Exhausted, StoreDenied, ObjectMissing)
+RETRY_PAUSE_MS_MIN = 100
+RETRY_PAUSE_MS_MAX = 10_000
+# A call that takes longer than this is told as a reason why uploads wait; it goes on.
+SILENT_S = 10.0
+# An object is built in steps between which the loop serves others, each of one to two milliseconds: its bytes are summed twice
+# (0.3 ms a MiB), and every entry costs as much as ENTRY_COST bytes.
+STEP_COST = 4 << 20
+ENTRY_COST = 8192
+
+
+class UploadJob:
+    """One block on its way. `puts` is the running task that ends with what to commit."""
+
+    __slots__ = ("block", "plan", "prepared_at", "puts")
+
+    def __init__(self, block: CacheBlock, plan: UploadPlan) -> None:
+        self.block = block
+        self.plan = plan
+        self.prepared_at = 0.0
+        self.puts: asyncio.Task[UploadCommit] | None = None
+
+
+class Uploader:
+    def __init__(
+        self,
+        store: ObjectStore,
+        objects: ObjectCatalog,
+        settings: StreamSettings,
+        cluster_id: str,
+        trim_wal: Callable[[int], Awaitable[None]],
+        on_uploaded: Callable[[CacheBlock], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        """`on_uploaded(block)` is called, in block order, when the block is committed and the WAL trimmed to its end."""
+        self._store = store
+        self._objects = objects
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._trim_wal = trim_wal
+        self._on_uploaded = on_uploaded
+        self._on_failed = on_failed
+        self._to_put: asyncio.Queue[UploadJob] = asyncio.Queue()
+        # Bounds the blocks whose puts are under way: beside those in the queue, one is being committed and one waits to enter.
+        self._to_commit: asyncio.Queue[UploadJob] = asyncio.Queue(max(1, settings.uploads_in_flight - 2))
+        self._puts = asyncio.Semaphore(settings.puts_in_flight)
+        self._loops: list[asyncio.Task[None]] = []
+        self._running: dict[asyncio.Task[UploadCommit], None] = {}
+        self._blocked: dict[str, str] = {}
+        self.pending_count = 0
+        self.objects_put = 0
+        self.bytes_put = 0
+        self.commits = 0
+        self.retries = 0
+
+    @property
+    def blocked_reason(self) -> str:
+        """Why uploads do not go on, or "" when they do."""
+        return next(iter(self._blocked.values()), "")
+
+    def start(self) -> None:
+        self._loops = [
+            asyncio.create_task(self._supervised(self._put_loop), name="upload-puts"),
+            asyncio.create_task(self._supervised(self._commit_loop), name="upload-commits"),
+        ]
+
+    def submit(self, block: CacheBlock) -> None:
+        """Takes a sealed block; never waits. The queue is bounded by the log cache's bytes."""
+        self.pending_count += 1
+        self._to_put.put_nowait(self._job(block))
+
+    async def upload(self, block: CacheBlock) -> None:
+        """Uploads and commits one block before it returns, without touching the WAL: for recovery."""
+        await self._commit(self._job(block))
+
+    async def stop(self) -> None:
+        """Ends what is under way. What was not committed is uploaded again from the WAL at the next start."""
+        tasks: list[asyncio.Task[Any]] = [*self._loops, *self._running]
+        await _end(tasks)
+        self._loops = []
+
+    def _job(self, block: CacheBlock) -> UploadJob:
+        return UploadJob(block, plan_upload(block.runs.values(), self._settings.stream_object_split_bytes))
+
+    async def _supervised(self, loop: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await loop()
+        except Exception as error:
+            log.error("uploads end: %r", error)
+            self._on_failed(error)
+
+    async def _put_loop(self) -> None:
+        while True:
+            await self._begin(await self._to_put.get())
+
+    async def _begin(self, job: UploadJob) -> None:
+        await self._start_puts(job)
+        await self._to_commit.put(job)
+
+    async def _commit_loop(self) -> None:
+        while True:
+            # No name here: while the loop waits for the next job it would keep the block of the last one, and the WAL's memory with it.
+            await self._end(await self._to_commit.get())
+
+    async def _end(self, job: UploadJob) -> None:
+        await self._commit(job)
+        await self._trim_wal(job.block.wal_end)
+        self.pending_count -= 1
+        self._on_uploaded(job.block)
+
+    async def _commit(self, job: UploadJob) -> None:
+        """Durable in metadata on return. Ids that are old or were refused as expired are replaced, and the objects put again."""
+        if not job.plan.objects:
+            return
+        fresh_s = self._settings.prepare_ttl_ms * 0.00075
+        while True:
+            commit = await self._puts_of(job)
+            if asyncio.get_running_loop().time() - job.prepared_at < fresh_s:
+                try:
+                    await self._patiently("commit", partial(self._objects.commit_upload, commit))
+                    break
+                except UploadExpired:
+                    log.warning("object %d was prepared too long ago: it is put again", commit.object_id)
+            await self._start_puts(job)
+        self.commits += 1
+
+    async def _start_puts(self, job: UploadJob) -> None:
+        if not job.plan.objects:
+            return
+        count = len(job.plan.objects)
+        first_id = await self._patiently("prepare", lambda: self._objects.prepare(count, self._settings.prepare_ttl_ms))
+        job.prepared_at = asyncio.get_running_loop().time()
+        job.puts = asyncio.create_task(self._put_objects(job.plan, first_id), name=f"upload-{job.block.number}")
+        self._running[job.puts] = None
+        job.puts.add_done_callback(self._running.pop)
+
+    async def _puts_of(self, job: UploadJob) -> UploadCommit:
+        if job.puts is None:
+            await self._start_puts(job)
+        assert job.puts is not None
+        return await job.puts
+
+    async def _put_objects(self, plan: UploadPlan, first_id: ObjectId) -> UploadCommit:
+        puts = [
+            asyncio.create_task(self._put_object(planned, ObjectId(first_id + place)), name=f"put-{first_id + place}")
+            for place, planned in enumerate(plan.objects)
+        ]
+        try:
+            return plan.commit(first_id, [await put for put in puts])
+        finally:
+            await _end(puts)
+
+    async def _put_object(self, planned: PlannedObject, object_id: ObjectId) -> int:
+        """Puts one object, however long it takes; gives its size."""
+        key = object_key(self._cluster_id, object_id)
+        if planned.payload_bytes > self._settings.object_part_bytes:
+            size_bytes = await self._patiently(key, lambda: self._put_in_parts(key, planned))
+        else:
+            writer = ObjectWriter(self._settings.block_bytes)
+            async for _ in _fill(writer, planned):
+                pass
+            finished = writer.finish()
+            size_bytes = finished.size_bytes
+            await self._patiently(key, lambda: self._put_whole(key, finished.parts))
+        self.objects_put += 1
+        self.bytes_put += size_bytes
+        return size_bytes
+
+    async def _put_whole(self, key: str, parts: list[Buffer]) -> None:
+        async with self._puts:
+            await self._store.put(key, parts)
+
+    async def _put_in_parts(self, key: str, planned: PlannedObject) -> int:
+        """One attempt; when it fails, nothing of it is visible, and the next one begins anew."""
+        upload = await self._store.start_multipart(key)
+        under_way: list[asyncio.Task[None]] = []
+        writer = ObjectWriter(self._settings.block_bytes)
+        try:
+            async for _ in _fill(writer, planned):
+                if writer.ready_bytes >= self._settings.object_part_bytes:
+                    under_way.append(await self._start_part(upload, writer.take_parts()))
+            finished = writer.finish()
+            under_way.append(await self._start_part(upload, finished.parts))
+            for part in under_way:
+                await part
+            await upload.complete()
+        except NOT_NOW:
+            await _give_up(upload)
+            raise
+        finally:
+            await _end(under_way)
+        return finished.size_bytes
+
+    async def _start_part(self, upload: MultipartUpload, parts: list[Buffer]) -> asyncio.Task[None]:
+        """Parts are numbered in the order in which their tasks begin, which is that of these calls."""
+        await self._puts.acquire()
+        task = asyncio.create_task(upload.put_part(parts))
+        task.add_done_callback(lambda _: self._puts.release())
+        return task
+
+    async def _patiently(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Calls until it is answered. What it catches leaves the outcome open at worst, and everything called here may be repeated."""
+        pause_ms = RETRY_PAUSE_MS_MIN
+        silence = asyncio.get_running_loop().call_later(
+            SILENT_S, self._note_wait, what, f"no answer for {SILENT_S:.0f} s"
+        )
+        try:
+            while True:
+                try:
+                    return await call()
+                except NOT_NOW as error:
+                    self.retries += 1
+                    silence.cancel()
+                    self._note_wait(what, f"{type(error).__name__}: {error}")
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(RETRY_PAUSE_MS_MAX, pause_ms * 2)
+        finally:
+            silence.cancel()
+            if self._blocked.pop(what, None) is not None:
+                log.info("upload goes on: %s", what)
+
+    def _note_wait(self, what: str, reason: str) -> None:
+        if what not in self._blocked:
+            log.warning("upload waits: %s: %s", what, reason)
+        self._blocked[what] = f"{what}: {reason}"
+
+
+async def _fill(writer: ObjectWriter, planned: PlannedObject) -> AsyncIterator[None]:
+    """Adds all entries to the writer, in steps that leave the loop to others between them."""
+    cost = 0
+    for run in planned.runs:
+        count = len(run.entries)
+        step = 1 + STEP_COST * count // (run.payload_bytes + count * ENTRY_COST)
+        for first in range(0, count, step):
+            entries = run.entries[first : first + step]
+            writer.add(run.stream_id, entries)
+            cost += len(entries) * (ENTRY_COST + run.payload_bytes // count)
+            if cost >= STEP_COST:
+                cost = 0
+                await asyncio.sleep(0)
+                yield
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancels those that still run, and waits for all."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _give_up(upload: MultipartUpload) -> None:
+    try:
+        await upload.abort()
+    except NOT_NOW as error:
+        log.info("a multipart upload was left behind: %r", error)

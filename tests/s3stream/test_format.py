@@ -1,0 +1,324 @@
+"""Byte layouts: round trips, bounds, and that no damaged byte passes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.protocol.crc32c import crc32c
+from millrace.s3stream.errors import ObjectCorrupt
+from millrace.s3stream.ids import StreamId, StreamRange
+from millrace.s3stream.objects.format import (
+    BLOCK_HEADER_BYTES,
+    ENTRY_HEADER_BYTES,
+    FOOTER_BYTES,
+    INT32_MAX,
+    INT64_MAX,
+    ROW_BYTES,
+    SUMMED_FROM,
+    BlockRef,
+    Entry,
+    EntryHeader,
+    Footer,
+    decode_blocks,
+    decode_entry,
+    decode_footer,
+    decode_index,
+    encode_block_header,
+    encode_entry_header,
+    encode_footer,
+    encode_index,
+    encode_row,
+)
+from millrace.s3stream.objects.index import ObjectIndex
+from millrace.s3stream.objects.writer import ObjectWriter
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "object_v1.hex"
+ids = st.integers(-(2**63), INT64_MAX)
+payloads = st.lists(st.binary(max_size=40), max_size=4)
+
+
+def entry_bytes(stream_id: int, base_offset: int, count: int, payload: bytes, epoch: int = 1) -> bytes:
+    return encode_entry_header(stream_id, epoch, base_offset, count, [payload]) + payload
+
+
+def block_bytes(*entries: bytes) -> bytes:
+    return encode_block_header(len(entries), entries) + b"".join(entries)
+
+
+def ref_to(data: bytes, start: int, end: int, entry_count: int, stream_id: int = 7) -> BlockRef:
+    return BlockRef(StreamId(stream_id), start, end, entry_count, 0, len(data))
+
+
+BLOCK = block_bytes(entry_bytes(7, 100, 5, b"hello"), entry_bytes(7, 105, 1, b""), entry_bytes(7, 106, 10, b"world!"))
+BLOCK_REF = ref_to(BLOCK, 100, 116, 3)
+ROWS = b"".join(
+    encode_row(BlockRef(StreamId(stream), start, start + 10, 2, position, 50))
+    for stream, start, position in ((3, 0, 0), (3, 10, 50), (9, 5, 100))
+)
+INDEX = encode_index(ROWS)
+FOOTER = encode_footer(Footer(150, len(INDEX), 150 + len(INDEX) + FOOTER_BYTES))
+
+
+@given(ids, ids, st.integers(0, 2**40), st.integers(1, INT32_MAX), payloads, st.binary(max_size=20))
+def test_an_entry_comes_back(
+    stream_id: int, epoch: int, base_offset: int, count: int, parts: list[bytes], after: bytes
+) -> None:
+    """Header and payload survive, wherever the entry lies, and the next position is right."""
+    payload = b"".join(parts)
+    data = b"xyz" + encode_entry_header(stream_id, epoch, base_offset, count, parts) + payload + after
+    header, found, end = decode_entry(memoryview(data), 3)
+    assert header == EntryHeader(StreamId(stream_id), epoch, base_offset, count, len(payload), header.crc)
+    assert header.end == base_offset + count
+    assert found == payload
+    assert end == 3 + ENTRY_HEADER_BYTES + len(payload) == len(data) - len(after)
+
+
+@given(st.binary(min_size=SUMMED_FROM, max_size=SUMMED_FROM), st.binary(max_size=300))
+def test_a_known_checksum_is_carried_on(lead: bytes, tail: bytes) -> None:
+    """With the tail's own checksum given, the header is the one that a pass over all bytes gives."""
+    known = encode_entry_header(7, 1, 5, 3, [lead, tail], crc32c(tail))
+    assert known == encode_entry_header(7, 1, 5, 3, [lead + tail])
+    assert known == encode_entry_header(7, 1, 5, 3, [lead[:4], lead[4:], tail])
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "count"), [(-1, 1), (0, 0), (0, -1), (0, INT32_MAX + 1), (INT64_MAX, 1), (INT64_MAX - 4, 5)]
+)
+def test_an_entry_out_of_bounds_is_refused(base_offset: int, count: int) -> None:
+    """Counts fit an i32, ends an i64; the last offset that can be is taken."""
+    with pytest.raises(ValueError, match="out of bounds"):
+        encode_entry_header(1, 1, base_offset, count, [b"x"])
+    encode_entry_header(1, 1, INT64_MAX - INT32_MAX, INT32_MAX, [b"x"])
+
+
+class Huge(bytes):
+    """Says it is larger than any entry may be."""
+
+    def __len__(self) -> int:
+        return INT32_MAX + 1
+
+
+def test_an_entry_too_long_is_refused() -> None:
+    """A length that does not fit an i32 is refused before anything is packed."""
+    with pytest.raises(ValueError, match="out of bounds"):
+        encode_entry_header(1, 1, 0, 1, [Huge(b"x")])
+
+
+def decode_block_again(data: bytes) -> object:
+    return decode_blocks(BLOCK_REF, memoryview(data))
+
+
+DECODERS: list[tuple[str, bytes, Callable[[bytes], object]]] = [
+    ("entry", entry_bytes(7, 100, 5, b"payload"), lambda data: decode_entry(memoryview(data), 0)),
+    ("block", BLOCK, decode_block_again),
+    ("index", INDEX, lambda data: decode_index(memoryview(data))),
+    ("footer", FOOTER, lambda data: decode_footer(memoryview(data), 150 + len(INDEX) + FOOTER_BYTES)),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "decode"), DECODERS)
+def test_no_damaged_byte_passes(name: str, data: bytes, decode: Callable[[bytes], object]) -> None:
+    """One flipped bit anywhere, or an end cut off anywhere, is ObjectCorrupt."""
+    decode(data)
+    for place in range(len(data)):
+        for bit in (1, 0x80):
+            with pytest.raises(ObjectCorrupt):
+                decode(data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :])
+        with pytest.raises(ObjectCorrupt):
+            decode(data[:place])
+
+
+def resealed(data: bytes, place: int, patch: bytes, head_bytes: int, crc_place: int, body: bytes) -> bytes:
+    """`data` patched, under a checksum that is right: what only a check of the values themselves can refuse."""
+    head = bytearray(data[:head_bytes])
+    head[place : place + len(patch)] = patch
+    is_entry = head[:2] == b"ME"
+    crc = struct.pack(">I", crc32c(bytes(head), crc32c(body)) if is_entry else crc32c(body, crc32c(bytes(head))))
+    return bytes(head) + crc + data[crc_place + 4 :]
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "patch", "reason"),
+    [
+        ("entry", 2, b"\x02", "version 2 is unknown"),
+        ("entry", 3, b"\x01", "flags"),
+        ("entry", 4, struct.pack(">i", 0), "out of bounds"),
+        ("entry", 8, struct.pack(">i", -1), "exceeds"),
+        ("entry", 28, struct.pack(">q", -1), "out of bounds"),
+        ("entry", 28, struct.pack(">q", INT64_MAX), "out of bounds"),
+        ("block", 4, b"\x02", "version 2 is unknown"),
+        ("block", 5, b"\x01", "flags"),
+        ("block", 6, b"\x01", "flags"),
+        ("block", 8, struct.pack(">i", 2), "of 3 entries says 2"),
+        ("block", 12, struct.pack(">i", -1), "exceeds"),
+        ("index", 4, b"\x02", "version 2 is unknown"),
+        ("index", 5, b"\x01", "flags"),
+        ("index", 8, struct.pack(">i", 2), "says 2 rows"),
+        ("footer", 12, b"\x02", "version 2 is unknown"),
+        ("footer", 13, b"\x01", "flags"),
+        ("footer", 24, b"\x01", "flags"),
+        ("footer", 0, struct.pack(">q", 0), "does not end at the footer"),
+        ("footer", 0, struct.pack(">q", 149), "does not end at the footer"),
+        ("footer", 0, struct.pack(">qi", 0, 150 + len(INDEX)), "does not end at the footer"),
+        ("footer", 0, struct.pack(">qi", -1, 151 + len(INDEX)), "does not end at the footer"),
+        ("footer", 16, struct.pack(">q", 1), "says 1"),
+    ],
+)
+def test_a_right_checksum_does_not_excuse_wrong_values(name: str, place: int, patch: bytes, reason: str) -> None:
+    """Versions, flags, counts and bounds are judged for themselves, and the reason says which."""
+    _, data, decode = next(found for found in DECODERS if found[0] == name)
+    head_bytes = {"entry": 36, "block": 16, "index": 12, "footer": 36}[name]
+    body = b"" if name in ("footer", "block") else data[head_bytes + 4 :]
+    with pytest.raises(ObjectCorrupt, match=reason):
+        decode(resealed(data, place, patch, head_bytes, head_bytes, body))
+
+
+def test_a_block_comes_back_as_views() -> None:
+    """Entries of a block point into the bytes given, and carry epoch and checksum on."""
+    entries = decode_blocks(BLOCK_REF, memoryview(BLOCK))
+    assert [(e.base_offset, e.count, bytes(e.data), e.epoch) for e in entries] == [
+        (100, 5, b"hello", 1),
+        (105, 1, b"", 1),
+        (106, 10, b"world!", 1),
+    ]
+    assert all(entry.data.obj is BLOCK for entry in entries)
+    assert entries[0].crc == decode_entry(memoryview(BLOCK), BLOCK_HEADER_BYTES)[0].crc
+
+
+def test_several_blocks_under_one_row() -> None:
+    """A row may name blocks that lie side by side; they are read as one."""
+    data = block_bytes(entry_bytes(7, 0, 2, b"a")) + block_bytes(entry_bytes(7, 2, 3, b"b"), entry_bytes(7, 5, 1, b"c"))
+    entries = decode_blocks(ref_to(data, 0, 6, 3), memoryview(data))
+    assert [entry.base_offset for entry in entries] == [0, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("ref", "reason"),
+    [
+        (ref_to(BLOCK, 100, 116, 3, stream_id=8), "of stream 7"),
+        (ref_to(BLOCK, 99, 116, 3), "where 7 at 99 belongs"),
+        (ref_to(BLOCK, 100, 117, 3), "do not fill"),
+        (ref_to(BLOCK, 100, 116, 4), "do not fill"),
+        (ref_to(BLOCK + b"x", 100, 116, 3), "index names"),
+    ],
+)
+def test_a_block_must_be_what_its_row_says(ref: BlockRef, reason: str) -> None:
+    """A sound block under the wrong row (another stream, range, count or size) is refused: it was misdirected."""
+    with pytest.raises(ObjectCorrupt, match=reason):
+        decode_blocks(ref, memoryview(BLOCK))
+
+
+def test_a_gap_within_a_block_is_refused() -> None:
+    """Entries that do not continue one another are corruption, though each is sound."""
+    data = block_bytes(entry_bytes(7, 0, 2, b"a"), entry_bytes(7, 3, 1, b"b"))
+    with pytest.raises(ObjectCorrupt, match="where 7 at 2 belongs"):
+        decode_blocks(ref_to(data, 0, 4, 2), memoryview(data))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (1, -1, 5, 1, 0, 10),
+        (1, 0, 0, 1, 0, 10),
+        (1, 0, 5, 0, 0, 10),
+        (1, 0, 5, 1, -1, 10),
+        (1, 0, 5, 1, 0, 0),
+        (1, 0, 5, 1, 91, 10),
+    ],
+)
+def test_a_row_out_of_bounds_is_refused(row: tuple[int, ...]) -> None:
+    """A row that reaches outside the blocks, or holds nothing, is corruption even under a right checksum."""
+    index = ObjectIndex(memoryview(encode_index(struct.pack(">qqiiqi", *row))), 100)
+    with pytest.raises(ObjectCorrupt, match="row 0"):
+        index.find(1, 2, 3, 1)
+
+
+def find_in_model(rows: list[BlockRef], stream_id: int, start: int, end: int, max_bytes: int) -> list[BlockRef]:
+    """What ObjectIndex.find promises, read off the rows one by one."""
+    found: list[BlockRef] = []
+    counted = 0
+    for row in rows:
+        is_wanted = row.stream_id == stream_id and row.end > start and row.start < end and start < end
+        if not is_wanted or (found and counted >= max_bytes):
+            continue
+        if not found and row.start > start:
+            return []
+        found.append(row)
+        counted += row.size_bytes if row.start >= start else 0
+    return found
+
+
+@st.composite
+def indexes(draw: st.DrawFn) -> list[BlockRef]:
+    rows: list[BlockRef] = []
+    position = 0
+    for stream_id in draw(st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True).map(sorted)):
+        start = draw(st.integers(0, 10))
+        for _ in range(draw(st.integers(1, 5))):
+            end = start + draw(st.integers(1, 4))
+            size = draw(st.integers(1, 30))
+            rows.append(BlockRef(StreamId(stream_id), start, end, 1, position, size))
+            start, position = end, position + size
+    return rows
+
+
+@settings(max_examples=200)
+@given(indexes(), st.data())
+def test_search_agrees_with_a_walk(rows: list[BlockRef], data: st.DataObject) -> None:
+    """The binary search over raw rows finds what a walk over all of them finds, near every edge there is."""
+    near = data.draw(st.sampled_from(rows))
+    stream_id = near.stream_id + data.draw(st.sampled_from((0, 0, 0, 0, -1, 1)))
+    start = near.start + data.draw(st.integers(-1, 4))
+    length = data.draw(st.integers(0, 25))
+    sizes = [row.size_bytes for row in rows if row.stream_id == near.stream_id and row.start >= near.start]
+    max_bytes = sum(sizes[: data.draw(st.integers(0, 3))]) + data.draw(st.integers(-1, 1))
+    blocks_end = rows[-1].position + rows[-1].size_bytes
+    index = ObjectIndex(memoryview(encode_index(b"".join(map(encode_row, rows)))), blocks_end)
+    assert list(index.rows()) == rows
+    assert index.count == len(rows)
+    assert index.size_bytes == 16 + ROW_BYTES * len(rows)
+    found = index.find(stream_id, start, start + length, max_bytes)
+    assert found == find_in_model(rows, stream_id, start, start + length, max_bytes)
+
+
+def test_a_search_stops_at_a_gap() -> None:
+    """Blocks beyond a hole are not given as the continuation; the ranges show the hole."""
+    rows = [BlockRef(StreamId(1), 0, 5, 1, 0, 10), BlockRef(StreamId(1), 6, 9, 1, 10, 10)]
+    index = ObjectIndex(memoryview(encode_index(b"".join(map(encode_row, rows)))), 20)
+    assert index.find(1, 0, 9, 1000) == rows[:1]
+    assert index.find(1, 5, 9, 1000) == []
+    assert index.ranges() == (StreamRange(StreamId(1), 0, 5), StreamRange(StreamId(1), 6, 9))
+
+
+def golden_object() -> bytes:
+    writer = ObjectWriter(block_bytes_max=150)
+    writer.add(3, [Entry(0, 2, memoryview(b"first"), epoch=1), Entry(2, 1, memoryview(b""), epoch=2)])
+    writer.add(3, [Entry(3, 100, memoryview(b"second block"), epoch=2)])
+    writer.add(2**40, [Entry(2**50, 1, memoryview(bytes(range(32))), epoch=2**33)])
+    return b"".join(writer.finish().parts)
+
+
+def test_version_1_stays_readable_and_unchanged() -> None:
+    """The object in tests/golden is what the writer makes today. A change of layout is a new version, beside a new file."""
+    lines = GOLDEN.read_text(encoding="ascii").splitlines()
+    golden = bytes.fromhex("".join(line.partition("#")[0] for line in lines))
+    assert golden_object() == golden
+    footer = decode_footer(memoryview(golden)[-FOOTER_BYTES:], len(golden))
+    index = ObjectIndex(memoryview(golden)[footer.index_position : -FOOTER_BYTES], footer.index_position)
+    found = [
+        (ref.stream_id, entry.base_offset, entry.count, entry.epoch, bytes(entry.data))
+        for ref in index.rows()
+        for entry in decode_blocks(ref, memoryview(golden)[ref.position : ref.position + ref.size_bytes])
+    ]
+    assert found == [
+        (3, 0, 2, 1, b"first"),
+        (3, 2, 1, 2, b""),
+        (3, 3, 100, 2, b"second block"),
+        (2**40, 2**50, 1, 2**33, bytes(range(32))),
+    ]

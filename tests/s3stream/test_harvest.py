@@ -1,0 +1,63 @@
+"""What a fetch gathers: table of budgets and borders."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.s3stream.errors import OffsetGap
+from millrace.s3stream.harvest import Harvest
+from millrace.s3stream.objects.format import Entry
+from tests.s3stream.build import shown
+
+
+def entries(*spans: tuple[int, int]) -> list[Entry]:
+    """Each of ten bytes."""
+    return [Entry(base, end - base, memoryview(bytes(10))) for base, end in spans]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "max_bytes", "expected", "is_full"),
+    [
+        (0, 9, 100, "[0,3) [3,4) [4,9)", True),
+        (0, 10, 100, "[0,3) [3,4) [4,9)", False),
+        (0, 9, 25, "[0,3) [3,4)", True),
+        (0, 9, 20, "[0,3) [3,4)", True),
+        (0, 9, 0, "[0,3)", True),
+        (2, 4, 100, "[0,3) [3,4)", True),
+        (2, 3, 100, "[0,3)", True),
+        (0, 0, 100, "nothing", True),
+    ],
+)
+def test_bounds(start: int, end: int, max_bytes: int, expected: str, is_full: bool) -> None:
+    """The first entry is taken whole, later ones while they begin before the end and fit."""
+    harvest = Harvest(1, start, end, max_bytes)
+    harvest.take(entries((0, 3), (3, 4), (4, 9)))
+    assert shown(harvest.entries).replace("\0", "") == expected
+    assert harvest.is_full == is_full
+
+
+def test_it_goes_on_where_it_stopped() -> None:
+    """Several sources fill one harvest; what does not continue is refused, and what was taken stays."""
+    harvest = Harvest(1, 0, 100, 100)
+    harvest.take(entries((0, 3)))
+    harvest.take(entries((0, 3), (3, 5)), first=1)
+    with pytest.raises(OffsetGap) as raised:
+        harvest.take(entries((5, 6), (7, 8)))
+    assert (raised.value.stream_id, raised.value.expected, raised.value.found) == (1, 6, 7)
+    assert (shown(harvest.entries).replace("\0", ""), harvest.next_offset, harvest.left_bytes) == (
+        "[0,3) [3,5) [5,6)",
+        6,
+        70,
+    )
+
+
+@pytest.mark.parametrize("spans", [[(4, 5)], [(0, 3)], [(3, 6)]])
+def test_the_first_entry_must_hold_the_start(spans: list[tuple[int, int]]) -> None:
+    """An entry behind the start, or wholly before it, is not what was asked for."""
+    harvest = Harvest(1, 3, 9, 100)
+    if spans == [(3, 6)]:
+        harvest.take(entries(*spans))
+        assert harvest.next_offset == 6
+    else:
+        with pytest.raises(OffsetGap):
+            harvest.take(entries(*spans))

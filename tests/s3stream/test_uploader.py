@@ -1,0 +1,367 @@
+"""Uploads: order, patience, expiry, and what ends the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreFull, StoreUnavailable
+from millrace.s3stream.config import MIB, StreamSettings
+from millrace.s3stream.errors import StreamFenced
+from millrace.s3stream.log_cache import CacheBlock, LogCache
+from millrace.s3stream.objects.format import Entry
+from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.objects.reader import ObjectReader
+from millrace.s3stream.uploader import SILENT_S, Uploader
+from tests.s3stream.build import CLUSTER_ID, MemoryCatalog, MemoryStore, run
+
+
+class Bench:
+    """An uploader, its edges, and what it told."""
+
+    def __init__(self, **settings: int) -> None:
+        self.store = MemoryStore()
+        self.catalog = MemoryCatalog()
+        self.cache = LogCache(1 << 40)
+        self.trims: list[int] = []
+        self.commits_at_trim: list[int] = []
+        self.uploaded: list[int] = []
+        self.failures: list[BaseException] = []
+        self.uploader = Uploader(
+            self.store,
+            self.catalog,
+            StreamSettings(**settings),
+            CLUSTER_ID,
+            self.trim,
+            self.on_uploaded,
+            self.failures.append,
+        )
+        self.uploader.start()
+
+    async def trim(self, end: int) -> None:
+        self.trims.append(end)
+        self.commits_at_trim.append(len(self.catalog.commits))
+
+    def on_uploaded(self, block: CacheBlock) -> None:
+        self.uploaded.append(block.number)
+
+    def block(self, *sizes: tuple[int, int]) -> CacheBlock:
+        """One entry of each (stream, bytes)."""
+        for stream_id, size in sizes:
+            if stream_id not in self.catalog.streams:
+                self.catalog.open(stream_id)
+            base = self.cache.end_of(stream_id) or 0
+            self.cache.put(stream_id, Entry(base, 1, memoryview(bytes(size))), self.cache.active.wal_end + size)
+        block = self.cache.seal()
+        assert block is not None
+        return block
+
+    async def settle(self) -> None:
+        await asyncio.sleep(60)
+
+    async def stop(self) -> None:
+        await self.uploader.stop()
+
+
+def test_commits_follow_the_order_of_blocks() -> None:
+    """Puts of several blocks run at once and end in any order; ids, commits, trims and news keep to the blocks' order."""
+
+    async def scenario() -> None:
+        bench = Bench(uploads_in_flight=4)
+        gates: dict[str, asyncio.Event] = {}
+
+        def wait(operation: str, key: str) -> Coroutine[Any, Any, Any] | None:
+            return gates.setdefault(key, asyncio.Event()).wait() if operation == "put" else None
+
+        bench.store.fault = wait
+        for _ in range(3):
+            bench.uploader.submit(bench.block((1, 100), (2, 100)))
+        await bench.settle()
+        assert len(gates) == 3, "the puts are pipelined"
+        for key in (object_key(CLUSTER_ID, 2), object_key(CLUSTER_ID, 1)):  # type: ignore[arg-type]
+            gates[key].set()
+            await bench.settle()
+            assert bench.catalog.commits == []
+        gates[object_key(CLUSTER_ID, 0)].set()  # type: ignore[arg-type]
+        await bench.settle()
+        assert [commit.object_id for commit in bench.catalog.commits] == [0, 1, 2]
+        assert (bench.trims, bench.uploaded) == ([200, 400, 600], [0, 1, 2])
+        assert bench.commits_at_trim == [1, 2, 3], "the WAL is trimmed behind each commit"
+        assert bench.uploader.pending_count == 0
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_blocks_under_way_are_bounded() -> None:
+    """However many blocks wait, only a few are being put."""
+
+    async def scenario() -> None:
+        bench = Bench(uploads_in_flight=4)
+        bench.store.fault = lambda operation, key: asyncio.sleep(1_000_000)
+        for _ in range(20):
+            bench.uploader.submit(bench.block((1, 100)))
+        await bench.settle()
+        assert bench.store.count("put") == 4
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_single_puts_are_bounded() -> None:
+    """A block of many large streams puts only so many objects at once."""
+
+    async def scenario() -> None:
+        bench = Bench(stream_object_split_bytes=1, puts_in_flight=3)
+        under_way, most = 0, 0
+
+        async def slow() -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(1)
+            under_way -= 1
+
+        bench.store.fault = lambda operation, key: slow()
+        bench.uploader.submit(bench.block(*((stream_id, 10) for stream_id in range(10))))
+        await bench.settle()
+        assert (most, bench.uploader.objects_put, bench.uploaded) == (3, 10, [0])
+        await bench.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable, StoreFull, StoreDenied, ObjectMissing])
+def test_a_store_that_refuses_is_asked_for_ever(error: type[Exception]) -> None:
+    """For an hour every put fails: nothing is trimmed, the reason is shown, pauses grow; then all goes on by itself."""
+
+    async def scenario() -> None:
+        bench = Bench(prepare_ttl_ms=86_400_000)
+
+        def fail(operation: str, key: str) -> None:
+            raise error("no")
+
+        bench.store.fault = fail
+        bench.uploader.submit(bench.block((1, 100)))
+        bench.uploader.submit(bench.block((1, 100)))
+        await asyncio.sleep(3600)
+        assert error.__name__ in bench.uploader.blocked_reason
+        assert bench.store.count("put") < 2 * 400
+        assert (bench.trims, bench.failures) == ([], [])
+        bench.store.fault = lambda operation, key: None
+        await bench.settle()
+        assert (bench.uploader.blocked_reason, bench.uploaded) == ("", [0, 1])
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_a_store_that_is_silent_is_named_before_it_fails() -> None:
+    """A call that is not answered for a while is the reason why uploads wait, long before it times out; an answer clears it."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        gate = asyncio.Event()
+        bench.store.fault = lambda operation, key: gate.wait() if operation == "put" else None
+        bench.uploader.submit(bench.block((1, 100)))
+        await asyncio.sleep(SILENT_S - 1)
+        assert bench.uploader.blocked_reason == ""
+        await asyncio.sleep(2)
+        assert "no answer" in bench.uploader.blocked_reason
+        gate.set()
+        await bench.settle()
+        assert (bench.uploader.blocked_reason, bench.uploaded) == ("", [0])
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_a_lost_answer_to_a_commit_changes_nothing() -> None:
+    """The commit happened and its answer was lost: it is repeated with the same ids, and counts once."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        answers = [StoreUnavailable("lost")]
+
+        def lose() -> None:
+            if answers:
+                raise answers.pop()
+
+        bench.catalog.after_commit = lose
+        bench.uploader.submit(bench.block((1, 100)))
+        await bench.settle()
+        assert (len(bench.catalog.commits), bench.uploaded, bench.store.count("put")) == (1, [0], 1)
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_late_objects_take_new_ids() -> None:
+    """The store was away longer than the ids live: their objects may be deleted already, so new ids are taken and put again."""
+
+    async def scenario() -> None:
+        bench = Bench(prepare_ttl_ms=10_000)
+        bench.store.fault = lambda operation, key: (
+            asyncio.sleep(9) if operation == "put" and key.endswith("/0") else None
+        )
+        bench.uploader.submit(bench.block((1, 100)))
+        await bench.settle()
+        assert [commit.object_id for commit in bench.catalog.commits] == [1]
+        assert bench.store.count("put") == 2
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_an_expired_id_is_replaced() -> None:
+    """The controller says that an id expired: the objects are put again under new ones, and the next blocks follow in order."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        hold = asyncio.Event()
+        bench.store.fault = lambda operation, key: hold.wait() if operation == "put" else None
+        bench.uploader.submit(bench.block((1, 100), (2, 100)))
+        bench.uploader.submit(bench.block((1, 100)))
+        await bench.settle()
+        del bench.catalog.prepared[0]
+        hold.set()
+        await bench.settle()
+        assert [commit.object_id for commit in bench.catalog.commits] == [2, 1]
+        assert bench.uploaded == [0, 1]
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_large_objects_go_in_parts() -> None:
+    """Above the part size an object is put in parts of at least that size, numbered in order, and reads back whole."""
+
+    async def scenario() -> None:
+        bench = Bench(object_part_bytes=5 * MIB, stream_object_split_bytes=8 * MIB)
+        data = [bytes([number]) * (700_000 + number) for number in range(25)]
+        bench.catalog.open(1)
+        for number, piece in enumerate(data):
+            bench.cache.put(1, Entry(number, 1, memoryview(piece)), number + 1)
+        block = bench.cache.seal()
+        assert block is not None
+        bench.uploader.submit(block)
+        await bench.settle()
+        assert (bench.store.count("put"), bench.store.count("complete")) == (0, 1)
+        assert bench.store.count("put_part") == 3
+        [info] = bench.catalog.streams[1].objects
+        reader = ObjectReader(bench.store, object_key(CLUSTER_ID, info.object_id), info.size_bytes)
+        blocks = await reader.read_blocks(await reader.find(1, 0, 25, 1 << 30))
+        assert [bytes(entry.data) for entries in blocks for entry in entries] == data
+        await bench.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("operation", ["start_multipart", "put_part", "complete"])
+@pytest.mark.parametrize("error", [StoreUnavailable, ObjectMissing])
+def test_a_multipart_upload_that_fails_begins_anew(operation: str, error: type[Exception]) -> None:
+    """A part, the beginning or the end fails: the upload is given up, another is made, and no permit of the puts is lost."""
+
+    async def scenario() -> None:
+        bench = Bench(object_part_bytes=5 * MIB, puts_in_flight=2)
+        failing = [operation] * 3
+
+        def fail(called: str, key: str) -> None:
+            if called == operation and failing:
+                failing.pop()
+                raise error("gone")
+
+        if error is ObjectMissing and operation != "complete":
+            return
+        bench.store.fault = fail
+        bench.uploader.submit(bench.block((1, 6 * MIB), (2, 6 * MIB)))
+        await bench.settle()
+        bench.uploader.submit(bench.block((1, 100)))
+        await bench.settle()
+        assert bench.uploaded == [0, 1]
+        assert (bench.failures, failing, bench.uploader.blocked_reason) == ([], [], "")
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_a_fenced_commit_ends_the_engine() -> None:
+    """A newer owner exists: the failure is told once, and nothing is trimmed or committed after it."""
+
+    async def scenario() -> None:
+        bench = Bench()
+
+        def fence(verb: str) -> None:
+            if verb == "commit":
+                raise StreamFenced(1, 0)
+
+        bench.catalog.before = fence
+        bench.uploader.submit(bench.block((1, 100)))
+        bench.uploader.submit(bench.block((1, 100)))
+        await bench.settle()
+        assert [type(error) for error in bench.failures] == [StreamFenced]
+        assert (bench.trims, bench.uploaded) == ([], [])
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_bytes_that_changed_in_memory_are_not_uploaded() -> None:
+    """An entry that no longer matches the checksum it was acknowledged with ends the engine: the WAL has the right bytes."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        bench.catalog.open(1)
+        bench.cache.put(1, Entry(0, 1, memoryview(b"what was said"), crc=12345), 10)
+        block = bench.cache.seal()
+        assert block is not None
+        bench.uploader.submit(block)
+        await bench.settle()
+        assert len(bench.failures) == 1
+        assert bench.store.objects == {}
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_a_block_of_nothing_only_trims() -> None:
+    """What remains of deleted streams costs no object and no commit, but its place in the WAL is freed."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        bench.uploader.submit(bench.block((1, 100)))
+        bench.cache.put(1, Entry(1, 1, memoryview(b"deleted")), 107)
+        bench.cache.drop(1)
+        block = bench.cache.seal()
+        assert block is not None
+        bench.uploader.submit(block)
+        await bench.settle()
+        assert (bench.uploaded, bench.trims, len(bench.catalog.commits)) == ([0, 1], [100, 107], 1)
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_many_small_entries_leave_the_loop_to_others() -> None:
+    """An object of a hundred thousand entries is built in steps: others run meanwhile."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        bench.catalog.open(1)
+        view = memoryview(b"twenty bytes of data")
+        for number in range(20_000):
+            bench.cache.put(1, Entry(number, 1, view), number + 1)
+        block = bench.cache.seal()
+        assert block is not None
+        turns = 0
+        bench.uploader.submit(block)
+        while not bench.uploaded:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > 30
+        await bench.stop()
+
+    run(scenario())
