@@ -1,0 +1,120 @@
+"""The list of commands that the controller takes: who decides each, what it looks at, whether it makes the log grow.
+
+One table on one screen, by the request's name: deciders and their messages are imported when the first such command
+comes, so that a start pays for what it uses. Not here: deciding (tables/), refusing (refusals.py), committing
+(controller.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millrace.kraft.decision import Context, Decision
+from millrace.kraft.refusals import refuse
+from millrace.protocol.errors import KafkaError
+
+Decider = Callable[..., Decision]
+Call = Callable[[Decider, Context, Any], Decision]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    decide: Callable[[Context, Any], Decision]
+    refuse: Callable[[Any, KafkaError], Any]
+    is_growing: bool = False  # refused while the log's disk is full
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`place` is module.function below kraft/tables; `call` hands it what it looks at."""
+
+    place: str
+    call: Call
+    is_growing: bool = False
+
+
+def _plain(decide: Decider, context: Context, request: Any) -> Decision:
+    return decide(context.image, request)
+
+
+def _timed(decide: Decider, context: Context, request: Any) -> Decision:
+    return decide(context.image, request, context.now_ms)
+
+
+def _creating(decide: Decider, context: Context, request: Any) -> Decision:
+    return decide(context.image, request, context.creation)
+
+
+def _configuring(decide: Decider, context: Context, request: Any) -> Decision:
+    return decide(context.image, request, context.configs)
+
+
+def _registering(decide: Decider, context: Context, request: Any) -> Decision:
+    return decide(context.image, request, context.cluster_id, context.offset)
+
+
+ROWS: Final[dict[str, Row]] = {
+    # Kafka's own.
+    "AllocateProducerIds": Row("broker_commands.decide_allocate_producer_ids", _plain, is_growing=True),
+    "AlterConfigs": Row("config_commands.decide_alter_configs", _configuring, is_growing=True),
+    "AlterPartitionReassignments": Row("partitions.decide_alter_partition_reassignments", _plain),
+    "BrokerHeartbeat": Row("broker_commands.decide_heartbeat", _plain),
+    "BrokerRegistration": Row("broker_commands.decide_register_broker", _registering),
+    "CreatePartitions": Row("create_topics.decide_create_partitions", _creating, is_growing=True),
+    "CreateTopics": Row("create_topics.decide_create_topics", _creating, is_growing=True),
+    "DeleteTopics": Row("delete_topics.decide_delete_topics", _timed),
+    "ElectLeaders": Row("partitions.decide_elect_leaders", _plain),
+    "IncrementalAlterConfigs": Row("config_commands.decide_incremental_alter_configs", _configuring, is_growing=True),
+    "ListPartitionReassignments": Row("partitions.decide_list_partition_reassignments", _plain),
+    "UnregisterBroker": Row("broker_commands.decide_unregister_broker", _plain),
+    "UpdateFeatures": Row("feature_commands.decide_update_features", _plain, is_growing=True),
+    # Ours. A commit is bounded by what was prepared, so it passes when the disk is full.
+    "CloseStreams": Row("stream_commands.decide_close_streams", _plain),
+    "CommitUpload": Row("object_commands.decide_commit_upload", _timed),
+    "GetOpeningStreams": Row("stream_commands.decide_get_opening_streams", _plain),
+    "OpenPartitionStreams": Row("stream_commands.decide_open_partition_streams", _plain, is_growing=True),
+    "PrepareObjects": Row("object_commands.decide_prepare_objects", _timed, is_growing=True),
+    "RemoveObjects": Row("object_commands.decide_remove_objects", _plain),
+    "TrimStreams": Row("stream_commands.decide_trim_streams", _timed),
+}
+
+
+def _describe_quorum(context: Context, request: Any) -> Decision:
+    return context.describe_quorum(request, context.now_ms)
+
+
+def _decider(row: Row) -> Callable[[Context, Any], Decision]:
+    module, _, function = row.place.partition(".")
+    decide: Decider = getattr(importlib.import_module(f"millrace.kraft.tables.{module}"), function)
+    return lambda context, request: row.call(decide, context, request)
+
+
+class CommandTable(Mapping[type, Command]):
+    """By request type; KeyError for what is no command."""
+
+    def __init__(self) -> None:
+        self._known: dict[type, Command] = {}
+
+    def __getitem__(self, request_type: type) -> Command:
+        command = self._known.get(request_type)
+        if command is None:
+            name = request_type.__name__.removesuffix("Request")
+            if name == "DescribeQuorum":
+                command = Command(_describe_quorum, refuse)
+            else:
+                command = Command(_decider(ROWS[name]), refuse, ROWS[name].is_growing)
+            self._known[request_type] = command
+        return command
+
+    def __iter__(self) -> Iterator[type]:
+        """Those that were asked for so far."""
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+COMMANDS: Final = CommandTable()

@@ -1,0 +1,248 @@
+"""The controller: commands become records and a reply; the reply is released when the records are committed.
+
+A command is decided at once, in order of arrival, on the image that holds everything committed and everything pending,
+so that two commands that follow each other see each other. What is proposed while a group is being written shares one
+delta, and is published as one. Images are immutable: giving up what is pending is going back to the last that stands.
+Readers (the publisher) see committed images only.
+
+Not here: deciding (tables/), durability (driver.py). Kept true: a reply says nothing that is not committed, read-only
+replies included; images are published in log order, before the replies they answer; a command that is refused leaves no
+trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millrace.kraft.commands import COMMANDS, Command
+from millrace.kraft.config import ControllerSettings
+from millrace.kraft.decision import BrokerConfigCheck, ConfigRules, Context, CreationRules, Decision
+from millrace.kraft.delta import MetadataDelta, apply_records, at_offset
+from millrace.kraft.driver import Driver
+from millrace.kraft.errors import NotLeader, TooManyCommands
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.publisher import MetadataPublisher
+from millrace.kraft.records import Proposal, ValueWriter
+from millrace.kraft.tables.features import METADATA_VERSION, bootstrap_records
+from millrace.kraft.topic_configs import ConfigLookup
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.runtime.clock import Clock
+from millrace.runtime.rand import Rand
+
+log = logging.getLogger(__name__)
+PENDING_MAX: Final = 10_000  # commands that wait for their commit; the next one is refused
+FULL = "The disk of the metadata log is full: only deletions are taken until there is room."
+
+
+@dataclass(slots=True)
+class Pending:
+    """A decided command. Without records of its own it waits for those it may have seen."""
+
+    end: int
+    records: list[Any]
+    response: Any
+    reply: asyncio.Future[Any]
+
+
+@dataclass(slots=True)
+class Group:
+    """Commands that are committed together: decided between two of the driver's groups."""
+
+    base: MetadataImage
+    delta: MetadataDelta
+    image: MetadataImage
+    commands: list[Pending]
+
+
+class Controller:
+    """One a node, active while the node leads. `describe_quorum` answers for the quorum."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        rand: Rand,
+        driver: Driver,
+        publisher: MetadataPublisher,
+        settings: ControllerSettings,
+        describe_quorum: Callable[[Any, int], Decision],
+        cluster_id: str,
+        check_broker_config: BrokerConfigCheck,
+    ) -> None:
+        lookup = ConfigLookup(settings.node_id, settings.static_configs)
+        self._clock = clock
+        self._driver = driver
+        self._publisher = publisher
+        self._describe_quorum = describe_quorum
+        self._cluster_id = cluster_id
+        self._creation = CreationRules(
+            settings.partitions_default, settings.topic_partitions_max, lookup, rand.split("topic ids").uuid
+        )
+        self._configs = ConfigRules(lookup, check_broker_config)
+        self._writer = ValueWriter()
+        self._groups: deque[Group] = deque()
+        self._is_open = False  # the last group takes more commands
+        self._pending_count = 0
+        self._head = publisher.image
+        self._epoch = -1  # that this node leads; -1: none
+        self._end: Exception | None = None  # why nothing is taken any more
+        self.active: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wall_start_ms = clock.wall_ms()
+        self._loop_start_s = asyncio.get_running_loop().time()
+        self._wall_jump_max_ms = settings.wall_jump_max_ms
+
+    @property
+    def image(self) -> MetadataImage:
+        """The committed one."""
+        return self._publisher.image
+
+    def submit(self, request: Any) -> asyncio.Future[Any]:
+        """Decides now; the future has the reply once it is committed, or NotLeader, ProposalDropped, LogFull."""
+        command = COMMANDS[type(request)]
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._end is not None:
+            reply.set_exception(self._end)
+        elif self._epoch < 0:
+            reply.set_exception(NotLeader(self._driver.raft.leader))
+        elif self._pending_count >= PENDING_MAX:
+            reply.set_exception(TooManyCommands(self._pending_count))
+        else:
+            self._decide(command, request, reply)
+        return reply
+
+    def expire(self) -> asyncio.Future[Any] | None:
+        """Dooms prepared objects past their deadline; None when there is none, or nobody asks here."""
+        passed_ms = self._passed_ms()
+        if self._epoch < 0 or self._end is not None or not self._head.objects.prepared_before(passed_ms, 1):
+            return None
+        from millrace.kraft.tables.object_commands import decide_expire_objects
+
+        records = decide_expire_objects(self._head, passed_ms, self._clock.wall_ms())
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._propose(Decision(len(records[0].object_ids), list(records)), reply)
+        return reply
+
+    # Called by the driver.
+
+    def on_leading(self, epoch: int, end: int) -> None:
+        self._epoch = epoch
+        self._head = at_offset(self._head, end, epoch)
+        self._publisher.load(self._head)
+        if not self._head.features.level(METADATA_VERSION):
+            self._propose(Decision(None, list(bootstrap_records())), self.active)
+        elif not self.active.done():
+            self.active.set_result(None)
+
+    def on_writing(self) -> None:
+        self._is_open = False
+
+    def on_committed(self, end: int) -> None:
+        while self._groups and self._groups[0].image.offset <= end:
+            group = self._groups.popleft()
+            self._is_open = self._is_open and bool(self._groups)
+            self._pending_count -= len(group.commands)
+            self._publisher.publish(group.delta, group.image)
+            for command in group.commands:
+                if not command.reply.done():
+                    command.reply.set_result(command.response)
+
+    def on_dropped(self, end: int, error: Exception) -> None:
+        """Goes back to the last image that stands. A full disk leaves the leadership as it is."""
+        if self._driver.raft.leader != self._driver.raft.node_id:
+            self._epoch = -1
+        self._is_open = False
+        while self._groups and self._groups[-1].image.offset > end:
+            group = self._groups.pop()
+            kept = [command for command in group.commands if command.end <= end]
+            self._pending_count -= len(group.commands) - len(kept)
+            for command in group.commands[len(kept) :]:
+                if not command.reply.done():
+                    command.reply.set_exception(error)
+            if kept:
+                self._groups.append(remade(group, kept, end))
+        self._head = self._groups[-1].image if self._groups else self._publisher.image
+
+    def end(self, error: Exception) -> None:
+        """From now on every command is refused with `error`: the log failed, or is closed."""
+        self._end = error
+        if not self.active.done():
+            self.active.set_exception(error)
+
+    # Deciding.
+
+    def _decide(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
+        try:
+            decision = command.decide(self._context(), request)
+            if decision.records and command.is_growing and not self._driver.reserve.is_held:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, FULL)
+            self._propose(decision, reply)
+        except KafkaError as error:
+            self._answer(command.refuse(request, error), reply)
+        except ValueError as error:  # a value that no record can carry
+            refusal = KafkaError(ErrorCode.INVALID_REQUEST, str(error))
+            self._answer(command.refuse(request, refusal), reply)
+
+    def _propose(self, decision: Decision, reply: asyncio.Future[Any]) -> None:
+        if not decision.records:
+            self._answer(decision.response, reply)
+            return
+        values = self._writer.write_all(decision.records)
+        if not self._is_open:
+            self._groups.append(Group(self._head, MetadataDelta(self._head), self._head, []))
+            self._is_open = True
+        group = self._groups[-1]
+        self._apply(group, decision.records)
+        end = self._driver.next_offset + len(values)
+        self._head = group.image = group.delta.done(end, self._epoch)
+        entry = self._driver.propose(Proposal(values, self._clock.wall_ms()))
+        assert entry.end == end, (entry, end)
+        group.commands.append(Pending(end, decision.records, decision.response, reply))
+        self._pending_count += 1
+
+    def _apply(self, group: Group, records: list[Any]) -> None:
+        """Into the group's delta, or not at all: what is left behind by a record that cannot be applied is made anew."""
+        try:
+            group.delta.apply_all(records)
+        except BaseException:
+            self._groups.pop()
+            self._is_open = False
+            if group.commands:
+                self._groups.append(remade(group, group.commands, group.image.offset))
+            raise
+
+    def _answer(self, response: Any, reply: asyncio.Future[Any]) -> None:
+        """Without records. What it was decided on may be pending, so it waits for that."""
+        if not self._groups:
+            reply.set_result(response)
+            return
+        group = self._groups[-1]
+        group.commands.append(Pending(group.image.offset, [], response, reply))
+        self._pending_count += 1
+
+    def _context(self) -> Context:
+        return Context(
+            self._head,
+            self._clock.wall_ms(),
+            self._driver.next_offset,
+            self._cluster_id,
+            self._creation,
+            self._configs,
+            self._describe_quorum,
+        )
+
+    def _passed_ms(self) -> int:
+        """Up to when deadlines have passed: wall time that follows no jump ahead, since a clock that is set passes none."""
+        elapsed_ms = int((asyncio.get_running_loop().time() - self._loop_start_s) * 1000)
+        return min(self._clock.wall_ms(), self._wall_start_ms + elapsed_ms + self._wall_jump_max_ms)
+
+
+def remade(group: Group, kept: list[Pending], end: int) -> Group:
+    """A group cut back to the commands that were written before the disk was full."""
+    records = [record for command in kept for record in command.records]
+    delta, image = apply_records(group.base, records, end, group.image.epoch)
+    return Group(group.base, delta, image, kept)

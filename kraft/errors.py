@@ -1,0 +1,84 @@
+"""What can go wrong in the controller quorum, under the house's remedies.
+
+Unavailable
+├── NotLeader         this node does not lead the quorum; `leader_id` says who does, -1 if nobody
+└── ProposalDropped   the command was accepted and its records were lost with the leadership or the disk's room
+Exhausted
+└── LogFull           the metadata log's disk is full: commands that grow are refused, deletions pass
+Fenced
+└── EpochMismatch     a message of another epoch
+Corrupt
+├── LogCorrupt        the metadata log's bytes fail their check where they were once whole
+│   └── LogMismatch   the directory is sound, and another node's or cluster's
+├── SnapshotCorrupt   no snapshot can be read and the log does not reach back far enough
+└── UnknownRecord     a record that this build cannot apply: written by a later one
+"""
+
+from __future__ import annotations
+
+from millrace.runtime.errors import Corrupt, Exhausted, Fenced, Unavailable
+
+
+class NotLeader(Unavailable):
+    def __init__(self, leader_id: int = -1) -> None:
+        super().__init__(leader_id)
+        self.leader_id = leader_id
+
+
+class ProposalDropped(Unavailable):
+    pass
+
+
+class LogFull(Exhausted):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+class TooManyCommands(Exhausted):
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.count = count
+
+
+class EpochMismatch(Fenced):
+    def __init__(self, epoch: int, current: int) -> None:
+        super().__init__(epoch, current)
+        self.epoch = epoch
+        self.current = current
+
+
+class LogCorrupt(Corrupt):
+    """`path` and `position` of the first bad batch, and why it is one."""
+
+    def __init__(self, path: str, position: int, why: str) -> None:
+        super().__init__(f"{path}: at byte {position}: {why}")
+        self.path = path
+        self.position = position
+        self.why = why
+
+
+class LogMismatch(LogCorrupt):
+    """`field` is node.id or cluster.id."""
+
+    def __init__(self, path: str, field: str, found: object, expected: object) -> None:
+        super().__init__(path, 0, f"{field} is {found}, not {expected}")
+        self.field = field
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"{self.path} was written with {self.field}={self.found}, and now {self.field}={self.expected} is set"
+
+
+class SnapshotCorrupt(Corrupt):
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+        self.why = why
+
+
+class UnknownRecord(Corrupt):
+    def __init__(self, what: str) -> None:
+        super().__init__(f"metadata record {what} is not known to this version of millrace")
+        self.what = what

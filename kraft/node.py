@@ -1,0 +1,326 @@
+"""ControllerNode: the quorum's parts of one node joined together, from an empty directory or what it holds.
+
+    node = await ControllerNode.open(disk, clock, rand, settings, ...)     locked, recovered, not yet leading
+    await node.start()                                                     leads, bootstrapped: takes commands
+    node.channel, node.publisher, node.cluster_id
+    await node.close()
+
+Not here: any decision. Kept true: at start, the image is the newest whole snapshot and the log behind it; a snapshot that
+cannot be read falls back to the one before it while the log still reaches back that far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from millrace.kraft.channel import LocalChannel
+from millrace.kraft.config import ControllerSettings, RaftSettings
+from millrace.kraft.controller import Controller
+from millrace.kraft.decision import BrokerConfigCheck, Decision
+from millrace.kraft.delta import MetadataDelta
+from millrace.kraft.driver import Driver
+from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt
+from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.log_store import LogStore, SnapshotId
+from millrace.kraft.log_view import LogView
+from millrace.kraft.messages import Message
+from millrace.kraft.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from millrace.kraft.publisher import MetadataPublisher
+from millrace.kraft.raft import Raft
+from millrace.kraft.ready import QuorumState
+from millrace.kraft.records import ValueReader, decode_values
+from millrace.kraft.reserve import Reserve
+from millrace.kraft.snapshot import load_snapshot, write_snapshot
+from millrace.protocol.batches import BatchHeader
+from millrace.protocol.ids import uuid_text
+from millrace.runtime.clock import Clock
+from millrace.runtime.disk import Disk, DiskFailed, DiskFull, DiskLock
+from millrace.runtime.errors import Closed
+from millrace.runtime.rand import Rand
+from millrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+RAFT_TICK_MS: Final = 100
+
+
+def accept_broker_config(name: str, value: str | None, is_default: bool) -> None:
+    """Takes every broker configuration; the broker package knows better and hands in its own check."""
+
+
+def end_process(error: BaseException) -> None:
+    """What a node does without being told: nothing but stay dead. An app ends its process instead."""
+
+
+class Recovery:
+    """Folds the log behind a snapshot into its image, batch by batch, and notes where epochs begin."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.delta = MetadataDelta(image)
+        self.epochs: list[tuple[int, int]] = []
+        self.end = image.offset
+        self.epoch = image.epoch
+        self.start: int | None = None
+        self.record_count = 0
+        self.bytes = 0  # behind the snapshot
+        self._reader = ValueReader()
+
+    def visit(self, header: BatchHeader, view: memoryview) -> None:
+        if self.start is None:
+            self.start = header.base_offset
+        if not self.epochs or self.epochs[-1][0] < header.leader_epoch:
+            self.epochs.append((header.leader_epoch, header.base_offset))
+        if header.base_offset < self.end:
+            if header.last_offset >= self.end:
+                raise LogCorrupt("the snapshot", 0, f"it ends at offset {self.end}, within a batch of the log")
+            return
+        if not header.is_control:
+            self.delta.apply_all(map(self._reader.read, decode_values(view)))
+        self.end, self.epoch = header.last_offset + 1, header.leader_epoch
+        self.record_count += header.record_count
+        self.bytes += header.size_bytes
+
+    def image(self) -> MetadataImage:
+        return self.delta.done(self.end, self.epoch)
+
+
+class ControllerNode:
+    """Made by `open`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        settings: ControllerSettings,
+        meta: MetaProperties,
+        lock: DiskLock,
+        store: LogStore,
+        recovery: Recovery,
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self.cluster_id = meta.cluster_id
+        self.meta = meta
+        self.publisher = MetadataPublisher(recovery.image())
+        self._disk = disk
+        self._clock = clock
+        self._settings = settings
+        self._lock = lock
+        self._store = store
+        self._snapshot_size_bytes = store.size_bytes - recovery.bytes  # of the log when the last snapshot was made
+        self._snapshot_offset = recovery.end - recovery.record_count
+        self._snapshot_task: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
+        self._on_failed = on_failed
+        self._is_closed = False
+        self.driver: Driver
+        self.controller: Controller
+        self.channel: LocalChannel
+
+    @classmethod
+    async def open(
+        cls,
+        disk: Disk,
+        clock: Clock,
+        rand: Rand,
+        settings: ControllerSettings,
+        *,
+        check_broker_config: BrokerConfigCheck = accept_broker_config,
+        on_failed: Callable[[BaseException], None] = end_process,
+        send: Callable[[Message], None] | None = None,
+    ) -> ControllerNode:
+        """Raises DiskLocked, LogCorrupt, SnapshotCorrupt, UnknownRecord: each names the file and what is wrong with it.
+
+        `on_failed` is told once when the log fails while running: nothing can be promised any more, and the process ends.
+        """
+        voters = settings.voters or (settings.node_id,)
+        await disk.make_folder(settings.log_dir)
+        lock = disk.lock(f"{settings.log_dir}/.lock")
+        try:
+            store = LogStore(disk, settings.log_dir, voters, settings.segment_bytes)
+            meta, recovery, state, log_view = await recover(disk, rand, settings, store)
+            node = cls(disk, clock, settings, meta, lock, store, recovery, on_failed)
+            raft = Raft(
+                RaftSettings(settings.node_id, voters, RAFT_TICK_MS), state, log_view, rand.split("elections").below
+            )
+            reserve = Reserve(disk, settings.log_dir, settings.reserve_bytes)
+            await reserve.hold()
+            node.driver = Driver(clock, raft, store, reserve, settings, send or refuse_message, on_failed)
+            node.controller = Controller(
+                clock,
+                rand,
+                node.driver,
+                node.publisher,
+                settings,
+                node.describe_quorum,
+                meta.cluster_id,
+                check_broker_config,
+            )
+            node.channel = LocalChannel(node.controller)
+            return node
+        except BaseException:
+            lock.release()
+            raise
+
+    async def start(self) -> None:
+        """A quorum of one leads at once. On return commands are taken."""
+        self.driver.on_group = self._on_group
+        self.driver.start(self.controller)
+        self._tasks.start("object expiry", self._expire, on_escape=self._on_escape)
+        if len(self.driver.raft.voters) > 1:
+            self._tasks.start("quorum ticks", self._tick, on_escape=self._on_escape)
+        await self.controller.active
+
+    async def close(self) -> None:
+        """Writes what is pending, and a snapshot where the next start would otherwise replay much. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.controller.end(Closed("the controller"))
+        await self.driver.close()
+        if self._snapshot_task is not None:
+            await asyncio.wait([self._snapshot_task])
+        await self._tasks.stop()
+        if self.publisher.image.offset - self._snapshot_offset > self._settings.snapshot_records_at_close:
+            await self._snapshot(self.publisher.image)
+        await self._store.close()
+        self._lock.release()
+
+    async def snapshot(self) -> None:
+        """Makes a snapshot of what is committed, for tools and tests; the broker makes its own by size."""
+        if self._snapshot_task is None or self._snapshot_task.done():
+            self._begin_snapshot()
+        assert self._snapshot_task is not None
+        await asyncio.wait([self._snapshot_task])
+
+    def describe_quorum(self, request: Any, now_ms: int) -> Decision:
+        from millrace.kraft.describe_quorum import QuorumView  # asked for by people, seldom
+
+        view = QuorumView(self.driver.raft, self._settings, self.meta.directory_id, RAFT_TICK_MS)
+        return view.decide(request, now_ms)
+
+    # Background work.
+
+    async def _expire(self) -> None:
+        """Also where the reserve is made anew once there is room."""
+        while True:
+            await asyncio.sleep(self._settings.expiry_interval_ms / 1000)
+            try:
+                await self.driver.reserve.hold_again()
+            except DiskFailed as error:
+                log.warning("the reserve could not be made: %r", error)
+            expired = self.controller.expire()
+            if expired is not None:
+                await asyncio.wait([expired])
+                if expired.exception() is not None:
+                    log.warning("prepared objects could not be expired: %r", expired.exception())
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(RAFT_TICK_MS / 1000)
+            self.driver.tick()
+
+    def _on_group(self) -> None:
+        """Between two groups: what is committed is the whole log, so a new segment can begin where the snapshot ends."""
+        grown_bytes = self._store.size_bytes - self._snapshot_size_bytes
+        grown_records = self.publisher.image.offset - self._snapshot_offset
+        is_due = grown_bytes >= self._settings.snapshot_bytes or grown_records >= self._settings.snapshot_records
+        if is_due and (self._snapshot_task is None or self._snapshot_task.done()) and not self._is_closed:
+            self._begin_snapshot()
+
+    def _begin_snapshot(self) -> None:
+        self._store.roll_next()
+        self._snapshot_size_bytes = self._store.size_bytes
+        self._snapshot_offset = self.publisher.image.offset
+        image = self.publisher.image
+        self._snapshot_task = self._tasks.start(
+            "metadata snapshot", lambda: self._snapshot(image), on_escape=self._on_escape
+        )
+
+    def _on_escape(self, name: str, error: BaseException) -> None:
+        """Nothing in these tasks may fail but the disk, which they see to themselves."""
+        log.critical("%s failed", name, exc_info=error)
+        self._on_failed(error)
+
+    async def _snapshot(self, image: MetadataImage) -> None:
+        """Writes one and removes what two snapshots make superfluous: behind the first, the log is kept from its beginning. A disk that
+        will not have it is tried again later."""
+        try:
+            snapshot = await write_snapshot(self._disk, self._store.folder, image, self._clock.wall_ms())
+            self._snapshot_offset = image.offset
+            known = await self._store.snapshots()
+            size_bytes = self._store.size_bytes
+            start = await self._store.remove_before(known[1]) if len(known) > 1 else self._store.start
+            self._snapshot_size_bytes -= size_bytes - self._store.size_bytes
+            log_view = self.driver.raft.log
+            log_view.on_snapshot(snapshot.end, snapshot.epoch)
+            log_view.trim_start(start)
+        except (DiskFull, DiskFailed) as error:
+            log.warning("no snapshot at offset %d: %r", image.offset, error)
+
+
+def refuse_message(message: Message) -> None:
+    raise AssertionError(f"a quorum of one sends nothing: {message}")
+
+
+async def recover(
+    disk: Disk, rand: Rand, settings: ControllerSettings, store: LogStore
+) -> tuple[MetaProperties, Recovery, QuorumState, LogView]:
+    """Reads what the directory holds; makes it anew when it holds nothing."""
+    meta = await read_meta_properties(disk, settings.log_dir)
+    segments = await store.list_segments()
+    snapshots = await store.snapshots()
+    if not segments and (meta is not None or snapshots):
+        raise LogCorrupt(store.folder, 0, "the directory was in use, and the log's segments are gone")
+    if meta is not None:
+        check_meta(settings, meta)
+    recovery, snapshot = await replay(disk, store, snapshots, segments)
+    if meta is None:
+        cluster_id = settings.cluster_id or uuid_text(rand.split("cluster id").uuid())
+        meta = MetaProperties(cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid()))
+        await write_meta_properties(disk, settings.log_dir, meta)
+    state = await store.load_state()
+    epoch = max([recovery.epoch, *(epoch for epoch, _ in recovery.epochs)])  # no checksum covers a batch's epoch
+    if state.epoch < epoch:
+        raise LogCorrupt(f"{store.folder}/quorum-state", 0, f"epoch {state.epoch}, below the log's {epoch}")
+    start = store.start if recovery.start is None else recovery.start
+    log_view = LogView(start, store.end, store.end, recovery.epochs)
+    if snapshot is not None:
+        log_view.snapshot = snapshot.end, snapshot.epoch
+    return meta, recovery, state, log_view
+
+
+async def replay(
+    disk: Disk, store: LogStore, snapshots: Sequence[SnapshotId], segments: Sequence[int]
+) -> tuple[Recovery, SnapshotId | None]:
+    """The newest snapshot that can be read, and the log behind it."""
+    image, chosen = EMPTY_IMAGE, None
+    fault: SnapshotCorrupt | None = None
+    for snapshot in snapshots:
+        try:
+            image, chosen = await load_snapshot(disk, store.folder, snapshot), snapshot
+            break
+        except SnapshotCorrupt as error:
+            log.error("a snapshot cannot be read, the one before it is tried: %s", error)
+            fault = fault or error
+    if segments and image.offset < segments[0]:
+        if fault is not None:
+            raise fault
+        raise LogCorrupt(
+            store.folder, 0, f"the log begins at offset {segments[0]}, and no snapshot holds what is before"
+        )
+    recovery = Recovery(image)
+    await store.read_all(image.offset, recovery.visit)
+    if store.end < image.offset:
+        raise LogCorrupt(store.folder, 0, f"the log ends at offset {store.end}, before the snapshot at {image.offset}")
+    return recovery, chosen
+
+
+def check_meta(settings: ControllerSettings, meta: MetaProperties) -> None:
+    """The directory is this node's and this cluster's."""
+    path = f"{settings.log_dir}/meta.properties"
+    if meta.node_id != settings.node_id:
+        raise LogMismatch(path, "node.id", meta.node_id, settings.node_id)
+    if settings.cluster_id is not None and meta.cluster_id != settings.cluster_id:
+        raise LogMismatch(path, "cluster.id", meta.cluster_id, settings.cluster_id)

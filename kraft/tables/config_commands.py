@@ -1,0 +1,229 @@
+"""Decides AlterConfigs and IncrementalAlterConfigs for topics, brokers, groups and client metrics. Pure.
+
+Each resource stands or falls alone. A topic's values are checked here; a broker's by what the broker package hands in
+(`BrokerConfigCheck`), since it knows its keys; a group's and client metrics' by name. Not here: broker loggers (each
+broker's own), what values do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, Final
+
+from millrace.kraft.decision import ConfigRules, Decision
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.configs import ResourceType, Values
+from millrace.kraft.topic_configs import is_list, validate, validate_all
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages import alter_configs as whole
+from millrace.protocol.messages import incremental_alter_configs as incremental
+from millrace.protocol.metadata_records import ConfigRecord
+
+GROUP_CONFIGS: Final = frozenset(
+    (
+        "consumer.assignment.interval.ms",
+        "consumer.assignor.offload.enable",
+        "consumer.heartbeat.interval.ms",
+        "consumer.session.timeout.ms",
+        "share.assignment.interval.ms",
+        "share.assignor.offload.enable",
+        "share.auto.offset.reset",
+        "share.delivery.count.limit",
+        "share.heartbeat.interval.ms",
+        "share.isolation.level",
+        "share.partition.max.record.locks",
+        "share.record.lock.duration.ms",
+        "share.renew.acknowledge.enable",
+        "share.session.timeout.ms",
+        "streams.assignment.interval.ms",
+        "streams.assignor.offload.enable",
+        "streams.heartbeat.interval.ms",
+        "streams.initial.rebalance.delay.ms",
+        "streams.num.standby.replicas",
+        "streams.session.timeout.ms",
+        "streams.task.offset.interval.ms",
+    )
+)
+CLIENT_METRICS_CONFIGS: Final = frozenset(("interval.ms", "match", "metrics"))
+BROKER_LISTS: Final = frozenset(("log.cleanup.policy", "super.users"))
+LIST_CONFIGS: Final = {
+    ResourceType.CLIENT_METRICS: frozenset(("match", "metrics")),
+    ResourceType.BROKER: BROKER_LISTS,
+}
+
+
+class Operation(IntEnum):
+    """Kafka's numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def decide_incremental_alter_configs(
+    image: MetadataImage, request: incremental.IncrementalAlterConfigsRequest, rules: ConfigRules
+) -> Decision:
+    decision = Decision(incremental.IncrementalAlterConfigsResponse())
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    for resource in unique(request.resources):
+        change = Change(image, rules, resource.resource_type, resource.resource_name)
+        result = incremental.AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
+        try:
+            change.check_resource(counts)
+            change.alter(resource.configs)
+            decision.records += [] if request.validate_only else change.records()
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
+        decision.response.responses.append(result)
+    return decision
+
+
+def decide_alter_configs(image: MetadataImage, request: whole.AlterConfigsRequest, rules: ConfigRules) -> Decision:
+    decision = Decision(whole.AlterConfigsResponse())
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    for resource in unique(request.resources):
+        change = Change(image, rules, resource.resource_type, resource.resource_name)
+        result = whole.AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
+        try:
+            change.check_resource(counts)
+            change.replace(resource.configs)
+            decision.records += [] if request.validate_only else change.records()
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
+        decision.response.responses.append(result)
+    return decision
+
+
+def unique(resources: Iterable[Any]) -> list[Any]:
+    """The last of each resource; that there were several is refused by `check_resource`."""
+    return list({(resource.resource_type, resource.resource_name): resource for resource in resources}.values())
+
+
+class Change:
+    """What one resource would have set afterwards."""
+
+    def __init__(self, image: MetadataImage, rules: ConfigRules, resource_type: int, name: str) -> None:
+        self._image = image
+        self._rules = rules
+        self._type = resource_type
+        self._name = name
+        self._before: Values = image.configs.of(resource_type, name)
+        self._after: dict[str, str] = dict(self._before)
+
+    def records(self) -> list[ConfigRecord]:
+        changed = [
+            ConfigRecord(self._type, self._name, key, value)
+            for key, value in self._after.items()
+            if self._before.get(key) != value
+        ]
+        removed = [ConfigRecord(self._type, self._name, key, None) for key in self._before if key not in self._after]
+        return changed + removed
+
+    def check_resource(self, counts: Counter[tuple[int, str]]) -> None:
+        if counts[self._type, self._name] > 1:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        if self._type == ResourceType.TOPIC:
+            if self._image.topics.by_name(self._name) is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{self._name}' does not exist.")
+        elif self._type == ResourceType.BROKER:
+            if self._name and not self._name.isdigit():
+                text = f"Unable to parse broker name as a base 10 number: {self._name}"
+                raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+        elif self._type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+            if not self._name:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "Default group and client metrics resources are not allowed."
+                )
+        else:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {self._type}")
+
+    def alter(self, configs: Iterable[incremental.AlterableConfig]) -> None:
+        configs = list(configs)
+        names = Counter(config.name for config in configs)
+        for config in configs:
+            if names[config.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {config.name}")
+            if config.config_operation != Operation.DELETE and config.value is None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for: {config.name}")
+            self._alter(config)
+        self._check_together()
+
+    def replace(self, configs: Iterable[whole.AlterableConfig]) -> None:
+        """A null value leaves the key out: back to its default."""
+        configs = list(configs)
+        names = Counter(config.name for config in configs)
+        self._after = {}
+        for config in configs:
+            if names[config.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {config.name}")
+            if config.value is not None:
+                self._put(config.name, config.value)
+        for name in self._before:
+            if name not in self._after and self._type == ResourceType.BROKER:
+                self._rules.check_broker_config(name, None, not self._name)
+        self._check_together()
+
+    def _alter(self, config: incremental.AlterableConfig) -> None:
+        operation, name, value = config.config_operation, config.name, config.value or ""
+        if operation == Operation.SET:
+            self._put(name, value)
+        elif operation == Operation.DELETE:
+            self._remove(name)
+        elif operation in (Operation.APPEND, Operation.SUBTRACT):
+            if not self._is_list(name):
+                word = Operation(operation).name
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Can't {word} to key {name} because its type is not LIST.")
+            items, given = self._items(name), [item.strip() for item in value.split(",")]
+            if operation == Operation.APPEND:
+                items += [item for item in given if item not in items]
+            else:
+                items = [item for item in items if item not in given]
+            self._put(name, ",".join(items))
+        else:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation}")
+
+    def _items(self, name: str) -> list[str]:
+        """A list as it holds now, for a change of it."""
+        value = self._after.get(name)
+        if value is None and self._type == ResourceType.TOPIC:
+            value = self._rules.lookup.effective(self._image, self._name, name).value
+        elif value is None and self._type == ResourceType.BROKER:
+            value = self._rules.lookup.broker_default(name)
+        return [item.strip() for item in value.split(",")] if value else []
+
+    def _is_list(self, name: str) -> bool:
+        if self._type == ResourceType.TOPIC:
+            return is_list(name)
+        return name in LIST_CONFIGS.get(ResourceType(self._type), ())
+
+    def _put(self, name: str, value: str) -> None:
+        self._check(name, value)
+        self._after[name] = value
+
+    def _remove(self, name: str) -> None:
+        """A key that is not known, or not set, may be removed all the same."""
+        if self._type == ResourceType.BROKER:
+            self._rules.check_broker_config(name, None, not self._name)
+        self._after.pop(name, None)
+
+    def _check(self, name: str, value: str) -> None:
+        if self._type == ResourceType.TOPIC:
+            why = validate(name, value)
+            if why is not None:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, why)
+        elif self._type == ResourceType.BROKER:
+            self._rules.check_broker_config(name, value, not self._name)
+        else:
+            known = GROUP_CONFIGS if self._type == ResourceType.GROUP else CLIENT_METRICS_CONFIGS
+            if name not in known:
+                code = ErrorCode.INVALID_CONFIG if self._type == ResourceType.GROUP else ErrorCode.INVALID_REQUEST
+                raise KafkaError(code, f"Unknown configuration {name}")
+
+    def _check_together(self) -> None:
+        why = validate_all(self._after) if self._type == ResourceType.TOPIC else None
+        if why is not None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, why)

@@ -1,0 +1,67 @@
+"""Decides DeleteTopics: topics go with their configuration, their partitions and their streams, in one commit. Pure.
+
+Objects that thereby hold nothing any more are doomed by the same commit (tables/objects.py). Not here: whether deleting
+is allowed (the broker).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from millrace.kraft.decision import Decision
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.topics import Topic
+from millrace.protocol.declare import NO_UUID
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from millrace.protocol.metadata_records import RemoveTopicRecord
+from millrace.protocol.stream_records import RemoveStreamsRecord
+
+
+def decide_delete_topics(image: MetadataImage, request: DeleteTopicsRequest, now_ms: int) -> Decision:
+    decision = Decision(DeleteTopicsResponse())
+    asked = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
+    counts = Counter((state.name, state.topic_id) for state in asked)
+    taken: set[bytes] = set()
+    for state in {(state.name, state.topic_id): state for state in asked}.values():
+        result = DeletableTopicResult(state.name, state.topic_id)
+        try:
+            if counts[state.name, state.topic_id] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name or id.")
+            topic = named(image, state)
+            if topic.topic_id in taken:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic was named twice, by name and by id.")
+            taken.add(topic.topic_id)
+            result.name, result.topic_id = topic.name, topic.topic_id
+            decision.records += removal(image, topic, now_ms)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
+        decision.response.responses.append(result)
+    return decision
+
+
+def named(image: MetadataImage, state: DeleteTopicState) -> Topic:
+    if state.name is not None and state.topic_id != NO_UUID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id, not by both.")
+    if state.name is not None:
+        topic = image.topics.by_name(state.name)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        topic = image.topics.by_id(state.topic_id)
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+    if topic is None:
+        raise KafkaError(code, "This server does not host this topic.")
+    return topic
+
+
+def removal(image: MetadataImage, topic: Topic, now_ms: int) -> list[Any]:
+    stream_ids: list[int] = [stream.stream_id for stream in image.streams.of_topic(topic.topic_id)]
+    records: list[Any] = [RemoveStreamsRecord(stream_ids, now_ms)] if stream_ids else []
+    return [*records, RemoveTopicRecord(topic.topic_id)]

@@ -1,0 +1,60 @@
+"""Finalized feature levels, what we support of each, and UpdateFeatures.
+
+Not here: what a level changes (the code that asks for it). Kept true: a finalized level lies within what is supported,
+and metadata.version is finalized before anything else in every log and snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from millrace.protocol.metadata_records import FeatureLevelRecord
+
+METADATA_VERSION: Final = "metadata.version"
+METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0: what kraft/records.py writes
+
+
+@dataclass(frozen=True, slots=True)
+class SupportedFeature:
+    """The levels of a feature that this build can run at; `bootstrap` is finalized in a new cluster."""
+
+    name: str
+    min_level: int
+    max_level: int
+    bootstrap: int
+
+
+# Only what is truly served: a client takes a finalized level for a promise.
+SUPPORTED: Final = (
+    SupportedFeature(METADATA_VERSION, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
+    SupportedFeature("kraft.version", 0, 0, 0),
+    SupportedFeature("transaction.version", 0, 0, 0),
+    SupportedFeature("group.version", 0, 0, 0),
+    SupportedFeature("eligible.leader.replicas.version", 0, 0, 0),
+    SupportedFeature("share.version", 0, 0, 0),
+    SupportedFeature("streams.version", 0, 0, 0),
+)
+SUPPORTED_BY_NAME: Final = {feature.name: feature for feature in SUPPORTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Finalized levels by name; a feature at level 0 is absent."""
+
+    levels: Mapping[str, int] = field(default_factory=dict)
+
+    def level(self, name: str) -> int:
+        return self.levels.get(name, 0)
+
+    def with_level(self, name: str, level: int) -> Features:
+        levels = {key: value for key, value in self.levels.items() if key != name}
+        if level:
+            levels[name] = level
+        return Features(levels)
+
+
+def bootstrap_records() -> list[FeatureLevelRecord]:
+    """The first records of a new cluster."""
+    return [FeatureLevelRecord(feature.name, feature.bootstrap) for feature in SUPPORTED if feature.bootstrap]

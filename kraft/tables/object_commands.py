@@ -1,0 +1,145 @@
+"""Decides the life of objects: prepare, commit an upload, expire what was never committed, forget what was deleted. Pure.
+
+Kept true: for every stream, what is committed is continuous; a commit sent twice changes nothing the second time; what an
+object holds of streams that are gone, or of what is committed already, is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from millrace.kraft.decision import Decision, check_broker
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.objects import RANGE, ObjectState, StoredObject
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.commit_upload import CommitUploadRequest, CommitUploadResponse
+from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest, PrepareObjectsResponse
+from millrace.protocol.messages.remove_objects import RemoveObjectsRequest, RemoveObjectsResponse
+from millrace.protocol.stream_records import (
+    CommitObjectRecord,
+    DoomObjectsRecord,
+    PrepareObjectsRecord,
+    RemoveObjectsRecord,
+)
+from millrace.s3stream.ids import NO_OBJECT, ObjectKind
+
+PREPARED_COUNT_MAX: Final = 10_000  # in one request
+TTL_MS_MAX: Final = 30 * 86_400_000
+EXPIRED_COUNT_MAX: Final = 1_000  # in one record
+
+
+def decide_prepare_objects(image: MetadataImage, request: PrepareObjectsRequest, now_ms: int) -> Decision:
+    check_broker(image, request.node_id, request.broker_epoch)
+    count, ttl_ms = request.object_count, request.ttl_ms
+    if not 0 < count <= PREPARED_COUNT_MAX or not 0 < ttl_ms <= TTL_MS_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{count} objects for {ttl_ms} ms")
+    first = image.objects.next_id
+    record = PrepareObjectsRecord(first, count, request.node_id, now_ms + ttl_ms)
+    return Decision(PrepareObjectsResponse(first_object_id=first), [record])
+
+
+def decide_commit_upload(image: MetadataImage, request: CommitUploadRequest, now_ms: int) -> Decision:
+    check_broker(image, request.node_id, request.broker_epoch)
+    if is_committed(image, uploaded_ids(request), request.node_id):
+        return Decision(CommitUploadResponse())
+    plan = RangePlan(image, request.node_id)
+    records = []
+    if request.object_id != NO_OBJECT:
+        ranges = [(range.stream_id, range.start_offset, range.end_offset) for range in request.ranges]
+        packed = plan.take(ranges)
+        records.append(committed(request.object_id, ObjectKind.STREAM_SET, request.size_bytes, now_ms, packed))
+    elif request.ranges:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "ranges without a stream-set object")
+    for made in request.stream_objects:
+        packed = plan.take([(made.stream_id, made.start_offset, made.end_offset)])
+        records.append(committed(made.object_id, ObjectKind.STREAM, made.size_bytes, now_ms, packed))
+    return Decision(CommitUploadResponse(), records)
+
+
+def committed(object_id: int, kind: ObjectKind, size_bytes: int, now_ms: int, packed: bytes) -> CommitObjectRecord:
+    return CommitObjectRecord(object_id, kind, size_bytes, object_id, now_ms, packed)
+
+
+def uploaded_ids(request: CommitUploadRequest) -> list[int]:
+    ids = [] if request.object_id == NO_OBJECT else [request.object_id]
+    ids += [made.object_id for made in request.stream_objects]
+    if not ids or len(set(ids)) != len(ids):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"objects {ids}")
+    return ids
+
+
+def is_committed(image: MetadataImage, ids: Iterable[int], node_id: int) -> bool:
+    """True: this very upload was committed before. False: all its objects are prepared. Anything else is refused.
+
+    One that was committed and has been emptied since is doomed by now; the retry of its commit is a success all the same.
+    """
+    stored = {object_id: image.objects.get(object_id) for object_id in ids}
+    if all(is_settled(found) for found in stored.values()):
+        return True
+    for object_id, found in stored.items():
+        if found is None or found.state is not ObjectState.PREPARED:
+            state = "unknown" if found is None else found.state.name.lower()
+            raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"object {object_id} is {state}, not prepared")
+        if found.node_id != node_id:
+            text = f"object {object_id} was prepared by node {found.node_id}"
+            raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, text)
+    return False
+
+
+def is_settled(found: StoredObject | None) -> bool:
+    return found is not None and (found.state is ObjectState.COMMITTED or found.was_committed)
+
+
+class RangePlan:
+    """Takes ranges one after another, as if each was committed before the next is looked at."""
+
+    def __init__(self, image: MetadataImage, node_id: int) -> None:
+        self._image = image
+        self._node_id = node_id
+        self._ends: dict[int, int] = {}
+
+    def take(self, ranges: list[tuple[int, int, int]]) -> bytes:
+        """What of an object's ranges counts, packed by stream and start."""
+        taken = [self._clipped(*asked) for asked in sorted(ranges)]
+        return b"".join(RANGE.pack(*kept) for kept in taken if kept is not None)
+
+    def _clipped(self, stream_id: int, start: int, end: int) -> tuple[int, int, int] | None:
+        if not 0 <= start < end:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"range [{start}, {end}) of stream {stream_id}")
+        stream = self._image.streams.get(stream_id)
+        if stream is None:
+            return None
+        committed_end = self._ends.get(stream_id, stream.end)
+        if end <= committed_end:
+            return None
+        if not stream.is_open or stream.node_id != self._node_id:
+            text = f"stream {stream_id} is not open at node {self._node_id}"
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, text)
+        # A trim beyond the committed end lifted it: what lies below is wanted no more, and the range may begin there.
+        is_lifted = stream.start == stream.end == committed_end
+        if start != committed_end and not (is_lifted and start < committed_end):
+            text = f"range [{start}, {end}) of stream {stream_id}, whose committed end is {committed_end}"
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, text)
+        self._ends[stream_id] = end
+        return stream_id, committed_end, end
+
+
+def decide_expire_objects(image: MetadataImage, passed_ms: int, now_ms: int) -> list[DoomObjectsRecord]:
+    """Dooms prepared objects whose deadline lies at or before `passed_ms`, so many at a time; they are doomed since now."""
+    expired = image.objects.prepared_before(passed_ms, EXPIRED_COUNT_MAX)
+    return [DoomObjectsRecord(list(expired), now_ms)] if expired else []
+
+
+def decide_remove_objects(image: MetadataImage, request: RemoveObjectsRequest) -> Decision:
+    check_broker(image, request.node_id, request.broker_epoch)
+    gone = []
+    for object_id in dict.fromkeys(request.object_ids):
+        found = image.objects.get(object_id)
+        if found is not None and found.state is not ObjectState.DOOMED:
+            text = f"object {object_id} is {found.state.name.lower()}, not doomed"
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, text)
+        if found is not None:
+            gone.append(object_id)
+    return Decision(RemoveObjectsResponse(), [RemoveObjectsRecord(gone)] if gone else [])

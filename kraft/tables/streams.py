@@ -1,0 +1,152 @@
+"""Streams: which partition's, who owns them at which epoch, where they start and where what is committed ends.
+
+Not here: which objects hold them (objects.py), commands (stream_commands.py). Kept true: at most one stream a role of a
+partition, one owner a stream, epochs and starts and ends only grow, start <= end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from millrace.kraft.sorted_map import SortedMap, SortedMapEdit
+from millrace.protocol.stream_records import NextIdsRecord, StreamRecord, TrimStreamRecord
+from millrace.s3stream.ids import OpenedStream, StreamId, StreamRole
+
+CLOSED, OPEN = 0, 1  # StreamRecord.state
+
+
+class StreamState(NamedTuple):
+    stream_id: StreamId
+    topic_id: bytes
+    partition: int
+    role: StreamRole
+    epoch: int  # the partition's leader epoch under which it was opened last
+    node_id: int  # the owner, or the last one
+    is_open: bool
+    start: int
+    end: int  # of what is committed as objects; the owner's WAL may hold more
+
+    def opened(self) -> OpenedStream:
+        return OpenedStream(self.stream_id, self.epoch, self.start, self.end)
+
+
+RoleStreams = tuple[tuple[StreamRole, StreamId], ...]  # a partition's, in order of roles
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    by_id: SortedMap[StreamId, StreamState]
+    partitions: SortedMap[tuple[bytes, int], RoleStreams]  # by (topic id, partition)
+    open_on_node: SortedMap[tuple[int, StreamId], None]
+    next_id: StreamId
+
+    def get(self, stream_id: int) -> StreamState | None:
+        return self.by_id.get(StreamId(stream_id))
+
+    def of_partition(self, topic_id: bytes, partition: int) -> list[StreamState]:
+        streams = self.partitions.get((topic_id, partition)) or ()
+        return [self.by_id[stream_id] for _, stream_id in streams]
+
+    def of_topic(self, topic_id: bytes) -> Iterator[StreamState]:
+        for (found, _), streams in self.partitions.items((topic_id, 0)):
+            if found != topic_id:
+                return
+            for _, stream_id in streams:
+                yield self.by_id[stream_id]
+
+    def open_on(self, node_id: int) -> Iterator[StreamState]:
+        for (found, stream_id), _ in self.open_on_node.items((node_id, StreamId(0))):
+            if found != node_id:
+                return
+            yield self.by_id[stream_id]
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+
+NO_STREAMS = Streams(SortedMap(), SortedMap(), SortedMap(), StreamId(0))
+
+
+class StreamsEdit:
+    def __init__(self, origin: Streams) -> None:
+        self.by_id: SortedMapEdit[StreamId, StreamState] = origin.by_id.edit()
+        self._partitions: SortedMapEdit[tuple[bytes, int], RoleStreams] = origin.partitions.edit()
+        self._open_on_node: SortedMapEdit[tuple[int, StreamId], None] = origin.open_on_node.edit()
+        self._next_id = origin.next_id
+
+    def done(self) -> Streams:
+        return Streams(self.by_id.done(), self._partitions.done(), self._open_on_node.done(), self._next_id)
+
+    def apply_stream(self, record: StreamRecord) -> None:
+        stream_id = StreamId(record.stream_id)
+        before = self.by_id.get(stream_id)
+        stream = StreamState(
+            stream_id,
+            record.topic_id if before is None else before.topic_id,
+            record.partition_index,
+            StreamRole(record.role),
+            record.epoch,
+            record.node_id,
+            record.state == OPEN,
+            record.start_offset,
+            record.end_offset,
+        )
+        assert stream.start <= stream.end, stream
+        if before is None:
+            self._add_to_partition(stream)
+        elif before.is_open:
+            self._open_on_node.pop((before.node_id, stream_id))
+        if stream.is_open:
+            self._open_on_node[stream.node_id, stream_id] = None
+        self.by_id[stream_id] = stream
+        self._next_id = StreamId(max(self._next_id, stream_id + 1))
+
+    def apply_trim(self, record: TrimStreamRecord) -> None:
+        stream = self.by_id[StreamId(record.stream_id)]
+        assert record.start_offset >= stream.start, (record, stream)
+        end = max(stream.end, record.start_offset)
+        self.by_id[stream.stream_id] = stream._replace(start=record.start_offset, end=end)
+
+    def apply_next_ids(self, record: NextIdsRecord) -> None:
+        self._next_id = StreamId(max(self._next_id, record.next_stream_id))
+
+    def advance(self, stream_id: StreamId, end: int) -> None:
+        """More of the stream is committed."""
+        stream = self.by_id[stream_id]
+        if end > stream.end:
+            self.by_id[stream_id] = stream._replace(end=end)
+
+    def remove(self, stream_id: StreamId) -> None:
+        stream = self.by_id.pop(stream_id)
+        assert stream is not None, stream_id
+        if stream.is_open:
+            self._open_on_node.pop((stream.node_id, stream_id))
+        key = stream.topic_id, stream.partition
+        rest = tuple(other for other in self._partitions[key] if other[1] != stream_id)
+        if rest:
+            self._partitions[key] = rest
+        else:
+            self._partitions.pop(key)
+
+    def _add_to_partition(self, stream: StreamState) -> None:
+        key = stream.topic_id, stream.partition
+        others = self._partitions.get(key) or ()
+        assert all(role != stream.role for role, _ in others), stream
+        self._partitions[key] = tuple(sorted((*others, (stream.role, stream.stream_id))))
+
+
+def stream_record(stream: StreamState) -> StreamRecord:
+    """The record that makes `stream` as it is."""
+    return StreamRecord(
+        stream.stream_id,
+        stream.topic_id,
+        stream.partition,
+        stream.role,
+        stream.epoch,
+        stream.node_id,
+        OPEN if stream.is_open else CLOSED,
+        stream.start,
+        stream.end,
+    )

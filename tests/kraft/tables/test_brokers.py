@@ -1,0 +1,159 @@
+"""Registration, heartbeats, producer ids; elections and reassignments, which find nothing to do; feature levels."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from millrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from millrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from millrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from millrace.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.kraft.tables.build import create, topic
+from tests.kraft.test_replay import CLUSTER, Machine
+
+
+def register(machine: Machine, incarnation: int, broker_id: int = 1, cluster: str = CLUSTER) -> tuple[int, int]:
+    request = BrokerRegistrationRequest(
+        broker_id,
+        cluster,
+        bytes([incarnation]) * 16,
+        [Listener("PLAINTEXT", "h", 9092, 0)],
+        [Feature("metadata.version", 1, 30)],
+        "rack",
+        log_dirs=[b"\x09" * 16],
+    )
+    response = machine.do(request)
+    return response.error_code, response.broker_epoch
+
+
+def test_registration() -> None:
+    """The epoch is the record's offset; a retry keeps it, a new incarnation has a higher one; another cluster is refused."""
+    machine = Machine()
+    offset = machine.image.offset
+    assert register(machine, 7) == (0, offset)
+    assert register(machine, 7) == (0, offset)
+    later = machine.image.offset
+    assert register(machine, 8) == (0, later)
+    assert register(machine, 9, cluster="other") == (ErrorCode.INCONSISTENT_CLUSTER_ID, -1)
+    broker = machine.image.brokers.get(1)
+    assert broker is not None
+    endpoint = broker.endpoint("PLAINTEXT")
+    assert endpoint is not None
+    assert (endpoint.host, endpoint.port, broker.rack, broker.is_usable) == ("h", 9092, "rack", True)
+    assert broker.endpoint("SSL") is None
+    assert [broker.broker_id for broker in machine.image.brokers] == [1]
+
+
+def test_heartbeats() -> None:
+    """Fenced when asked for, unfenced once caught up; what does not change is not written."""
+    machine = Machine()
+
+    def beat(offset: int, **wants: bool) -> tuple[bool, bool]:
+        response = machine.do(BrokerHeartbeatRequest(1, machine.epoch, offset, **wants))
+        assert response.error_code == 0
+        return response.is_caught_up, response.is_fenced
+
+    before = machine.image
+    assert beat(machine.epoch) == (True, False)
+    assert machine.image is before
+    assert beat(machine.epoch, want_fence=True) == (True, True)
+    assert beat(machine.epoch - 1) == (False, True)
+    assert beat(machine.epoch) == (True, False)
+    assert machine.do(BrokerHeartbeatRequest(1, machine.epoch, 0, want_shut_down=True)).should_shut_down
+    assert machine.do(BrokerHeartbeatRequest(1, 0)).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert machine.do(BrokerHeartbeatRequest(5, 0)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_unregistering() -> None:
+    """Once; then the broker's calls are refused."""
+    machine = Machine()
+    assert machine.do(UnregisterBrokerRequest(1)).error_code == 0
+    assert machine.do(UnregisterBrokerRequest(1)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    response = machine.do(AllocateProducerIdsRequest(1, machine.epoch))
+    assert response.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_producer_ids() -> None:
+    """Blocks of a thousand, no id twice."""
+    machine = Machine()
+    blocks = [machine.do(AllocateProducerIdsRequest(1, machine.epoch)) for _ in range(3)]
+    assert [(block.producer_id_start, block.producer_id_len) for block in blocks] == [
+        (0, 1000),
+        (1000, 1000),
+        (2000, 1000),
+    ]
+    assert machine.do(AllocateProducerIdsRequest(1, 0)).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert machine.image.producer_ids == 3000
+
+
+def test_elections_are_never_needed() -> None:
+    """Named partitions are told so, unknown ones too; where all are meant, none is named."""
+    machine = Machine()
+    create(machine, topic("t", 2))
+    asked = [TopicPartitions("t", [0, 1, 2]), TopicPartitions("no", [0])]
+    results = machine.do(ElectLeadersRequest(0, asked)).replica_election_results
+    assert [(r.topic, [p.error_code for p in r.partition_result]) for r in results] == [
+        ("t", [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]),
+        ("no", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]),
+    ]
+    assert machine.do(ElectLeadersRequest(1, None)).replica_election_results == []
+    assert machine.do(ElectLeadersRequest(7, None)).error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "replicas", "code"),
+    [
+        ("t", 0, [1], ErrorCode.NONE),
+        ("t", 0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+        ("t", 0, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ("t", 0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ("t", 0, [3], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ("t", 0, [2], ErrorCode.INVALID_REPLICA_ASSIGNMENT),  # registered, but partitions stay
+        ("t", 5, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("no", 0, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_reassignments(name: str, index: int, replicas: list[int] | None, code: ErrorCode) -> None:
+    """The present replica is done at once; nothing is ever under way."""
+    machine = Machine()
+    create(machine, topic("t", assignments={0: [1]}))
+    register(machine, 2, broker_id=2)
+    before = machine.image
+    asked = [ReassignableTopic(name, [ReassignablePartition(index, replicas)])]
+    response = machine.do(AlterPartitionReassignmentsRequest(topics=asked))
+    assert (response.error_code, response.responses[0].name) == (0, name)
+    assert ErrorCode(response.responses[0].partitions[0].error_code) is code
+    assert machine.image is before
+    assert machine.do(ListPartitionReassignmentsRequest(topics=None)).topics == []
+
+
+@pytest.mark.parametrize(
+    ("updates", "code"),
+    [
+        ([], ErrorCode.NONE),
+        ([FeatureUpdateKey("metadata.version", 30)], ErrorCode.NONE),
+        ([FeatureUpdateKey("transaction.version", 0)], ErrorCode.NONE),
+        ([FeatureUpdateKey("transaction.version", 2)], ErrorCode.INVALID_UPDATE_VERSION),
+        ([FeatureUpdateKey("metadata.version", 31)], ErrorCode.INVALID_UPDATE_VERSION),
+        ([FeatureUpdateKey("metadata.version", 29, upgrade_type=3)], ErrorCode.INVALID_UPDATE_VERSION),
+        ([FeatureUpdateKey("unheard.of", 1)], ErrorCode.INVALID_UPDATE_VERSION),
+        ([FeatureUpdateKey("group.version", 0), FeatureUpdateKey("group.version", 0)], ErrorCode.INVALID_REQUEST),
+        ([FeatureUpdateKey("group.version", 0, upgrade_type=9)], ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_feature_updates(updates: list[FeatureUpdateKey], code: ErrorCode) -> None:
+    """Levels that are not served are refused with the whole request."""
+    machine = Machine()
+    before = machine.image
+    response = machine.do(UpdateFeaturesRequest(feature_updates=updates))
+    assert (ErrorCode(response.error_code), response.error_message is None) == (code, code is ErrorCode.NONE)
+    assert machine.image is before

@@ -1,0 +1,91 @@
+"""The metadata log's bytes, pinned: tests/golden/metadata_log_v1.txt, rewritten with MILLRACE_REWRITE=1 when a version is added.
+
+A directory that an earlier build wrote must be read by every later one; what this build writes must be what it wrote.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.tables.objects import ObjectState
+from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest
+from millrace.s3stream.ids import ObjectId, StreamId
+from tests.kraft.build import NODE, Broker, open_node, run, sim_disk
+from tests.kraft.check import check_image
+from tests.sim.disk import SimDisk, SimFile
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "metadata_log_v1.txt"
+LEFT_OUT = ("/data/metadata.reserve", "/data/.lock")
+
+
+async def write(disk: SimDisk) -> None:
+    """Every sort of record of ours, and most of Kafka's that we write."""
+    node = await open_node(disk, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    broker = await Broker.register(node)
+    topic_id = await broker.create("kept", 2, **{"cleanup.policy": "compact"})
+    gone = await broker.create("gone", 1)
+    await broker.open(topic_id, 0, (0, 1))
+    await broker.open(gone, 0, (1,))
+    first = await broker.prepare(4)
+    assert await broker.commit(first, [(0, 0, 10), (1, 0, 300), (2, 0, 7)], [(first + 1, 1, 300, 310)]) == 0
+    await node.channel.send(TrimStreamsRequest(NODE, broker.epoch, [StreamTrim(0, 0, 10)]))
+    await node.channel.send(DeleteTopicsRequest([DeleteTopicState("gone")]))
+    await node.snapshot()
+    assert await broker.commit(first + 2, [(0, 10, 12)]) == 0
+    await node.close()
+
+
+def check(node: ControllerNode) -> None:
+    image = node.publisher.image
+    check_image(image)
+    assert [topic.name for topic in image.topics] == ["kept"]
+    assert dict(image.configs.topic("kept")) == {"cleanup.policy": "compact"}
+    assert [(s.start, s.end) for s in image.streams.by_id.values()] == [(10, 12), (0, 310)]
+    assert [o.object_id for o in image.objects.find(StreamId(1), 0, 310, 9)] == [0, 1]
+    assert image.objects.by_id[ObjectId(3)].state is ObjectState.PREPARED
+    assert (image.streams.next_id, image.objects.next_id) == (3, 4)
+
+
+def shown(disk: SimDisk) -> str:
+    lines = []
+    for path, file in sorted(disk.files.items()):
+        if path not in LEFT_OUT:
+            data = bytes(file.durable).hex()
+            lines += [path, *(data[at : at + 120] for at in range(0, len(data), 120)), ""]
+    return "\n".join(lines)
+
+
+def from_shown(text: str) -> SimDisk:
+    disk = sim_disk()
+    for part in text.split("\n\n"):
+        path, *lines = part.strip().split("\n")
+        data = bytes.fromhex("".join(lines))
+        disk.files[path] = SimFile(bytearray(data), bytearray(data))
+    return disk
+
+
+def test_what_is_written_is_what_was_written() -> None:
+    """The same commands make the same bytes."""
+    disk = sim_disk()
+    run(write(disk))
+    if os.environ.get("MILLRACE_REWRITE"):
+        GOLDEN.write_text(shown(disk))
+    assert shown(disk) == GOLDEN.read_text()
+
+
+def test_what_was_written_can_be_read() -> None:
+    """From the snapshot and the log behind it; and from the log alone."""
+
+    async def read(disk: SimDisk) -> None:
+        node = await open_node(disk)
+        check(node)
+        await node.close()
+
+    run(read(from_shown(GOLDEN.read_text())))
+    without = from_shown(GOLDEN.read_text())
+    for path in [path for path in without.files if path.endswith(".checkpoint")]:
+        del without.files[path]
+    run(read(without))

@@ -1,0 +1,459 @@
+"""A node from an empty directory on: start, restart, group commit, snapshots, a full disk, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from millrace.kraft.errors import LogCorrupt, LogFull, NotLeader, SnapshotCorrupt
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.meta_properties import MetaProperties, read_meta_properties
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.tables.objects import ObjectState
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.ids import uuid_bytes
+from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from millrace.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
+from millrace.runtime.disk import DiskFailed, DiskLocked
+from millrace.runtime.errors import Closed
+from millrace.runtime.rand import Rand
+from millrace.s3stream.ids import ObjectId
+from tests.kraft.build import NODE, SETTINGS, Broker, HandClock, create_topic, open_node, run, sim_disk
+from tests.sim.disk import Fail, SimDisk, drop
+
+FOLDER = "/data/__cluster_metadata-0"
+
+
+def same(one: MetadataImage, other: MetadataImage) -> bool:
+    """Equal but for the control records of a new epoch."""
+    return replace(one, offset=0, epoch=0) == replace(other, offset=0, epoch=0)
+
+
+def test_a_first_start() -> None:
+    """It leads at once, finalizes metadata.version first, and writes Kafka's files."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        assert await read_meta_properties(disk, "/data") is None
+        node = await open_node(disk)
+        assert node.publisher.image.features.levels == {"metadata.version": 30}
+        assert len(node.cluster_id) == 22
+        uuid_bytes(node.cluster_id)
+        meta = await read_meta_properties(disk, "/data")
+        assert meta == MetaProperties(node.cluster_id, NODE, node.meta.directory_id)
+        assert sorted(disk.files) == [
+            f"{FOLDER}/00000000000000000000.log",
+            f"{FOLDER}/quorum-state",
+            "/data/meta.properties",
+            "/data/metadata.reserve",
+        ]
+        await node.close()
+        await node.close()
+        with pytest.raises(Closed):
+            await create_topic(node, "late")
+
+    run(main())
+
+
+def test_a_node_that_was_never_started_can_be_closed() -> None:
+    """An app that refuses to go on after looking at the image lets go of the directory."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await ControllerNode.open(disk, HandClock(), Rand(b""), SETTINGS)
+        await node.close()
+        await (await open_node(disk)).close()
+
+    run(main())
+
+
+def test_a_restart_has_it_all() -> None:
+    """The same cluster, the same image, in a new epoch."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk)
+        broker = await Broker.register(node)
+        topic_id = await broker.create("t", 3, **{"retention.ms": "1000"})
+        await broker.open(topic_id)
+        before = node.publisher.image
+        await node.close()
+        again = await open_node(disk.restart(drop), seed=b"other")
+        assert again.cluster_id == node.cluster_id
+        assert same(again.publisher.image, before)
+        assert again.publisher.image.epoch == before.epoch + 1
+        await again.close()
+
+    run(main())
+
+
+def test_a_chosen_cluster_id() -> None:
+    """A first start takes the id it is given; a later one refuses another, or another node's directory."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
+        assert node.cluster_id == "AAAAAAAAAAAAAAAAAAAAAQ"
+        await node.close()
+        with pytest.raises(LogCorrupt, match=r"with cluster.id=AAAAAAAAAAAAAAAAAAAAAQ, and now"):
+            await open_node(disk.restart(drop), cluster_id="AAAAAAAAAAAAAAAAAAAAAg")
+        with pytest.raises(LogCorrupt, match=r"with node.id=1, and now node.id=2 is set"):
+            await open_node(disk.restart(drop), node_id=2)
+
+    run(main())
+
+
+def test_a_directory_is_one_nodes_at_a_time() -> None:
+    """A second process is refused while the first lives; a start that failed lets go of it."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk)
+        with pytest.raises(DiskLocked):
+            await open_node(disk)
+        await node.close()
+        node = await open_node(disk)
+        await node.close()
+        with pytest.raises(LogCorrupt):
+            await open_node(disk, node_id=2)
+        await (await open_node(disk)).close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("gone", ["00000000000000000000.log", "quorum-state"])
+def test_a_directory_that_lost_its_log_is_refused(gone: str) -> None:
+    """A used directory without segments, or without the votes that were cast, never starts as if it were new."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await (await open_node(disk)).close()
+        await disk.remove(f"{FOLDER}/{gone}")
+        with pytest.raises(LogCorrupt):
+            await open_node(disk)
+
+    run(main())
+
+
+def test_commands_that_wait_share_one_sync() -> None:
+    """A thousand commands at once take a handful of writes."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk)
+        await Broker.register(node)
+        before = disk.write_count
+        replies = await asyncio.gather(*(create_topic(node, f"t{number}") for number in range(1000)))
+        assert all(reply.topics[0].error_code == 0 for reply in replies)
+        assert disk.write_count - before <= 6
+        assert len(node.publisher.image.topics) == 1000
+        await node.close()
+
+    run(main())
+
+
+def test_subscribers_see_commits_in_order_before_their_replies() -> None:
+    """Each delta leads to its image; a topic is in the image when its creation is answered."""
+
+    async def main() -> None:
+        node = await open_node(sim_disk())
+        await Broker.register(node)
+        seen: list[tuple[int, list[str]]] = []
+
+        def follow(delta: Any, image: MetadataImage) -> None:
+            names = [topic.name for topic_id in delta.topics_changed if (topic := image.topics.by_id(topic_id))]
+            seen.append((image.offset, names))
+
+        node.publisher.subscribe(follow)
+        await create_topic(node, "a")
+        assert node.publisher.image.topics.by_name("a") is not None
+        await create_topic(node, "b")
+        assert [names for _, names in seen] == [["a"], ["b"]]
+        assert seen[0][0] < seen[1][0] == node.publisher.image.offset
+        await node.close()
+
+    run(main())
+
+
+def test_readers_see_nothing_that_is_not_durable() -> None:
+    """Between a command and its commit the published image stands still, and a question waits for the answer's basis."""
+
+    async def main() -> None:
+        disk = sim_disk(latency_s=0.01)
+        node = await open_node(disk)
+        await Broker.register(node)
+        first = node.controller.submit(CreateTopicsRequest([CreatableTopic("a", 1, 1)]))
+        second = node.controller.submit(CreateTopicsRequest([CreatableTopic("a", 1, 1)]))
+        assert node.publisher.image.topics.by_name("a") is None
+        await asyncio.sleep(0)
+        assert not second.done()
+        assert (await second).topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert first.done()
+        await node.close()
+
+    run(main())
+
+
+def test_a_node_that_does_not_lead_takes_no_commands() -> None:
+    """Before it is started it refers to nobody."""
+
+    async def main() -> None:
+        node = await ControllerNode.open(sim_disk(), HandClock(), Rand(b""), SETTINGS)
+        with pytest.raises(NotLeader):
+            await node.channel.send(CreateTopicsRequest())
+
+    run(main())
+
+
+def test_a_failed_write_ends_it() -> None:
+    """The commands that waited fail, the app is told once, and nothing is taken any more."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        failures: list[BaseException] = []
+        node = await open_node(disk, on_failed=failures.append)
+        await Broker.register(node)
+        disk.at_write(disk.write_count + 2, Fail())
+        with pytest.raises(DiskFailed):
+            await create_topic(node, "a")
+        with pytest.raises(DiskFailed):
+            await create_topic(node, "b")
+        assert len(failures) == 1
+        assert isinstance(failures[0], DiskFailed)
+        assert node.publisher.image.topics.by_name("a") is None
+        again = await open_node(disk.restart(drop))
+        assert again.publisher.image.topics.by_name("a") is None
+        await again.close()
+
+    run(main())
+
+
+async def fill_disk(disk: SimDisk, node: ControllerNode, room: int = 0) -> None:
+    disk.capacity_bytes = disk.used_bytes() + room
+
+
+def test_a_full_disk_takes_deletions_only() -> None:
+    """The reserve makes room: what grows is refused in the reply, deletions pass, and with room all is well again."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk, expiry_interval_ms=10)
+        await Broker.register(node)
+        await create_topic(node, "old")
+        await fill_disk(disk, node)
+        first = await create_topic(node, "in-flight")  # found the disk full, and was written into the reserve's room
+        assert first.topics[0].error_code == 0
+        assert "/data/metadata.reserve" not in disk.files
+        refused = await create_topic(node, "more")
+        assert refused.topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "full" in (refused.topics[0].error_message or "")
+        deleted = await node.channel.send(DeleteTopicsRequest([DeleteTopicState("old")]))
+        assert deleted.responses[0].error_code == 0
+        disk.capacity_bytes = 1 << 30
+        await asyncio.sleep(0.05)
+        assert (await create_topic(node, "more")).topics[0].error_code == 0
+        await node.close()
+        again = await open_node(disk.restart(drop))
+        assert [topic.name for topic in again.publisher.image.topics] == ["in-flight", "more"]
+        await again.close()
+
+    run(main())
+
+
+def test_a_disk_too_full_even_for_the_reserve() -> None:
+    """What cannot be written fails and leaves no trace, and the node lives."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk, reserve_bytes=64)
+        await Broker.register(node)
+        await create_topic(node, "old")
+        await fill_disk(disk, node)
+        big = [asyncio.ensure_future(create_topic(node, f"big{n}", 100)) for n in range(3)]
+        results = await asyncio.gather(*big, return_exceptions=True)
+        assert all(isinstance(result, LogFull) for result in results)
+        assert [topic.name for topic in node.publisher.image.topics] == ["old"]
+        disk.capacity_bytes = 1 << 30
+        await node.driver.reserve.hold_again()
+        assert (await create_topic(node, "new")).topics[0].error_code == 0
+        await node.close()
+        again = await open_node(disk.restart(drop))
+        assert [topic.name for topic in again.publisher.image.topics] == ["new", "old"]
+        await again.close()
+
+    run(main())
+
+
+def test_snapshots_by_size_and_what_they_make_superfluous() -> None:
+    """As the log grows snapshots are made; two stay, and the log from the older one on."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk, snapshot_bytes=3_000)
+        await Broker.register(node)
+        for number in range(60):
+            await create_topic(node, f"topic-{number:04}", 2)
+        await node.snapshot()
+        snapshots = sorted(name for name in disk.files if name.endswith(".checkpoint"))
+        segments = sorted(name for name in disk.files if name.endswith(".log"))
+        assert len(snapshots) == 2
+        assert int(segments[0].split("/")[-1][:20]) == int(snapshots[0].split("/")[-1][:20])
+        image = node.publisher.image
+        # No close: the next start has to make do with what lies there.
+        again = await open_node(disk.restart(drop), snapshot_bytes=1 << 30)
+        assert same(again.publisher.image, image)
+        await again.close()
+
+    run(main())
+
+
+def test_a_clean_shutdown_leaves_a_snapshot_where_it_is_worth_it() -> None:
+    """Above a number of records the next start reads a snapshot instead of the log."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk, snapshot_records_at_close=50)
+        await Broker.register(node)
+        await node.close()
+        assert not any(name.endswith(".checkpoint") for name in disk.files)
+        node = await open_node(disk, snapshot_records_at_close=50)
+        await create_topic(node, "t", 60)
+        image = node.publisher.image
+        await node.close()
+        assert any(name.endswith(f"{image.offset:020}-{image.epoch:010}.checkpoint") for name in disk.files)
+        again = await open_node(disk)
+        assert same(again.publisher.image, image)
+        await again.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "empty", "footer"])
+def test_a_bad_snapshot_falls_back_to_the_one_before(harm: str) -> None:
+    """A snapshot that is not whole is not believed: the older one and the log behind it give the same image."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk)
+        broker = await Broker.register(node)
+        for name in ("a", "b", "c"):
+            await broker.open(await broker.create(name, 2))
+            await node.snapshot()
+        await broker.create("d")
+        image = node.publisher.image
+        await node.close()
+        newest = sorted(name for name in disk.files if name.endswith(".checkpoint"))[-1]
+        damage(disk, newest, harm)
+        again = await open_node(disk.restart(drop))
+        assert same(again.publisher.image, image)
+        await again.close()
+
+    run(main())
+
+
+def damage(disk: SimDisk, path: str, harm: str) -> None:
+    for data in (disk.files[path].durable, disk.files[path].visible):
+        if harm == "flip":
+            data[len(data) // 2] ^= 0x10
+        elif harm == "cut":
+            del data[-5:]
+        elif harm == "footer":
+            del data[-78:]
+        else:
+            data.clear()
+
+
+def test_without_any_whole_snapshot_it_refuses() -> None:
+    """When the log no longer reaches back to the beginning, a bad snapshot is named in the refusal."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk)
+        await Broker.register(node)
+        for name in ("a", "b", "c"):
+            await create_topic(node, name)
+            await node.snapshot()
+        await node.close()
+        snapshots = sorted(name for name in disk.files if name.endswith(".checkpoint"))
+        for name in snapshots:
+            damage(disk, name, "flip")
+        with pytest.raises(SnapshotCorrupt) as caught:
+            await open_node(disk.restart(drop))
+        assert caught.value.path == snapshots[-1]
+
+    run(main())
+
+
+def test_a_snapshot_ahead_of_the_log_is_refused() -> None:
+    """Records behind a snapshot may be gone with the log's end: that is said, not guessed."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk)
+        await Broker.register(node)
+        await create_topic(node, "a")
+        await node.snapshot()
+        await node.close()
+        log = f"{FOLDER}/00000000000000000000.log"
+        for data in (disk.files[log].durable, disk.files[log].visible):
+            del data[-3:]
+        with pytest.raises(LogCorrupt, match="before the snapshot at"):
+            await open_node(disk)
+
+    run(main())
+
+
+def test_a_clock_that_is_set_passes_no_deadline() -> None:
+    """Prepared objects outlive a wall clock that jumps ahead; when their own time is up they are doomed."""
+
+    async def main() -> None:
+        clock = HandClock()
+        node = await open_node(sim_disk(), clock=clock, expiry_interval_ms=5, wall_jump_max_ms=1_000)
+        broker = await Broker.register(node)
+        long_lived, short_lived = await broker.prepare(ttl_ms=60_000), await broker.prepare(ttl_ms=500)
+        clock.now_ms += 3_600_000
+        await asyncio.sleep(0.05)
+        objects = node.publisher.image.objects
+        assert [objects.by_id[ObjectId(i)].state for i in (long_lived, short_lived)] == [
+            ObjectState.PREPARED,
+            ObjectState.DOOMED,
+        ]
+        assert objects.by_id[ObjectId(short_lived)].time_ms == clock.now_ms
+        await node.close()
+
+    run(main())
+
+
+def test_describe_quorum() -> None:
+    """One voter, the leader, at the end of the log; other topics are unknown."""
+
+    async def main() -> None:
+        clock = HandClock()
+        node = await open_node(sim_disk(), clock=clock, endpoints=(("CONTROLLER", "localhost", 9093),))
+
+        def asked(topic: str) -> DescribeQuorumRequest:
+            partition = DescribeQuorumRequestPartitionData(0)
+            return DescribeQuorumRequest([DescribeQuorumRequestTopicData(topic, [partition])])
+
+        response = await node.channel.send(asked("__cluster_metadata"))
+        partition = response.topics[0].partitions[0]
+        assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, NODE, 1)
+        assert partition.high_watermark == node.publisher.image.offset
+        (voter,) = partition.current_voters
+        assert (voter.replica_id, voter.log_end_offset) == (NODE, node.publisher.image.offset)
+        assert voter.last_fetch_timestamp == voter.last_caught_up_timestamp == clock.now_ms
+        assert uuid_bytes(node.meta.directory_id) == voter.replica_directory_id
+        assert [(n.node_id, n.listeners[0].port) for n in response.nodes] == [(NODE, 9093)]
+        other = (await node.channel.send(asked("t"))).topics[0].partitions[0]
+        assert other.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await node.close()
+
+    run(main())

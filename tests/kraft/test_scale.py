@@ -1,0 +1,145 @@
+"""Ten thousand partitions, thirty thousand streams, a hundred thousand ranges: what a commit, a look-up and a restart cost.
+
+Bounds are several times what was measured, in CPU time, so that they tell a change of order and not a busy machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from millrace.kraft.delta import apply_records
+from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.records import Proposal, ValueReader, ValueWriter, decode_values, encode_batch
+from millrace.kraft.snapshot import image_records, slices
+from millrace.kraft.tables.objects import RANGE
+from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from millrace.protocol.metadata_records import PartitionRecord, TopicRecord
+from millrace.protocol.stream_records import CommitObjectRecord, PrepareObjectsRecord, StreamRecord, TrimStreamRecord
+from millrace.s3stream.ids import StreamId
+from tests.kraft.build import Broker, create_topic, open_node, run, sim_disk
+
+PARTITIONS, OBJECTS, STREAMS_AN_OBJECT = 10_000, 100, 1_000
+TOPIC_ID = bytes(range(16))
+
+
+@contextmanager
+def cpu_below(bound_s: float) -> Iterator[None]:
+    start = time.process_time()
+    yield
+    spent = time.process_time() - start
+    assert spent < bound_s, f"{spent:.3f} s of CPU"
+
+
+def big_records() -> list[Any]:
+    """One topic with three streams a partition; each object holds a range of a thousand streams."""
+    records: list[Any] = [TopicRecord("big", TOPIC_ID)]
+    records += [
+        PartitionRecord(index, TOPIC_ID, [1], [1], [], [], 1, 0, 0, 0, [bytes(16)]) for index in range(PARTITIONS)
+    ]
+    for index in range(PARTITIONS):
+        records += [StreamRecord(index * 3 + role, TOPIC_ID, index, role, 0, 1, 1, 0, 0) for role in range(3)]
+    records.append(PrepareObjectsRecord(0, OBJECTS, 1, 1 << 40))
+    for number in range(OBJECTS):
+        start = number // 10 * 10
+        first = number % 10 * STREAMS_AN_OBJECT
+        ranges = b"".join(RANGE.pack(s * 3 + 1, start, start + 10) for s in range(first, first + STREAMS_AN_OBJECT))
+        records.append(CommitObjectRecord(number, 0, 1 << 20, number, 1_000, ranges))
+    return records
+
+
+@pytest.fixture(scope="module")
+def big() -> MetadataImage:
+    records = big_records()
+    return apply_records(EMPTY_IMAGE, records, len(records), 1)[1]
+
+
+def mean_us(work: Callable[[int], object], count: int) -> float:
+    start = time.process_time()
+    for number in range(count):
+        work(number)
+    return (time.process_time() - start) / count * 1e6
+
+
+def test_sizes(big: MetadataImage) -> None:
+    """The image is as big as it is said to be."""
+    assert big.topics.partition_count == PARTITIONS
+    assert len(big.streams) == 3 * PARTITIONS
+    assert sum(len(ranges) for ranges in big.objects.ranges.values()) == OBJECTS * STREAMS_AN_OBJECT
+
+
+def test_a_lookup_is_a_bisection(big: MetadataImage) -> None:
+    """Microseconds, whatever the size."""
+    found = big.objects.find(StreamId(3 * 1234 + 1), 25, 100, 100)
+    assert [(info.start, info.end) for info in found] == [(start, start + 10) for start in range(20, 100, 10)]
+    assert mean_us(lambda number: big.objects.find(StreamId(3 * number + 1), 25, 30, 1), 2_000) < 100
+
+
+def test_a_commit_costs_microseconds(big: MetadataImage) -> None:
+    """One small change of a big image copies a few chunks, not the tables."""
+
+    def trim(number: int) -> object:
+        return apply_records(big, [TrimStreamRecord(3 * number + 1, 10, 0)], big.offset + 1, 1)
+
+    def reopen(number: int) -> object:
+        record = StreamRecord(3 * number, TOPIC_ID, number, 0, 1, 1, 1, 0, 0)
+        return apply_records(big, [record], big.offset + 1, 1)
+
+    assert mean_us(trim, 500) < 1_000
+    assert mean_us(reopen, 500) < 1_000
+
+
+def test_replay_of_a_hundred_thousand_records() -> None:
+    """What a restart does with a log of that length: batches to values to records to an image."""
+    writer = ValueWriter()
+    records = [*big_records()[: 1 + 4 * PARTITIONS], *(TrimStreamRecord(n % 30_000, n, 0) for n in range(60_000))]
+    values = writer.write_all(records)
+    batches = [encode_batch([Proposal(values[i : i + 50], 0)], i, 1) for i in range(0, len(values), 50)]
+    with cpu_below(3.0):
+        reader = ValueReader()
+        read = (reader.read(value) for batch in batches for value in decode_values(memoryview(batch)))
+        _, image = apply_records(EMPTY_IMAGE, read, len(records), 1)
+    assert image.topics.partition_count == PARTITIONS
+    assert image.streams.by_id[StreamId(29_999)].start == 59_999
+
+
+def test_a_snapshot_is_written_in_short_slices(big: MetadataImage) -> None:
+    """No slice holds the loop for long, and all of them together make the image again."""
+    count, longest = 0, 0.0
+    start = time.process_time()
+    for values in slices(big, ValueWriter()):
+        longest = max(longest, time.process_time() - start)
+        count += len(values)
+        start = time.process_time()
+    assert count == sum(1 for _ in image_records(big))
+    assert longest < 0.1
+    _, again = apply_records(EMPTY_IMAGE, image_records(big), big.offset, big.epoch)
+    assert again.objects == big.objects
+    assert again == big
+
+
+def test_a_topic_of_ten_thousand_partitions() -> None:
+    """Created, opened here and there, and deleted, by a node."""
+
+    async def main() -> None:
+        node = await open_node(sim_disk(latency_s=0.0))
+        broker = await Broker.register(node)
+        with cpu_below(2.0):
+            response = await create_topic(node, "big", PARTITIONS)
+        assert response.topics[0].error_code == 0
+        topic_id = response.topics[0].topic_id
+        with cpu_below(2.0):
+            await asyncio.gather(*(broker.open(topic_id, index, (0, 1, 2)) for index in range(0, PARTITIONS, 10)))
+        assert len(node.publisher.image.streams) == 3_000
+        with cpu_below(1.0):
+            deleted = await node.channel.send(DeleteTopicsRequest([DeleteTopicState("big")]))
+        assert deleted.responses[0].error_code == 0
+        assert len(node.publisher.image.streams) == 0
+        await node.close()
+
+    run(main())
