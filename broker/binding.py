@@ -1,0 +1,93 @@
+"""What binds log directory, WAL and bucket to one cluster: the metadata log knows the cluster's id, the bucket holds it under one key.
+
+A log directory that is new may not meet a WAL or a bucket that are not: what they hold would be overwritten by a cluster that does not know
+of it. Nor may one that was used meet a bucket without its objects, or a WAL that is new while it may have held acknowledged records: what is
+missing would be lost without a word. Each refusal names the remedy. The WAL's own header guards it against another cluster's or node's
+broker.
+"""
+
+from __future__ import annotations
+
+import json
+
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.objects import ObjectState
+from millrace.runtime.disk import Disk
+from millrace.runtime.errors import MillraceError
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
+from millrace.s3stream.objects.keys import object_key
+
+MARKER_KEY = "millrace-cluster"
+
+
+class BindingRefused(MillraceError):
+    """Log directory, WAL and bucket do not belong together."""
+
+
+async def read_bound_cluster(store: ObjectStore, bucket: str) -> str | None:
+    """The id of the cluster that a bucket belongs to, None when it was never used."""
+    try:
+        return str(json.loads(await store.get(MARKER_KEY))["cluster_id"])
+    except ObjectMissing:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise BindingRefused(
+            f"the object {MARKER_KEY} in {bucket} does not say which cluster the bucket belongs to: it is damaged; "
+            "remove it, and it is written again if the bucket holds this cluster's objects"
+        ) from None
+
+
+async def check_first_start(disk: Disk, wal_path: str, bucket: str, bound_cluster: str | None) -> None:
+    """The log directory is empty: so must be the WAL and the bucket."""
+    if bound_cluster is not None:
+        raise BindingRefused(
+            f"the metadata log directory is empty, but {bucket} holds the data of cluster {bound_cluster}: "
+            "restore the log directory (log.dirs) of that cluster, or give an empty bucket"
+        )
+    folder, _, name = wal_path.rpartition("/")
+    is_device = folder == "/dev"  # its own header tells, when it is opened
+    if not is_device and name in await disk.list_folder(folder or "."):
+        raise BindingRefused(
+            f"the metadata log directory is empty, but the WAL {wal_path} is in use: "
+            "restore the log directory (log.dirs) that belongs to it, or remove the WAL if its data is not needed"
+        )
+
+
+async def bind_bucket(
+    store: ObjectStore, bucket: str, bound_cluster: str | None, cluster_id: str, image: MetadataImage
+) -> None:
+    """On return the bucket is this cluster's, durably. Raises BindingRefused when it is another's, or has lost what metadata says it
+    holds (one object is looked for)."""
+    if bound_cluster is None:
+        await _check_witness(store, bucket, cluster_id, image)
+        content = json.dumps({"version": 1, "cluster_id": cluster_id}).encode()
+        try:
+            await store.put_if_absent(MARKER_KEY, [content])
+            return
+        except PreconditionFailed:
+            bound_cluster = await read_bound_cluster(store, bucket)
+    if bound_cluster != cluster_id:
+        raise BindingRefused(
+            f"{bucket} holds the data of cluster {bound_cluster}, and this node belongs to cluster {cluster_id}: "
+            "give this cluster a bucket of its own, or the log directory that belongs to that bucket"
+        )
+
+
+async def _check_witness(store: ObjectStore, bucket: str, cluster_id: str, image: MetadataImage) -> None:
+    committed = (id_ for id_, stored in image.objects.by_id.items() if stored.state is ObjectState.COMMITTED)
+    witness = next(committed, None)
+    if witness is not None and await store.head(object_key(cluster_id, witness)) is None:
+        raise BindingRefused(
+            f"{bucket} holds nothing of cluster {cluster_id}, whose metadata names {image.objects.committed_count} objects in it: "
+            "give the bucket that belongs to this log directory (s3.data.buckets)"
+        )
+
+
+def check_wal(is_new: bool, is_loss_accepted: bool, path: str, image: MetadataImage, node_id: int) -> None:
+    """A WAL that is new may only meet streams that were closed, and so uploaded whole, by whoever held them before."""
+    open_count = sum(1 for _ in image.streams.open_on(node_id))
+    if is_new and open_count and not is_loss_accepted:
+        raise BindingRefused(
+            f"the WAL {path} is new, but {open_count} streams were open when this node ended: records that were acknowledged may be "
+            "in the WAL it had; put that back (s3.wal.path), or give up what only it held with wal.lost.accept=true for one start"
+        )

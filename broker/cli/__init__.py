@@ -1,0 +1,52 @@
+"""The commands of `millrace`, one file each, imported when they are run: `millrace --help` loads none of them.
+
+Arguments and environment come in from broker/__main__.py, and so does the loop that an asynchronous command runs on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+RunLoop = Callable[[Coroutine[Any, Any, int]], int]
+
+# name -> what `millrace --help` says; the module of that name has run(words, env, run_loop) -> exit code.
+COMMANDS = {
+    "serve": "run a node: broker and controller",
+    "pipeline": "run a Spark pipeline over the topics",
+    "settings": "print the reference of all settings",
+}
+
+
+def usage() -> str:
+    lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: millrace COMMAND [OPTIONS]",
+            "",
+            "A Kafka-wire-compatible broker whose durable store is an object store.",
+            "",
+            *lines,
+            "",
+            "millrace COMMAND --help says more; millrace --version prints the version.",
+        ]
+    )
+
+
+def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
+    """Runs one command; its exit code. 2 stands for a mistake in what was asked."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage(), file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
+    if words[0] in ("-V", "--version", "version"):
+        from millrace.broker.version import VERSION
+
+        print(f"millrace {VERSION}")
+        return 0
+    if words[0] not in COMMANDS:
+        print(f"millrace: there is no command {words[0]!r}\n\n{usage()}", file=sys.stderr)
+        return 2
+    command = import_module(f"millrace.broker.cli.{words[0]}")
+    return int(command.run(words[1:], env, run_loop))

@@ -1,0 +1,54 @@
+"""`millrace pipeline`: runs a Spark pipeline in an interpreter of its own, and hands on its output, its end and the signals it gets.
+
+The pipelines are in spark_jobs/, which the broker never imports: they need PySpark and a Java runtime, and may run at another version on
+another machine. `--python` names the interpreter that has them; the one that runs this command by default.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from millrace.broker.cli import RunLoop
+
+PIPELINES = {"ingest": "Kafka topics to a partitioned Parquet table, each record once"}
+
+
+def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser("millrace pipeline", description="Spark pipelines over the broker's topics.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("list", help="the pipelines there are")
+    runner = commands.add_parser("run", help="run one until it is stopped, or once")
+    runner.add_argument("pipeline", choices=sorted(PIPELINES))
+    runner.add_argument("--config", required=True, metavar="FILE", help="the pipeline's settings, TOML")
+    runner.add_argument("--once", action="store_true", help="take what is there now, then end")
+    runner.add_argument("--python", default=sys.executable, metavar="PATH", help="an interpreter that has PySpark")
+    given = parser.parse_args(words)
+    if given.command == "list":
+        for name, text in PIPELINES.items():
+            print(f"{name:<10} {text}")
+        return 0
+    once = ["--once"] if given.once else []
+    command = [given.python, "-m", "millrace.spark_jobs", given.pipeline, "--config", given.config, *once]
+    return run_command(command, env)
+
+
+def run_command(command: Sequence[str], env: Mapping[str, str]) -> int:
+    """The exit code of the pipeline. SIGTERM and SIGINT are passed on, and its orderly end is waited for."""
+    from importlib.util import find_spec
+
+    if command[0] == sys.executable and find_spec("pyspark") is None:
+        print(
+            "millrace: this interpreter has no PySpark: make setup-spark, or pip install 'millrace[spark]'",
+            file=sys.stderr,
+        )
+        return 1
+    process = subprocess.Popen(command, env=dict(env))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signalled, _: os.kill(process.pid, signal.SIGTERM))
+    return process.wait()

@@ -1,0 +1,94 @@
+"""What an operator is told when a node cannot start or cannot go on: one plain sentence, with the remedy where there is one. Pure.
+
+Errors say themselves what is wrong (their `__str__`); what can be done about it is said here, where the settings are known. An error that
+is not of the house, and no system call's, is a defect of ours: it has no sentence, and its trace is printed instead.
+"""
+
+from __future__ import annotations
+
+from millrace.broker.addresses import join_host_port
+from millrace.broker.binding import BindingRefused
+from millrace.broker.config import BrokerSettings
+from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt, UnknownRecord
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
+from millrace.runtime.disk_open import DirectRefused
+from millrace.runtime.errors import MillraceError
+from millrace.runtime.net import ListenFailed
+from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreFull, StoreUnavailable
+from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced
+from millrace.wal.errors import WalCorrupt, WalFenced, WalMismatch
+
+RESTORE_LOG = "nothing was changed; restore the metadata log's directory from a copy"
+
+
+def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
+    """None for a defect."""
+    found = _of_start(error) or _of_wal(error, settings) or _of_store(error, settings)
+    if found is not None:
+        return found
+    if isinstance(error, KafkaError):
+        return f"the controller refuses this broker ({ErrorCode(error.code).name}): {error.message}"
+    if isinstance(error, DiskFailed):
+        return f"cannot use the disk at {error}"
+    if isinstance(error, DiskFull):
+        return f"no room on the disk for {error}: make room, or give another place"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'the system'}: {error.strerror}"
+    return str(error) if isinstance(error, MillraceError | OSError | ValueError) else None
+
+
+def _of_start(error: BaseException) -> str | None:
+    if isinstance(error, ListenFailed):
+        address = join_host_port(error.host, error.port)
+        return f"cannot listen on {address}: {error.reason}; set listeners or admin.listener to an address that is free here"
+    if isinstance(error, BindingRefused | DiskLocked):
+        return str(error)
+    if isinstance(error, UnknownRecord):
+        return f"{error}; start the version that wrote it, or a later one"
+    if isinstance(error, LogMismatch):
+        return f"{error}: set it as it was, or give this node a directory of its own (log.dirs)"
+    if isinstance(error, LogCorrupt | SnapshotCorrupt):
+        return f"the metadata log cannot be used: {error}; {RESTORE_LOG}"
+    return None
+
+
+def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
+    path = settings.wal.target
+    if isinstance(error, WalMismatch):
+        return _mismatch(error, path)
+    if isinstance(error, WalFenced | StreamFenced):
+        return f"a later start of node {settings.node_id} has taken its WAL or its streams ({error}): let one process run with this node.id"
+    if isinstance(error, WalCorrupt | OffsetGap) or (isinstance(error, ObjectCorrupt) and not error.key):
+        return (
+            f"the WAL {path} cannot be recovered: {error}; nothing was changed: mend the device, or move the WAL away "
+            "and start once with wal.lost.accept=true, which gives up the records that only it held"
+        )
+    if isinstance(error, DirectRefused):
+        return f"the file system of {path} has no direct I/O: put the WAL on a disk, or set wal.direct.io=prefer"
+    return None
+
+
+def _mismatch(error: WalMismatch, path: str) -> str:
+    if error.field in ("cluster", "node"):
+        what = f"the WAL {path} belongs to {error.field} {error.found}, and this is {error.field} {error.expected}"
+        return f"{what}: give the WAL that belongs to this node (s3.wal.path)"
+    if error.field == "version":
+        return f"the WAL {path} has version {error.found}, and this millrace writes {error.expected}: start the later millrace that wrote it"
+    return f"the WAL {path} is {error.found} bytes, and {error.expected} are due: give it back the size it had, or more room"
+
+
+def _of_store(error: BaseException, settings: BrokerSettings) -> str | None:
+    bucket = settings.data
+    if isinstance(error, StoreDenied):
+        return f"the data bucket {bucket} refuses us: {error}; mend the credentials or the rights, or s3.data.buckets"
+    if isinstance(error, StoreUnavailable):
+        return f"the data bucket {bucket} does not answer: {error}; it is needed to start"
+    if isinstance(error, StoreFull):
+        return f"the data bucket {bucket} is full: {error}"
+    if isinstance(error, ObjectCorrupt):
+        return f"in the data bucket {bucket}, {error}"
+    if isinstance(error, ObjectMissing):
+        return f"the data bucket {bucket} lacks what should be in it: {error}"
+    return None

@@ -1,0 +1,176 @@
+"""`millrace serve`: settings, then the broker, then a signal, then its orderly end.
+
+Exit codes: 0 after an orderly end, 1 when the broker could not start or had to end, 2 for mistakes in the settings (all of them
+are printed), 128 + the signal's number when a second signal ends it at once. Not here: what is built and in which order (app.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from millrace.broker.addresses import Endpoint, join_host_port
+from millrace.broker.cli import RunLoop
+from millrace.broker.config import BrokerSettings, Loaded, load
+from millrace.broker.config_source import gather
+from millrace.broker.errors import SettingsInvalid
+from millrace.broker.version import VERSION
+from millrace.runtime import process
+
+log = logging.getLogger(__name__)
+DEFAULT_DATA_DIR = "./millrace-data"
+
+
+class ServedBroker(Protocol):
+    """What this command needs of app.py's Broker."""
+
+    @property
+    def listeners(self) -> Sequence[Endpoint]:
+        """Where clients are served, after `start`."""
+        ...
+
+    @property
+    def admin_port(self) -> int | None:
+        """The admin listener's real port, after `start`; None when it is turned off."""
+        ...
+
+    @property
+    def failed(self) -> asyncio.Future[None]:
+        """Gets an exception when the broker cannot go on. Made by the constructor, on the running loop."""
+        ...
+
+    async def start(self) -> None:
+        """Returns when clients are accepted. Cancelling it is safe: `stop` follows."""
+        ...
+
+    async def stop(self) -> None:
+        """Orderly, bounded in time, also after a `start` that failed half-way."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    config: str | None
+    overrides: tuple[str, ...]
+    data_dir: str
+
+
+def parse_options(words: Sequence[str]) -> Options:
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        "millrace serve", description="Run a node until a signal ends it.", allow_abbrev=False
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings, in server.properties syntax")
+    parser.add_argument(
+        "--override", metavar="KEY=VALUE", action="append", default=[], help="one setting; wins over all"
+    )
+    parser.add_argument("--data-dir", metavar="DIR", default=DEFAULT_DATA_DIR, help=f"default {DEFAULT_DATA_DIR}")
+    found = parser.parse_args(words)
+    return Options(found.config, tuple(found.override), os.path.abspath(found.data_dir))
+
+
+def read_settings(options: Options, env: Mapping[str, str]) -> Loaded:
+    """Raises SettingsInvalid."""
+    text, unreadable = None, []
+    if options.config is not None:
+        try:
+            text = process.read_text(options.config)
+        except OSError as error:
+            unreadable = [f"--config {options.config}: {error.strerror or error}"]
+    given, mistakes = gather(options.overrides, env, text, options.config or "")
+    machine_bytes = process.memory_bytes()
+    return load(given, data_dir=options.data_dir, machine_bytes=machine_bytes, mistakes=[*unreadable, *mistakes])
+
+
+def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
+    options = parse_options(words)
+    try:
+        loaded = read_settings(options, env)
+    except SettingsInvalid as error:
+        print("millrace: the settings hold mistakes:", *error.mistakes, sep="\n  ", file=sys.stderr)
+        return 2
+    form = "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, datefmt="%Y-%m-%d %H:%M:%S")
+    for warning in loaded.warnings:
+        log.warning("%s", warning)
+    file_limit = process.raise_file_limit()
+    log.info(
+        "millrace %s, node %d; %d open files; memory %s",
+        VERSION,
+        loaded.settings.node_id,
+        file_limit,
+        loaded.settings.memory,
+    )
+    return run_loop(serve(loaded.settings))
+
+
+async def serve(settings: BrokerSettings) -> int:
+    """Builds the broker and runs it to its end."""
+    # Here, so that mistakes in the settings are told before the larger part is loaded.
+    from millrace.broker.app import Broker
+    from millrace.runtime import real_runtime
+
+    return await run_broker(Broker(settings, real_runtime()), settings)
+
+
+async def run_broker(broker: ServedBroker, settings: BrokerSettings) -> int:
+    asked_to_stop = _watch_signals()
+    starting = asyncio.ensure_future(broker.start())
+    await asyncio.wait([starting, asked_to_stop, broker.failed], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+    refusal = None if starting.cancelled() else starting.exception()
+    if not starting.cancelled() and refusal is None and not asked_to_stop.done():
+        process.keep_start_out_of_collections()
+        print(ready_line(broker, settings), flush=True)
+        await asyncio.wait([asked_to_stop, broker.failed], return_when=asyncio.FIRST_COMPLETED)
+    failure = broker.failed.exception() if broker.failed.done() else None
+    if failure is not None:  # what it made of the start is no news
+        _say_failed("cannot go on", failure, settings)
+    elif refusal is not None:
+        _say_failed("cannot start", refusal, settings)
+    await broker.stop()
+    return 0 if failure is None and refusal is None else 1
+
+
+def ready_line(broker: ServedBroker, settings: BrokerSettings) -> str:
+    words = ["millrace ready", *map(str, broker.listeners)]
+    if settings.listeners.admin is not None and broker.admin_port is not None:
+        words.append(f"admin http://{join_host_port(settings.listeners.admin[0], broker.admin_port)}")
+    return " ".join(words)
+
+
+def _watch_signals() -> asyncio.Future[None]:
+    """Done at the first SIGTERM or SIGINT; the second ends the process at once."""
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Future[None] = loop.create_future()
+
+    def on_signal(number: int) -> None:
+        if asked.done():
+            process.exit_now(128 + number)
+        log.info("%s: stopping; a second one ends at once", signal.Signals(number).name)
+        asked.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    return asked
+
+
+def _say_failed(what: str, error: BaseException, settings: BrokerSettings) -> None:
+    """One sentence for what the operator can mend, a trace for what only we can."""
+    from millrace.broker.cli.refusals import sentence_of  # only who fails loads it
+
+    sentence = sentence_of(error, settings)
+    if sentence is None:
+        log.critical("%s", what, exc_info=error)
+    else:
+        print(f"millrace: {what}: {sentence}", file=sys.stderr)
+        log.debug("%s", what, exc_info=error)

@@ -1,0 +1,314 @@
+"""BrokerSettings: all that a node is told at start, as values, composed of every package's own settings.
+
+`load` makes them of what was given (config_source.py) by the table (config_table.py): it parses each key (config_values.py), checks keys
+against one another (config_checks.py), and reports all mistakes at once. Nothing reads the environment, arguments or files here; they
+arrive as texts. `reference` prints the table: docs/settings.md is its output, and a test keeps it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from millrace.broker.config_checks import (
+    ListenerSettings,
+    MemorySplit,
+    check_quorum,
+    fill_storage,
+    read_capacity,
+    read_cluster_id,
+    read_listeners,
+    read_metadata_dir,
+    read_node_id,
+    read_overrides_per_address,
+    split_memory,
+)
+from millrace.broker.config_key import KIND_NAMES, OBEYED, REFUSED, STORED, Key
+from millrace.broker.config_source import Given
+from millrace.broker.config_table import all_keys
+from millrace.broker.config_values import ShownValue, Values
+from millrace.broker.errors import SettingsInvalid
+from millrace.broker.server import ServerSettings
+from millrace.kraft.config import ControllerSettings, RaftSettings
+from millrace.runtime.storeaddress import OPENERS as STORES
+from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
+from millrace.s3stream.config import StreamSettings
+from millrace.wal.config import BlockWalSettings
+from millrace.wal.opening import OPENERS as WALS
+
+UPLOAD_THRESHOLD_BYTES = 500_000_000
+RAFT_TICK_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What a topic gets that says nothing itself; the configurations' own defaults are in kraft/topic_configs.py."""
+
+    partitions_count: int
+    replication_factor: int
+    is_auto_created: bool
+    is_deletable: bool
+    retention_check_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    response_bytes_max: int
+    session_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Of classic groups and of the topic that holds their offsets."""
+
+    initial_rebalance_delay_ms: int
+    session_timeout_min_ms: int
+    session_timeout_max_ms: int
+    members_max: int
+    offsets_partitions_count: int
+    offsets_replication_factor: int
+    offsets_segment_bytes: int
+    offsets_retention_ms: int
+    offsets_retention_check_interval_ms: int
+    offset_metadata_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    expiration_ms: int
+    expiration_check_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """`static_configs` is what was given, as text under Kafka's names; `shown` is every key with its text and source."""
+
+    node_id: int
+    cluster_id: str | None  # for a first start
+    rack: str | None
+    data_dir: str
+    metadata_dir: str
+    request_timeout_ms: int
+    listeners: ListenerSettings
+    server: ServerSettings
+    memory: MemorySplit
+    data: StoreAddress
+    wal: StoreAddress
+    block_wal: BlockWalSettings
+    is_lost_wal_accepted: bool
+    streams: StreamSettings
+    object_grace_ms: int  # a doomed object stays this long
+    raft: RaftSettings
+    controller: ControllerSettings
+    topics: TopicDefaults
+    fetch: FetchSettings
+    groups: GroupSettings
+    producers: ProducerSettings
+    static_configs: Mapping[str, str]
+    shown: Mapping[str, ShownValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    settings: BrokerSettings
+    warnings: tuple[str, ...]
+
+
+def load(
+    given: Mapping[str, Given], *, data_dir: str, machine_bytes: int, mistakes: tuple[str, ...] | list[str] = ()
+) -> Loaded:
+    """The settings, or SettingsInvalid with every mistake, `mistakes` first. `data_dir` is absolute."""
+    values = Values(all_keys(), given)
+    fill_storage(values, data_dir)
+    node_id = read_node_id(values)
+    check_quorum(values, node_id)
+    if values["group.min.session.timeout.ms"] > values["group.max.session.timeout.ms"]:
+        values.mistake("group.min.session.timeout.ms", "is above group.max.session.timeout.ms")
+    memory = split_memory(values, machine_bytes)
+    listeners = read_listeners(values)
+    cluster_id = read_cluster_id(values)
+    metadata_dir = read_metadata_dir(values, data_dir)
+    server = _server_settings(values)
+    data, wal = _address(values, "s3.data.buckets", STORES), _address(values, "s3.wal.path", WALS)
+    block_wal = BlockWalSettings(
+        capacity_bytes=read_capacity(values, wal.options.get("capacity", "2GiB")),
+        direct=values["wal.direct.io"],
+        arenas_ahead=2,
+    )
+    for problem in block_wal.problems():
+        values.mistake("s3.wal.path", f": {problem}")
+    found = [*mistakes, *values.mistakes]
+    if found:
+        raise SettingsInvalid(found)
+    static_configs = values.given_texts()
+    settings = BrokerSettings(
+        node_id=node_id,
+        cluster_id=cluster_id,
+        rack=values["broker.rack"] or None,
+        data_dir=data_dir,
+        metadata_dir=metadata_dir,
+        request_timeout_ms=values["request.timeout.ms"],
+        listeners=listeners,
+        server=server,
+        memory=memory,
+        data=data,
+        wal=wal,
+        block_wal=block_wal,
+        is_lost_wal_accepted=values["wal.lost.accept"],
+        streams=_stream_settings(values, memory),
+        object_grace_ms=values["s3.object.delete.retention.minutes"] * 60_000,
+        raft=_raft_settings(values, node_id),
+        controller=_controller_settings(values, node_id, cluster_id, metadata_dir, listeners, static_configs),
+        topics=_topic_defaults(values),
+        fetch=FetchSettings(values["fetch.max.bytes"], values["max.incremental.fetch.session.cache.slots"]),
+        groups=_group_settings(values),
+        producers=ProducerSettings(
+            values["producer.id.expiration.ms"], values["producer.id.expiration.check.interval.ms"]
+        ),
+        static_configs=static_configs,
+        shown=values.shown(),
+    )
+    return Loaded(settings, tuple(values.warnings))
+
+
+def _address(values: Values, name: str, schemes: Collection[str]) -> StoreAddress:
+    text = values[name]
+    if isinstance(text, tuple):
+        text = ",".join(text)
+    try:
+        address = parse_address(text)
+    except AddressError as error:
+        values.mistake(name, f": {error.reason}")
+        return StoreAddress(0, "mem", "", {})
+    if address.scheme not in schemes:
+        values.mistake(name, f": the scheme {address.scheme} is none of {', '.join(schemes)}")
+    return address
+
+
+def _server_settings(values: Values) -> ServerSettings:
+    return ServerSettings(
+        request_bytes_max=values["socket.request.max.bytes"],
+        connections_max=values["max.connections"],
+        connections_per_address_max=values["max.connections.per.ip"],
+        connections_per_address=read_overrides_per_address(values),
+        idle_ms=values["connections.max.idle.ms"],
+        backlog=values["socket.listen.backlog.size"],
+    )
+
+
+def _stream_settings(values: Values, memory: MemorySplit) -> StreamSettings:
+    threshold_bytes = values["s3.wal.upload.threshold"]
+    return StreamSettings(
+        log_cache_bytes=memory.log_cache_bytes,
+        block_cache_bytes=memory.block_cache_bytes,
+        index_cache_bytes=memory.index_cache_bytes,
+        upload_threshold_bytes=threshold_bytes if threshold_bytes > 0 else UPLOAD_THRESHOLD_BYTES,
+        upload_interval_ms=values["s3.wal.upload.interval.ms"],
+        stream_object_split_bytes=values["s3.stream.object.split.size"],
+        block_bytes=values["s3.object.block.size"],
+        object_part_bytes=values["s3.object.part.size"],
+        streams_per_upload=values["s3.max.stream.num.per.stream.set.object"],
+    )
+
+
+def _raft_settings(values: Values, node_id: int) -> RaftSettings:
+    def ticks(name: str) -> int:
+        return max(1, int(values[name]) // RAFT_TICK_MS)
+
+    fetch_ticks = ticks("controller.quorum.fetch.timeout.ms")
+    election_ticks = ticks("controller.quorum.election.timeout.ms")
+    return RaftSettings(
+        node_id=node_id,
+        voters=(node_id,),
+        tick_ms=RAFT_TICK_MS,
+        election_ticks=election_ticks,
+        fetch_ticks=fetch_ticks,
+        backoff_ticks_max=ticks("controller.quorum.election.backoff.max.ms"),
+        retry_ticks=max(1, min(5, election_ticks // 2)),
+        park_ticks=max(1, min(5, fetch_ticks // 2)),
+    )
+
+
+def _controller_settings(
+    values: Values,
+    node_id: int,
+    cluster_id: str | None,
+    metadata_dir: str,
+    listeners: ListenerSettings,
+    static_configs: Mapping[str, str],
+) -> ControllerSettings:
+    return ControllerSettings(
+        log_dir=metadata_dir,
+        node_id=node_id,
+        voters=(node_id,),
+        cluster_id=cluster_id,
+        partitions_default=values["num.partitions"],
+        segment_bytes=values["metadata.log.segment.bytes"],
+        snapshot_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
+        static_configs=static_configs,
+        endpoints=tuple((endpoint.listener, endpoint.host, endpoint.port) for endpoint in listeners.controllers),
+    )
+
+
+def _topic_defaults(values: Values) -> TopicDefaults:
+    return TopicDefaults(
+        partitions_count=values["num.partitions"],
+        replication_factor=values["default.replication.factor"],
+        is_auto_created=values["auto.create.topics.enable"],
+        is_deletable=values["delete.topic.enable"],
+        retention_check_interval_ms=values["log.retention.check.interval.ms"],
+    )
+
+
+def _group_settings(values: Values) -> GroupSettings:
+    return GroupSettings(
+        initial_rebalance_delay_ms=values["group.initial.rebalance.delay.ms"],
+        session_timeout_min_ms=values["group.min.session.timeout.ms"],
+        session_timeout_max_ms=values["group.max.session.timeout.ms"],
+        members_max=values["group.max.size"],
+        offsets_partitions_count=values["offsets.topic.num.partitions"],
+        offsets_replication_factor=values["offsets.topic.replication.factor"],
+        offsets_segment_bytes=values["offsets.topic.segment.bytes"],
+        offsets_retention_ms=values["offsets.retention.minutes"] * 60_000,
+        offsets_retention_check_interval_ms=values["offsets.retention.check.interval.ms"],
+        offset_metadata_bytes_max=values["offset.metadata.max.bytes"],
+    )
+
+
+_REFERENCE_HEAD = """# Broker settings
+
+Printed by `millrace settings` from the table the broker itself reads; edit `broker/config_*.py`, not this page.
+
+A key comes from, the strongest first: `--override KEY=VALUE`, the environment (`KAFKA_` + the key, where `_` is `.`, `__` is `_` and
+`___` is `-`; also `CLUSTER_ID`), the file given with `--config` in server.properties syntax, the default. Sizes of our own keys may
+carry KiB, MiB, GiB or TiB. Every setting takes a restart.
+"""
+_REFERENCE_PARTS = (
+    (OBEYED, "Obeyed", "They change what the broker does."),
+    (REFUSED, "Refused", "A value other than the default does not start."),
+    (STORED, "Stored and shown", "Accepted and shown to clients; without effect here, for the reason given."),
+)
+
+
+def reference() -> str:
+    """The page of every key, in Markdown."""
+    keys = sorted(all_keys().values(), key=lambda key: key.name)
+    lines = [_REFERENCE_HEAD]
+    for standing, title, text in _REFERENCE_PARTS:
+        lines += [
+            f"## {title}",
+            "",
+            text,
+            "",
+            "| key | type | default | allowed | consequence |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [_reference_row(key) for key in keys if key.standing == standing]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _reference_row(key: Key) -> str:
+    default = "none" if key.default is None else f"`{key.default}`" if key.default else "empty"
+    cells = (f"`{key.name}`", KIND_NAMES[key.kind], default, key.bounds_text().replace("|", "\\|"), key.meaning)
+    return f"| {' | '.join(cells)} |"

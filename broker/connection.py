@@ -1,0 +1,316 @@
+"""One client connection: frames in, requests begun in order, replies out in request order, and when to stop listening.
+
+Not here: what a request means (dispatch.py and the handlers), who may connect and when all must end (server.py). Kept true:
+
+  * Requests begin in the order of their frames; replies leave in that order whatever order they finish in.
+  * At most IN_FLIGHT_MAX requests of a connection are unfinished. Java clients pipeline 5, librdkafka as many as it likes; the depth
+    only has to cover the WAL's latency, and beyond 64 a deeper line buys nothing but memory.
+  * Nothing is begun while the transport is over its high-water mark (the client reads slower than we write), and what it then holds
+    is charged to the memory budget until it drained.
+  * A frame is charged to the budget before it is begun, a large one whole once RESERVE_MIN_BYTES of it are here: a promise alone costs
+    nobody anything. Without room the connection joins the line of that part of the budget and stops reading. One turn begins at most
+    FRAMES_A_TURN frames, then others have the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from millrace.broker.connection_log import describe_greeting
+from millrace.broker.dispatch import Dispatcher, Exchange
+from millrace.broker.memory import RequestBudget, RequestMemory
+from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo
+from millrace.protocol.errors import WireError
+from millrace.protocol.frame import FrameSplitter
+from millrace.runtime.disk import Buffer
+
+IN_FLIGHT_MAX = 64
+FRAMES_A_TURN = 32
+# What a connection holds uncharged is bounded by this and one read (256 KiB).
+RESERVE_MIN_BYTES = 64 << 10
+WRITE_HIGH_BYTES = 256 << 10
+WRITE_LOW_BYTES = 64 << 10
+PRODUCE_KEY = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionParts:
+    """What every connection of a server shares."""
+
+    dispatcher: Dispatcher
+    budget: RequestBudget
+    call_soon: Callable[[Callable[[], None]], object]
+    request_bytes_max: int
+    on_made: Callable[[Connection], None]  # a peer connected; `abort` refuses it
+    on_ended: Callable[[Connection, str], None]  # we end it, for that reason
+    on_lost: Callable[[Connection], None]  # it is gone
+
+
+class Connection(asyncio.Protocol):
+    """`is_active` is set by every arrival and reply and cleared by the server's sweep."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, parts: ConnectionParts, connection_id: int, listener: str) -> None:
+        self.info = ConnectionInfo(connection_id, listener, "", 0, "")
+        self.is_active = True
+        self.quiet_since_s = 0.0  # the sweep's own note
+        self._parts = parts
+        self._dispatcher = parts.dispatcher
+        self._budget = parts.budget
+        self._splitter = FrameSplitter(parts.request_bytes_max)
+        self._frames: deque[Buffer] = deque()  # cut, not begun
+        self._exchanges: deque[Exchange] = deque()  # begun, reply not sent
+        self._ready: list[Buffer] = []  # replies, encoded, not yet with the transport
+        self._ready_bytes = 0
+        self._done_bytes = [0, 0]  # charged for frames that are answered, not yet released: brief, bulk
+        self._prepaid_bytes = 0  # charged for the frame that is arriving, or is next
+        self._is_prepaid_bulk = False
+        self._pinned_bytes = 0  # charged for what waits in the transport
+        self._is_reading = True
+        self._is_write_paused = False
+        self._is_queued = False  # stands in the budget's line
+        self._is_yielding = False  # a turn is scheduled
+        self._is_ending = False  # begins no more; closes when the exchanges are done
+        self._is_mute = False  # sends no more
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
+        local = transport.get_extra_info("sockname") or ("", 0)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.info.local_host, self.info.local_port = str(local[0]), int(local[1])
+        self.info.peer_host, self.info.peer_port = str(peer[0]), int(peer[1])
+        self._parts.on_made(self)
+
+    @property
+    def peer(self) -> str:
+        return f"{self.info.peer_host}:{self.info.peer_port} on {self.info.listener}"
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._exchanges)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._is_write_paused else 0
+
+    @property
+    def is_receiving(self) -> bool:
+        """Part of a large frame is here, and holds its share of the budget."""
+        return self._prepaid_bytes > 0 and self._is_reading
+
+    # Arrivals
+
+    def data_received(self, data: bytes) -> None:
+        self.is_active = True
+        if self._is_ending:
+            return
+        try:
+            self._frames.extend(self._splitter.feed(data))
+        except WireError as error:
+            greeting = describe_greeting(bytes(data[:4]))
+            self.end(f"{error} ({greeting})" if greeting else str(error))
+            return
+        if not (self._is_queued or self._is_yielding):
+            self._advance()
+
+    def _advance(self, is_turn: bool = False) -> None:
+        """Begins what may be begun, sends what is ready, and reads on or stops reading."""
+        frames, exchanges = self._frames, self._exchanges
+        left = FRAMES_A_TURN
+        while frames and not (self._is_write_paused or self._is_ending) and len(exchanges) < IN_FLIGHT_MAX:
+            if not left:
+                self._is_yielding = True
+                self._parts.call_soon(self._on_turn)
+                break
+            if not self._may_begin(frames[0], is_turn):
+                break
+            is_turn = False
+            left -= 1
+            self._begin(frames.popleft())
+            self._collect()
+            if self._ready_bytes >= WRITE_LOW_BYTES:
+                self._write()  # here, so that a slow reader is known before more is begun for it
+        is_between = not (frames or self._prepaid_bytes or self._is_ending)
+        if is_between and self._splitter.received_bytes >= RESERVE_MIN_BYTES:
+            self._reserve(self._splitter.pending_bytes, True, is_turn)
+        self._send()
+        self._steer()
+
+    def _may_begin(self, frame: Buffer, is_turn: bool) -> bool:
+        """Charges the frame, unless it is; or joins the line for what is missing."""
+        key = frame[0] << 8 | frame[1] if len(frame) > 1 else -1
+        if self._budget.is_held_by_readers(key, is_turn=is_turn):
+            self._join(self._budget.replies)
+            return False
+        is_bulk = key == PRODUCE_KEY or len(frame) >= RESERVE_MIN_BYTES
+        return self._prepaid_bytes > 0 or self._reserve(len(frame), is_bulk, is_turn)
+
+    def _reserve(self, size_bytes: int, is_bulk: bool, is_turn: bool) -> bool:
+        memory = self._budget.of_frames(is_bulk)
+        if memory.take(size_bytes, is_turn=is_turn):
+            self._prepaid_bytes, self._is_prepaid_bulk = size_bytes, is_bulk
+            return True
+        self._join(memory)
+        return False
+
+    def _join(self, memory: RequestMemory) -> None:
+        self._is_queued = True
+        memory.wait(self, self._on_room)
+
+    def _begin(self, frame: Buffer) -> None:
+        charged_bytes, self._prepaid_bytes = self._prepaid_bytes, 0
+        try:
+            exchange = self._dispatcher.begin(frame, self.info)
+        except WireError as error:
+            self._budget.of_frames(self._is_prepaid_bulk).release(charged_bytes)
+            self.end(str(error))
+            return
+        exchange.charged_bytes, exchange.is_bulk = charged_bytes, self._is_prepaid_bulk
+        self._exchanges.append(exchange)
+        if exchange.is_parked:
+            exchange.outcome.add_done_callback(self._on_done)
+
+    def _on_turn(self) -> None:
+        self._is_yielding = False
+        if not (self._is_queued or self._is_ending):
+            self._advance()
+
+    def _on_room(self) -> None:
+        self._is_queued = False
+        if not (self._is_yielding or self._is_ending):
+            self._advance(is_turn=True)
+
+    def _steer(self) -> None:
+        """Reads exactly while nothing holds the next frame back."""
+        is_held = self._frames or self._is_queued or self._is_write_paused or self._is_ending
+        wants_reading = not is_held and len(self._exchanges) < IN_FLIGHT_MAX
+        if wants_reading is not self._is_reading and not self._transport.is_closing():
+            self._is_reading = wants_reading
+            if wants_reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    # Replies
+
+    def _on_done(self, _: asyncio.Future[object]) -> None:
+        self._send()
+        if self._frames and not (self._is_queued or self._is_yielding):
+            self._advance()
+        else:
+            self._steer()
+
+    def _collect(self) -> None:
+        """Encodes every reply whose turn has come."""
+        exchanges = self._exchanges
+        while exchanges:
+            exchange = exchanges[0]
+            outcome = exchange.outcome
+            if exchange.is_parked:
+                if not outcome.done():
+                    break
+                outcome = self._dispatcher.settle(exchange)
+            exchanges.popleft()
+            self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
+            if self._is_mute or outcome is NO_REPLY:
+                continue
+            reply = None if outcome is CLOSE else self._dispatcher.encode(exchange, outcome)
+            if reply is None:
+                self._cut(f"{exchange.route.api.name} has no answer")
+            else:
+                self._ready += reply
+                self._ready_bytes += sum(map(len, reply))
+
+    def _write(self) -> None:
+        """Hands what is ready to the transport, in one call."""
+        ready, self._ready, self._ready_bytes = self._ready, [], 0
+        self.is_active = True
+        self._transport.writelines(ready)
+        if self._is_write_paused:
+            self.charge_unsent()
+
+    def _send(self) -> None:
+        """All that may leave now leaves; then, where the end was decided, the end."""
+        self._collect()
+        if self._ready:
+            self._write()
+        for is_bulk in (False, True):
+            if self._done_bytes[is_bulk]:
+                released_bytes, self._done_bytes[is_bulk] = self._done_bytes[is_bulk], 0
+                self._budget.of_frames(is_bulk).release(released_bytes)
+        if self._is_ending and (self._is_mute or not self._exchanges):
+            self._transport.close()
+
+    def charge_unsent(self) -> bool:
+        """Brings the charge for unsent replies up to date; whether the client took any since the last time."""
+        unsent_bytes = self.unsent_bytes
+        change_bytes = unsent_bytes - self._pinned_bytes
+        self._pinned_bytes = unsent_bytes
+        if change_bytes > 0:
+            self._budget.replies.charge(change_bytes)
+        elif change_bytes:
+            self._budget.replies.release(-change_bytes)
+        return change_bytes < 0
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True  # called from within writelines; `_write` charges what is left
+        self._steer()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self.is_active = True
+        self.charge_unsent()
+        if not (self._is_queued or self._is_yielding or self._is_ending):
+            self._advance()
+
+    # Ends
+
+    def end(self, reason: str) -> None:
+        """Takes no more, lets the replies of what was begun leave, then closes."""
+        if not self._is_ending:
+            self._parts.on_ended(self, reason)
+            self.drain()
+
+    def drain(self) -> None:
+        """As `end`, on our own account: nothing is logged."""
+        self._take_no_more()
+        if not self._exchanges:
+            if self._ready and not self._is_mute:
+                self._write()  # answers of this very turn
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes now; what was not written is dropped."""
+        self._is_mute = True
+        self._take_no_more()
+        self._transport.abort()
+
+    def _cut(self, reason: str) -> None:
+        """Sends nothing after what is ready: the next reply would be taken for the missing one's. `_send` closes."""
+        if not self._is_ending:
+            self._parts.on_ended(self, reason)
+        self._is_mute = True
+        self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        self._is_ending = True
+        self._frames.clear()
+        self._budget.forget(self)
+        self._is_queued = False
+        self._budget.of_frames(self._is_prepaid_bulk).release(self._prepaid_bytes)
+        self._prepaid_bytes = 0
+        self._steer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.info.is_open = False
+        self._is_mute = True
+        self._is_write_paused = False
+        self.charge_unsent()
+        self.drain()
+        self._parts.on_lost(self)

@@ -1,0 +1,206 @@
+"""The broker's voice to the controller: implements what the stream engine and the partitions ask of the metadata.
+
+Every verb is sent until it is answered: Unavailable and a disk of the quorum that is full are waited out with backoff, and every verb may be sent
+twice. Refusals become StreamFenced or StreamMissing. Not here: what the verbs mean (kraft/tables).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from millrace.broker.metadata_cache import MetadataCache
+from millrace.kraft.channel import ControllerChannel
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from millrace.protocol.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Feature,
+    Listener,
+)
+from millrace.protocol.messages.close_streams import CloseStreamsRequest, CloseStreamsResponse, StreamClose
+from millrace.protocol.messages.commit_upload import (
+    CommitUploadRequest,
+    CommitUploadResponse,
+    UploadedRange,
+    UploadedStreamObject,
+)
+from millrace.protocol.messages.get_opening_streams import GetOpeningStreamsRequest, GetOpeningStreamsResponse
+from millrace.protocol.messages.open_partition_streams import (
+    OpenPartitionStreamsRequest,
+    OpenPartitionStreamsResponse,
+)
+from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest, PrepareObjectsResponse
+from millrace.protocol.messages.remove_objects import RemoveObjectsRequest, RemoveObjectsResponse
+from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest, TrimStreamsResponse
+from millrace.runtime.errors import Exhausted, Unavailable
+from millrace.s3stream.errors import StreamFenced, StreamMissing, UploadExpired
+from millrace.s3stream.ids import ObjectId, ObjectInfo, OpenedStream, StreamId, StreamRole, UploadCommit
+
+log = logging.getLogger(__name__)
+RETRY_FIRST_S, RETRY_MAX_S = 0.05, 5.0
+NODE_FENCED = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
+# A refusal that passes: the metadata log's disk is full, or a former owner has not closed its streams yet.
+PASSING = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_CONTROLLER)
+
+
+class ControllerClient:
+    """`broker_epoch` is given by `register`, before anything else is asked."""
+
+    def __init__(self, channel: ControllerChannel, cache: MetadataCache, node_id: int) -> None:
+        self._channel = channel
+        self._cache = cache
+        self._node_id = node_id
+        self.broker_epoch = -1
+
+    async def register(
+        self,
+        incarnation: bytes,
+        listeners: Sequence[tuple[str, str, int]],
+        features: Sequence[tuple[str, int, int]],
+        rack: str | None = None,
+    ) -> int:
+        """Gives this start of the process its epoch; earlier ones of the node are fenced from then on."""
+        request = BrokerRegistrationRequest(
+            broker_id=self._node_id,
+            cluster_id=self._cache.cluster_id,
+            incarnation_id=incarnation,
+            listeners=[Listener(name, host, port, 0) for name, host, port in listeners],
+            features=[Feature(*feature) for feature in features],
+            rack=rack,
+        )
+        response: BrokerRegistrationResponse = await self._ask(request)
+        _raise_refusal(response.error_code, "the broker's registration")
+        self.broker_epoch = response.broker_epoch
+        return self.broker_epoch
+
+    async def open_partition(
+        self, topic_id: bytes, index: int, leader_epoch: int, roles: Sequence[StreamRole]
+    ) -> dict[StreamRole, OpenedStream]:
+        """Makes the streams that are missing and opens all, at the leader's epoch."""
+        request = OpenPartitionStreamsRequest(
+            node_id=self._node_id,
+            broker_epoch=self.broker_epoch,
+            topic_id=topic_id,
+            partition_index=index,
+            leader_epoch=leader_epoch,
+            roles=[int(role) for role in roles],
+        )
+        response: OpenPartitionStreamsResponse = await self._ask(request)
+        if response.error_code in NODE_FENCED:
+            raise StreamFenced(-1, leader_epoch)
+        _raise_refusal(response.error_code, response.error_message or "the partition's streams")
+        return {
+            StreamRole(found.role): OpenedStream(
+                StreamId(found.stream_id), found.epoch, found.start_offset, found.end_offset
+            )
+            for found in response.streams
+        }
+
+    # StreamCatalog
+
+    async def opening_streams(self) -> list[OpenedStream]:
+        request = GetOpeningStreamsRequest(self._node_id, self.broker_epoch)
+        response: GetOpeningStreamsResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        return [
+            OpenedStream(StreamId(found.stream_id), found.epoch, found.start_offset, found.end_offset)
+            for found in response.streams
+        ]
+
+    async def trim(self, stream_id: StreamId, epoch: int, new_start: int) -> None:
+        request = TrimStreamsRequest(self._node_id, self.broker_epoch, [StreamTrim(stream_id, epoch, new_start)])
+        response: TrimStreamsResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        _check_stream(response.streams[0].error_code, stream_id, epoch)
+
+    async def close(self, stream_id: StreamId, epoch: int) -> None:
+        request = CloseStreamsRequest(self._node_id, self.broker_epoch, [StreamClose(stream_id, epoch)])
+        response: CloseStreamsResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        _check_stream(response.streams[0].error_code, stream_id, epoch)
+
+    # ObjectCatalog
+
+    async def prepare(self, count: int, ttl_ms: int) -> ObjectId:
+        request = PrepareObjectsRequest(self._node_id, self.broker_epoch, count, ttl_ms)
+        response: PrepareObjectsResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        _raise_refusal(response.error_code, response.error_message or "object ids")
+        return ObjectId(response.first_object_id)
+
+    async def commit_upload(self, commit: UploadCommit) -> None:
+        request = CommitUploadRequest(
+            node_id=self._node_id,
+            broker_epoch=self.broker_epoch,
+            object_id=commit.object_id,
+            size_bytes=commit.size_bytes,
+            ranges=[UploadedRange(r.stream_id, r.start, r.end) for r in commit.ranges],
+            stream_objects=[
+                UploadedStreamObject(o.object_id, o.size_bytes, o.range.stream_id, o.range.start, o.range.end)
+                for o in commit.stream_objects
+            ],
+        )
+        response: CommitUploadResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        if response.error_code == ErrorCode.FENCED_LEADER_EPOCH:
+            raise StreamFenced(-1, self.broker_epoch)
+        if response.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+            raise UploadExpired(commit.object_id)
+        _raise_refusal(response.error_code, response.error_message or "the commit of an upload")
+
+    def find_objects(self, stream_id: StreamId, start: int, end: int, limit: int) -> Sequence[ObjectInfo]:
+        return self._cache.image.objects.find(stream_id, start, end, limit)
+
+    # producer ids and deletions
+
+    async def allocate_producer_ids(self) -> tuple[int, int]:
+        """A block of producer ids: the first, and how many. Nobody else is given any of them."""
+        request = AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self.broker_epoch)
+        response: AllocateProducerIdsResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        _raise_refusal(response.error_code, "producer ids")
+        return response.producer_id_start, response.producer_id_len
+
+    async def remove_objects(self, object_ids: Sequence[ObjectId]) -> None:
+        """Their files are gone: metadata forgets them."""
+        request = RemoveObjectsRequest(self._node_id, self.broker_epoch, list(object_ids))
+        response: RemoveObjectsResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        _raise_refusal(response.error_code, response.error_message or "the removal of objects")
+
+    def _check_node(self, error_code: int) -> None:
+        if error_code in NODE_FENCED:
+            raise StreamFenced(-1, self.broker_epoch)
+
+    async def _ask(self, request: Any) -> Any:
+        """Sends until the answer is not one that passes by itself."""
+        delay_s = RETRY_FIRST_S
+        while True:
+            try:
+                response = await self._channel.send(request)
+                if getattr(response, "error_code", 0) not in PASSING:
+                    return response
+                reason = ErrorCode(response.error_code).name
+            except (Unavailable, Exhausted) as error:
+                reason = repr(error)
+            log.warning("%s: %s; again in %.2f s", type(request).__name__, reason, delay_s)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_MAX_S)
+
+
+def _check_stream(error_code: int, stream_id: StreamId, epoch: int) -> None:
+    if error_code == ErrorCode.RESOURCE_NOT_FOUND:
+        raise StreamMissing(stream_id)
+    if error_code == ErrorCode.FENCED_LEADER_EPOCH:
+        raise StreamFenced(stream_id, epoch)
+    _raise_refusal(error_code, f"stream {stream_id}")
+
+
+def _raise_refusal(error_code: int, what: str) -> None:
+    if error_code:
+        raise KafkaError(error_code, what)

@@ -1,0 +1,52 @@
+"""When which group is to be looked at next: the earliest deadline of many, most of which only ever move away. Pure.
+
+A heartbeat moves a deadline further; nothing is done about that until the old time has come, and then the group is asked for its new
+one. So a heartbeat costs nothing here, and one timer serves a shard.
+
+Keeps true: a key's alarm is never later than the deadline that was set last; the heap holds at most about twice as many entries as
+there are keys.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+
+class Alarms:
+    def __init__(self) -> None:
+        self._due_ms: dict[str, int] = {}
+        self._heap: list[tuple[int, str]] = []  # an entry that is not its key's due time is void
+
+    def __len__(self) -> int:
+        return len(self._due_ms)
+
+    def set(self, key: str, due_ms: int) -> bool:
+        """The key's deadline is now `due_ms`; whether that is earlier than any alarm of its own so far."""
+        current = self._due_ms.get(key)
+        if current is not None and current <= due_ms:
+            return False
+        self._due_ms[key] = due_ms
+        if len(self._heap) > 2 * len(self._due_ms) + 64:
+            self._rebuild()
+        else:
+            heappush(self._heap, (due_ms, key))
+        return True
+
+    def next_due_ms(self) -> int | None:
+        heap = self._heap
+        while heap and self._due_ms.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def take_due(self, now_ms: int, count_max: int) -> list[str]:
+        """Keys whose alarm is due, each once, the earliest first; they have none afterwards."""
+        due: list[str] = []
+        while len(due) < count_max and (next_ms := self.next_due_ms()) is not None and next_ms <= now_ms:
+            _, key = heappop(self._heap)
+            del self._due_ms[key]
+            due.append(key)
+        return due
+
+    def _rebuild(self) -> None:
+        self._heap = [(due_ms, key) for key, due_ms in self._due_ms.items()]
+        heapify(self._heap)

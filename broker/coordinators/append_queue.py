@@ -1,0 +1,191 @@
+"""Records on their way to a shard's log, and who waits for them.
+
+One batch is on its way at a time; what is added meanwhile goes into the next, so that commits share batches the more the more there are.
+Who waits for nothing but what was added before stands in the same line, without records of its own: a read is answered when all
+that it shows is durable.
+
+Not here: what the records say (shard.py), what an end means for clients (shard_loop.py). Keeps true: the log's order is the order of the
+additions; whoever waits is answered in that order, once what was added until then is durable and the partition was still ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from millrace.broker.coordinators.group_records import record_bytes
+from millrace.broker.coordinators.tickets import Waiting
+from millrace.broker.partitions.meta_stream import Room
+from millrace.broker.partitions.partition import Partition
+from millrace.protocol.batches import build_batch
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.records import Record
+from millrace.runtime.clock import Clock
+from millrace.runtime.errors import Closed, Exhausted, Fenced
+
+BATCH_BYTES = 256 << 10  # records of one append; building more at once would hold up the loop
+BATCH_OVERHEAD_BYTES = 1024  # what an append takes of the room besides its records; errs upwards
+
+Line = list[tuple[Waiting, Any]]
+
+
+class _Entry:
+    """Records that were added together, or a part of them. `on_placed` is told the offset that their batch begins at."""
+
+    __slots__ = ("line", "on_placed", "records", "size_bytes")
+
+    def __init__(self, records: list[Record], line: Line, on_placed: Callable[[int], None] | None) -> None:
+        self.records = records
+        self.size_bytes = sum(map(record_bytes, records))
+        self.line = line
+        self.on_placed = on_placed
+
+
+class AppendQueue:
+    """`on_lost` is told when the log takes no more, and why; `on_failed` of what must never happen; `on_durable` after each batch."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        room: Room,
+        clock: Clock,
+        on_durable: Callable[[], None],
+        on_lost: Callable[[BaseException], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self._partition = partition
+        self._room = room
+        self._clock = clock
+        self._on_each_durable = on_durable
+        self._on_lost = on_lost
+        self._on_failed = on_failed
+        self._loop = asyncio.get_running_loop()
+        self._entries: deque[_Entry] = deque()
+        self._in_flight: list[_Entry] | None = None
+        self._is_flush_due = False
+        self._is_ended = False
+        self.queued_bytes = 0  # added, and not appended yet
+        self.appended_bytes = 0  # since the beginning
+
+    @property
+    def is_appending(self) -> bool:
+        return self._in_flight is not None
+
+    def add(self, records: list[Record], line: Line, on_placed: Callable[[int], None] | None = None) -> None:
+        """All of `line` are given their answers when the records, and everything before them, are durable."""
+        assert not self._is_ended
+        if records:
+            self._add_records(records, line, on_placed)
+        elif self._entries:
+            self._entries[-1].line += line
+        elif self._in_flight is not None:
+            self._in_flight[-1].line += line
+        else:
+            _give(line)
+
+    def _add_records(self, records: list[Record], line: Line, on_placed: Callable[[int], None] | None) -> None:
+        entry = _Entry(records, line, on_placed)
+        self.queued_bytes += entry.size_bytes
+        if entry.size_bytes <= BATCH_BYTES:
+            self._entries.append(entry)
+        else:
+            parts = [_Entry(part, [], None) for part in split(records)]
+            parts[0].on_placed, parts[-1].line = on_placed, line
+            self._entries += parts
+        self._flush_soon()
+
+    def end(self) -> Line:
+        """Nothing more is appended; gives who was not answered. What is on its way may be in the log, or not."""
+        self._is_ended = True
+        left = [*(self._in_flight or []), *self._entries]
+        self._in_flight = None
+        self._entries.clear()
+        return [waiting for entry in left for waiting in entry.line]
+
+    def _flush_soon(self) -> None:
+        if self._entries and self._in_flight is None and not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)  # what else is decided in this turn of the loop comes along
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if self._is_ended or self._in_flight is not None or not self._entries:
+            return
+        try:
+            batch = build_batch(self._take())
+            needed_bytes = len(batch) + BATCH_OVERHEAD_BYTES
+            if needed_bytes <= self._room.room_bytes:
+                self._append(batch)
+            else:
+                self._room.wait_for_room(needed_bytes).add_done_callback(lambda room: self._on_room(room, batch))
+        except Exception as error:
+            self._on_failed(error)
+
+    def _take(self) -> list[Record]:
+        """The records of the next batch; their entries are in flight."""
+        entries = self._in_flight = [self._entries.popleft()]
+        size_bytes = entries[0].size_bytes
+        while self._entries and size_bytes + self._entries[0].size_bytes <= BATCH_BYTES:
+            entries.append(self._entries.popleft())
+            size_bytes += entries[-1].size_bytes
+        self.queued_bytes -= size_bytes
+        return [record for entry in entries for record in entry.records]
+
+    def _on_room(self, room: asyncio.Future[None], batch: bytes) -> None:
+        if self._is_ended or room.cancelled():
+            return
+        error = room.exception()
+        try:
+            if error is None:
+                self._append(batch)
+            else:
+                self._on_lost(error)
+        except Exception as escaped:
+            self._on_failed(escaped)
+
+    def _append(self, batch: bytes) -> None:
+        try:
+            base_offset = self._partition.append_own(batch, self._clock.wall_ms(), self._on_durable)
+        except (KafkaError, Closed, Fenced, Exhausted) as error:  # no offset was given
+            self._on_lost(error)
+            return
+        for entry in self._in_flight or []:
+            if entry.on_placed is not None:
+                entry.on_placed(base_offset)
+        self.appended_bytes += len(batch)
+
+    def _on_durable(self, append: object) -> None:
+        """Called by the engine, in the order of the WAL."""
+        if self._is_ended:
+            return
+        if self._partition.is_void:
+            self._on_lost(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        entries, self._in_flight = self._in_flight, None
+        assert entries is not None
+        for entry in entries:
+            _give(entry.line)
+        self._on_each_durable()
+        self._flush_soon()
+
+
+def split(records: list[Record]) -> list[list[Record]]:
+    """Parts of about BATCH_BYTES or less, one at least; a record alone may be larger."""
+    parts: list[list[Record]] = []
+    part_bytes = BATCH_BYTES
+    for record in records:
+        size_bytes = record_bytes(record)
+        if part_bytes + size_bytes > BATCH_BYTES:
+            parts.append([])
+            part_bytes = 0
+        parts[-1].append(record)
+        part_bytes += size_bytes
+    return parts
+
+
+def _give(line: Line) -> None:
+    for waiting, answer in line:
+        waiting.give(answer)

@@ -1,0 +1,453 @@
+"""One classic consumer group: joining, syncing, leaving, expiring. Pure: time comes in as `now_ms`, what to do goes out as effects.
+
+    Empty --join--> PreparingRebalance --all joined, or time is up--> CompletingRebalance --leader's assignment is durable--> Stable
+                            ^------------ somebody joins, leaves, expires or changes ------------------------|-----------------|
+
+Not responsible for who is in it (roster.py), offsets (offsets.py), timers and durability (the shard that drives it), nor for wire forms.
+Protocol metadata and assignments are opaque bytes, so Connect and registries work as consumers do; only a consumer's topics are looked at.
+
+Keeps true: a member holds an assignment of the current generation only once that assignment is durable; at most one generation has
+members that may commit; the generation never falls; whoever is parked is answered by some `on_tick` at the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from millrace.broker.coordinators.members import (
+    Effect,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    Member,
+    Reply,
+    Store,
+    SyncAnswer,
+    SyncRequest,
+)
+from millrace.broker.coordinators.roster import Roster
+from millrace.protocol.error_codes import ErrorCode
+
+NEVER_MS = 1 << 62
+CONSUMER = "consumer"  # the protocol type of consumers
+NEW_MEMBER_JOIN_MS = 300_000  # a new member whose JoinGroup waits longer is dropped: its client may be gone
+PENDING_MAX = 10_000  # ids given out and not used yet; beyond it the oldest is forgotten, its client asks for another
+
+
+class Group:
+    """State of one group. Every event returns the effects in the order in which they must be carried out."""
+
+    def __init__(self, group_id: str, *, initial_delay_ms: int, size_max: int, new_id: Callable[[], str]) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.protocol_type: str | None = None  # None: a simple group, or one that nobody has joined yet
+        self.protocol: str | None = None
+        self.roster = Roster()
+        self.members = self.roster.members
+        self.subscribed: frozenset[str] | None = None  # topics of the current generation's consumers; None: not known
+        self.state_since_ms: int | None = None  # wall clock; the driver's to write, as it is the one who has a clock
+        self._pending: dict[str, int] = {}  # member ids given out (MEMBER_ID_REQUIRED) -> deadline
+        self._unsynced: dict[str, None] = {}  # members of this generation that have not sent SyncGroup yet
+        self._phase_deadline_ms = NEVER_MS
+        self._initial_delay_left_ms: int | None = None  # not None: in the first join phase of an empty group
+        self._has_newcomer = False  # somebody joined during the running part of that delay
+        self._is_storing = False  # the leader's assignment is on its way to the log
+        self._initial_delay_ms = initial_delay_ms
+        self._size_max = size_max
+        self._new_id = new_id
+
+    def __repr__(self) -> str:
+        names = " ".join(
+            f"{'*' if name == self.leader else ''}{name}{'(join)' if member.join_token is not None else ''}"
+            f"{'(sync)' if member.sync_token is not None else ''}"
+            for name, member in self.members.items()
+        )
+        pending = f" pending {' '.join(self._pending)}" if self._pending else ""
+        return f"{self.group_id} {self.state.value} g{self.generation} {self.protocol or '-'} [{names}]{pending}"
+
+    @property
+    def leader(self) -> str | None:
+        return self.roster.leader
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
+    # joining
+
+    def on_join(self, request: JoinRequest, token: object, now_ms: int) -> list[Effect]:
+        """Answers now or parks `token` until the generation is complete."""
+        member_id = request.member_id
+        if not self._has_place(request):
+            effects = self._forget(member_id, now_ms)
+            return [*effects, Reply(token, JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))]
+        if self.state is GroupState.DEAD:
+            return [Reply(token, JoinAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id))]
+        if not self._is_supported(request):
+            return [Reply(token, JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))]
+        if not member_id:
+            return self._join_unknown(request, token, now_ms)
+        if member_id in self._pending and request.instance_id is None:
+            return self._add_and_rebalance(request, member_id, token, now_ms)
+        error = self.roster.error_of(member_id, request.instance_id)
+        if error:
+            return [Reply(token, JoinAnswer(error, member_id))]
+        return self._rejoin(self.members[member_id], request, token, now_ms)
+
+    def _has_place(self, request: JoinRequest) -> bool:
+        """Kafka counts those who wait while a join phase runs (the last to come back are dropped), and members else. A static member
+        that comes back has its old self's place."""
+        if self.state in (GroupState.EMPTY, GroupState.DEAD):
+            return True
+        member = self.members.get(request.member_id or self.roster.static_id(request.instance_id) or "")
+        if self.state is GroupState.PREPARING:
+            is_waiting = member is not None and member.join_token is not None
+            return is_waiting or len(self.roster.joined()) < self._size_max
+        return member is not None or len(self.members) < self._size_max
+
+    def _is_supported(self, request: JoinRequest) -> bool:
+        if self.state is GroupState.EMPTY:
+            return bool(request.protocol_type and request.protocols)
+        return request.protocol_type == self.protocol_type and self.roster.is_shared(request.protocols)
+
+    def _join_unknown(self, request: JoinRequest, token: object, now_ms: int) -> list[Effect]:
+        instance_id = request.instance_id
+        member_id = f"{request.client_id if instance_id is None else instance_id}-{self._new_id()}"
+        static_id = self.roster.static_id(instance_id)
+        if static_id is not None:
+            return self._replace_static(self.members[static_id], request, member_id, token, now_ms)
+        if instance_id is None and request.requires_known_id:
+            if len(self._pending) >= PENDING_MAX:
+                del self._pending[next(iter(self._pending))]
+            self._pending[member_id] = now_ms + request.session_timeout_ms
+            return [Reply(token, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id))]
+        return self._add_and_rebalance(request, member_id, token, now_ms)
+
+    def _rejoin(self, member: Member, request: JoinRequest, token: object, now_ms: int) -> list[Effect]:
+        unchanged = member.protocols == request.protocols
+        stays = (self.state is GroupState.COMPLETING and unchanged) or (
+            self.state is GroupState.STABLE and unchanged and member.member_id != self.leader
+        )
+        if stays:
+            return [Reply(token, self._join_answer(member))]
+        released = _release_join(member, ErrorCode.REBALANCE_IN_PROGRESS)  # its client asked again elsewhere
+        self._update(member, request)
+        member.join_token = token
+        return [*released, *self._rebalance(now_ms)]
+
+    def _add_and_rebalance(self, request: JoinRequest, member_id: str, token: object, now_ms: int) -> list[Effect]:
+        member = Member(member_id, request.instance_id, request.client_id, request.client_host, 0, 0, [], is_new=True)
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self._has_newcomer = self._initial_delay_left_ms is not None
+        self.roster.insert(member)
+        self._update(member, request)
+        member.join_token = token
+        member.deadline_ms = now_ms + NEW_MEMBER_JOIN_MS
+        self._pending.pop(member_id, None)
+        return self._rebalance(now_ms)
+
+    def _replace_static(
+        self, old: Member, request: JoinRequest, member_id: str, token: object, now_ms: int
+    ) -> list[Effect]:
+        """A static member came back: its new id takes the old one's place, without a rebalance when nothing changed."""
+        code = ErrorCode.FENCED_INSTANCE_ID
+        released = [*_release_join(old, code), *_release_sync(old, code)]
+        new = Member(member_id, old.instance_id, old.client_id, old.client_host, 0, 0, old.protocols, old.assignment)
+        was_leader = self.leader == old.member_id
+        self.roster.replace(old, new)
+        self._unsynced.pop(old.member_id, None)
+        self._update(new, request)
+        _touch(new, now_ms)
+        if self.state is not GroupState.STABLE or self.roster.choose_protocol() != self.protocol:
+            new.join_token = token
+            return [*released, *self._rebalance(now_ms)]
+        answer = self._join_answer(new)
+        if was_leader and request.supports_skipping_assignment:
+            answer.skip_assignment = True
+        elif was_leader:  # it must not assign: it is told that somebody else leads
+            answer.members, answer.leader = [], old.member_id
+        return [*released, Store(self.generation, None), Reply(token, answer)]
+
+    # rebalancing
+
+    def _rebalance(self, now_ms: int) -> list[Effect]:
+        """Goes to PreparingRebalance if it is not there, and ends the join phase if everybody has joined."""
+        effects: list[Effect] = []
+        if self.state is not GroupState.PREPARING:
+            for member in self.members.values():
+                if member.sync_token is not None:
+                    effects += _release_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+                    _touch(member, now_ms)
+            is_first = self.state is GroupState.EMPTY
+            self.state = GroupState.PREPARING
+            self._unsynced, self._is_storing = {}, False
+            if is_first:
+                return effects + self._begin_initial_delay(now_ms)
+            self._phase_deadline_ms = now_ms + self.roster.rebalance_timeout_ms()
+        return effects + self._end_join_if_complete(now_ms)
+
+    def _begin_initial_delay(self, now_ms: int) -> list[Effect]:
+        """An empty group gives others time to come along; newcomers extend it, up to the rebalance timeout."""
+        if self._initial_delay_ms <= 0:
+            return self._end_join(now_ms)
+        self._initial_delay_left_ms = max(self.roster.rebalance_timeout_ms() - self._initial_delay_ms, 0)
+        self._phase_deadline_ms = now_ms + self._initial_delay_ms
+        return []
+
+    def _end_join_if_complete(self, now_ms: int) -> list[Effect]:
+        if self.state is not GroupState.PREPARING or self._initial_delay_left_ms is not None:
+            return []
+        if self._pending or any(member.join_token is None for member in self.members.values()):
+            return []
+        return self._end_join(now_ms)
+
+    def _end_join(self, now_ms: int) -> list[Effect]:
+        """The join phase is over: a new generation, or an empty group."""
+        self._initial_delay_left_ms = None
+        for member in [m for m in self.members.values() if m.join_token is None and m.instance_id is None]:
+            self.roster.remove(member)
+        joined = self.roster.joined()
+        if self.members and not joined:  # static ones that are away: their sessions decide
+            self._phase_deadline_ms = now_ms + self.roster.rebalance_timeout_ms()
+            return []
+        self.generation += 1
+        if not joined:
+            return self._become_empty()
+        if self.leader is None or self.members[self.leader].join_token is None:
+            self.roster.leader = joined[0].member_id
+        self.protocol = self.roster.choose_protocol()
+        self._read_subscriptions()
+        self.state = GroupState.COMPLETING
+        self._phase_deadline_ms = now_ms + self.roster.rebalance_timeout_ms()
+        self._unsynced = dict.fromkeys(self.members)
+        for member in self.members.values():
+            member.assignment, member.is_new = b"", False
+            _touch(member, now_ms)
+        effects: list[Effect] = [Reply(member.join_token, self._join_answer(member)) for member in joined]
+        for member in joined:
+            member.join_token = None
+        return effects
+
+    def _become_empty(self) -> list[Effect]:
+        self.state = GroupState.EMPTY
+        self.protocol = None
+        self._read_subscriptions()
+        self._phase_deadline_ms = NEVER_MS
+        return [Store(self.generation, {})]
+
+    def _read_subscriptions(self) -> None:
+        self.subscribed = self.roster.subscriptions(self.protocol) if self.protocol_type == CONSUMER else None
+
+    # syncing
+
+    def on_sync(self, request: SyncRequest, token: object, now_ms: int) -> list[Effect]:
+        """The leader's assignment is stored first; the others wait for it."""
+        error = self._refusal_of_sync(request)
+        if error:
+            return [Reply(token, SyncAnswer(error))]
+        member = self.members[request.member_id]
+        self._unsynced.pop(member.member_id, None)
+        if not self._unsynced:
+            self._phase_deadline_ms = NEVER_MS
+        if self.state is GroupState.STABLE:
+            return [Reply(token, self._sync_answer(member))]
+        effects: list[Effect] = [*_release_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)]  # its client asked again
+        member.sync_token = token
+        if member.member_id == self.leader and not self._is_storing:
+            self._is_storing = True
+            given = {name: request.assignments.get(name, b"") for name in self.members}
+            effects.append(Store(self.generation, given))
+        return effects
+
+    def _refusal_of_sync(self, request: SyncRequest) -> int:
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error = self.roster.error_of(request.member_id, request.instance_id)
+        if error:
+            return error
+        if request.generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        type_differs = request.protocol_type is not None and request.protocol_type != self.protocol_type
+        if type_differs or (request.protocol is not None and request.protocol != self.protocol):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else ErrorCode.NONE
+
+    def on_stored(self, store: Store, error: int, now_ms: int) -> list[Effect]:
+        """A Store effect is durable, or was refused (`error`). A late one, of a generation that is over, changes nothing."""
+        if self.state is not GroupState.COMPLETING or store.generation != self.generation or store.assignments is None:
+            return []
+        if not error:
+            self.state, self._is_storing = GroupState.STABLE, False
+        effects: list[Effect] = []
+        for member in self.members.values():
+            member.assignment = b"" if error else store.assignments.get(member.member_id, b"")
+            if member.sync_token is not None:
+                effects.append(Reply(member.sync_token, SyncAnswer(error) if error else self._sync_answer(member)))
+                member.sync_token = None
+                _touch(member, now_ms)
+        return [*effects, *self._rebalance(now_ms)] if error else effects
+
+    # heartbeats, commits, leaving, expiry
+
+    def on_heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> int:
+        """An error code; the session is extended also while rebalancing."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error = self.roster.error_of(member_id, instance_id)
+        if error:
+            return error
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        _touch(self.members[member_id], now_ms)
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else ErrorCode.NONE
+
+    def on_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> int:
+        """May these commit offsets? Without a generation only while the group has no members. A member's session is extended."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        error = self.roster.error_of(member_id, instance_id)
+        if error:
+            return error
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if self.state is GroupState.COMPLETING:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        _touch(self.members[member_id], now_ms)
+        return ErrorCode.NONE
+
+    def on_leave(self, leaving: Iterable[tuple[str, str | None]], now_ms: int) -> tuple[list[int], list[Effect]]:
+        """(member id, instance id) of each; a code for each. A static member may be named by its instance id alone: how
+        administrators remove one. One rebalance, however many leave."""
+        errors: list[int] = []
+        effects: list[Effect] = []
+        left_count = len(self.members)
+        for member_id, instance_id in leaving:
+            if self._pending.pop(member_id, None) is not None:
+                errors.append(ErrorCode.NONE)
+                continue
+            member_id = member_id or self.roster.static_id(instance_id) or ""
+            error = self.roster.error_of(member_id, instance_id)
+            errors.append(error)
+            if not error:
+                effects += self._drop(self.members[member_id])
+        return errors, effects + self._after_departure(left_count - len(self.members), now_ms)
+
+    def on_tick(self, now_ms: int) -> list[Effect]:
+        """Expires what is due: given-out ids, sessions, the phase."""
+        effects: list[Effect] = []
+        for member_id in [name for name, deadline_ms in self._pending.items() if deadline_ms <= now_ms]:
+            del self._pending[member_id]
+        silent = [member for member in self.members.values() if member.is_timed and member.deadline_ms <= now_ms]
+        for member in silent:
+            effects += self._drop(member)
+        effects += self._after_departure(len(silent), now_ms)
+        if self._phase_deadline_ms <= now_ms:
+            effects += self._on_phase_deadline(now_ms)
+        return effects
+
+    def _on_phase_deadline(self, now_ms: int) -> list[Effect]:
+        if self.state is GroupState.PREPARING:
+            left_ms = self._initial_delay_left_ms
+            if left_ms and self._has_newcomer:
+                delay_ms = min(self._initial_delay_ms, left_ms)
+                self._initial_delay_left_ms = left_ms - delay_ms
+                self._phase_deadline_ms = now_ms + delay_ms
+                self._has_newcomer = False
+                return []
+            return self._end_join(now_ms)
+        self._phase_deadline_ms = NEVER_MS
+        late = [self.members[name] for name in self._unsynced]
+        for member in late:
+            self.roster.remove(member)
+        return self._rebalance(now_ms) if late else []
+
+    def next_deadline_ms(self) -> int:
+        """When on_tick must run next, NEVER_MS if nothing is due ever."""
+        sessions = [member.deadline_ms for member in self.members.values() if member.is_timed]
+        return min([self._phase_deadline_ms, *self._pending.values(), *sessions])
+
+    def _forget(self, member_id: str, now_ms: int) -> list[Effect]:
+        """There is no place any more for one that was a member, or had an id already."""
+        self._pending.pop(member_id, None)
+        member = self.members.get(member_id)
+        if member is None:
+            return self._after_departure(0, now_ms)
+        return self._drop(member) + self._after_departure(1, now_ms)
+
+    def _drop(self, member: Member) -> list[Effect]:
+        self.roster.remove(member)
+        self._unsynced.pop(member.member_id, None)
+        code = ErrorCode.UNKNOWN_MEMBER_ID
+        return [*_release_join(member, code), *_release_sync(member, code)]
+
+    def _after_departure(self, members_count: int, now_ms: int) -> list[Effect]:
+        """So many members left, and perhaps some that only had an id."""
+        if members_count and self.state in (GroupState.STABLE, GroupState.COMPLETING):
+            return self._rebalance(now_ms)
+        return self._end_join_if_complete(now_ms)
+
+    # questions, beginning and end
+
+    def is_subscribed(self, topic: str) -> bool:
+        """While a consumer group's topics are not known, every topic counts as one of them."""
+        return self.protocol_type == CONSUMER if self.subscribed is None else topic in self.subscribed
+
+    def restore(self, members: Iterable[Member], leader: str | None, now_ms: int) -> None:
+        """Members as the log has them, after a restart (generation and protocol were set before): each gets a full session to be
+        heard from. If there are more than are allowed now, all join again, and the last to come are refused."""
+        for member in members:
+            self.roster.insert(member)
+            _touch(member, now_ms)
+        if leader in self.members:
+            self.roster.leader = leader
+        self.state = GroupState.STABLE if self.members else GroupState.EMPTY
+        self._read_subscriptions()
+        if len(self.members) > self._size_max:
+            self._rebalance(now_ms)
+
+    def die(self, error: int) -> list[Reply]:
+        """Deleted, or its coordinator ends: whoever waits is told to look again."""
+        replies: list[Reply] = []
+        for member in self.members.values():
+            replies += _release_join(member, error) + _release_sync(member, error)
+        self.state = GroupState.DEAD
+        self._phase_deadline_ms = NEVER_MS
+        return replies
+
+    # small parts
+
+    def _update(self, member: Member, request: JoinRequest) -> None:
+        self.roster.change_protocols(member, request.protocols)
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+
+    def _join_answer(self, member: Member) -> JoinAnswer:
+        answer = JoinAnswer(ErrorCode.NONE, member.member_id, self.generation, self.protocol_type, self.protocol)
+        answer.leader = self.leader or ""
+        if member.member_id == self.leader:
+            answer.members = [
+                (each.member_id, each.instance_id, each.metadata(self.protocol)) for each in self.members.values()
+            ]
+        return answer
+
+    def _sync_answer(self, member: Member) -> SyncAnswer:
+        return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
+
+
+def _touch(member: Member, now_ms: int) -> None:
+    member.deadline_ms = now_ms + member.session_timeout_ms
+
+
+def _release_join(member: Member, error: int) -> list[Reply]:
+    token, member.join_token = member.join_token, None
+    member_id = "" if error == ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+    return [] if token is None else [Reply(token, JoinAnswer(error, member_id))]
+
+
+def _release_sync(member: Member, error: int) -> list[Reply]:
+    token, member.sync_token = member.sync_token, None
+    return [] if token is None else [Reply(token, SyncAnswer(error))]

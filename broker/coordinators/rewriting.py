@@ -1,0 +1,104 @@
+"""Keeps a shard's log a few times what lives in it: all that lives is appended again, and the log start moves to where that began.
+
+A piece at a time, each queued when the one before is durable, among whatever else is decided. A piece holds what its keys are at that
+moment, behind everything decided until then, so it is never older than a commit before it; what is decided later comes behind it.
+
+Keeps true: the log start moves only when every piece, and everything decided before the last of them, is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from millrace.broker.coordinators.append_queue import AppendQueue
+from millrace.broker.coordinators.group_records import record_bytes
+from millrace.broker.coordinators.shard import Shard
+from millrace.broker.partitions.partition import Partition
+from millrace.protocol.records import Record
+from millrace.runtime.clock import Clock
+
+REWRITE_BYTES_MIN = 4 << 20
+REWRITE_RATIO = 4
+PIECE_BYTES = 64 << 10
+
+
+class Step:
+    """In the place of a client: the shard itself waits for its records."""
+
+    def __init__(self, take: Callable[[Any], None], drop: Callable[[int], None] = lambda _: None) -> None:
+        """`drop` is for one that must know when the shard ends; most end with it."""
+        self.give = take
+        self.refuse = drop
+
+
+class Rewriting:
+    """`read_bytes`: how long the log was when it was loaded. `call_soon` is the loop's."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        partition: Partition,
+        queue: AppendQueue,
+        clock: Clock,
+        read_bytes: int,
+        call_soon: Callable[..., object],
+        *,
+        bytes_min: int = REWRITE_BYTES_MIN,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        self._shard = shard
+        self._partition = partition
+        self._queue = queue
+        self._clock = clock
+        self._call_soon = call_soon
+        self._bytes_min = bytes_min
+        self._piece_bytes = piece_bytes
+        self._freed_bytes = -read_bytes  # of all that was ever appended; below zero: what had been before
+        self._pieces: Iterator[Record] | None = None
+        self._start: int | None = None
+        self._start_bytes = 0
+        self._piece_step = Step(lambda _: self._go_on())
+        self._end_step = Step(lambda _: self._end())
+
+    @property
+    def log_bytes(self) -> int:
+        return self._queue.appended_bytes - self._freed_bytes
+
+    def begin_if_due(self) -> None:
+        bound = max(self._bytes_min, REWRITE_RATIO * self._shard.live_bytes)
+        if self._pieces is None and self.log_bytes > bound and not self._queue.is_appending:
+            self._pieces = self._shard.iter_live(self._clock.wall_ms())
+            self._start = None
+            self._go_on()
+
+    def _go_on(self) -> None:
+        assert self._pieces is not None
+        piece: list[Record] = []
+        piece_bytes = 0
+        for record in self._pieces:
+            piece.append(record)
+            piece_bytes += record_bytes(record)
+            if piece_bytes >= self._piece_bytes:
+                break
+        if piece:
+            self._queue.add(piece, [(self._piece_step, None)], self._on_placed if self._start is None else None)
+            return
+        if self._start is None:  # nothing lives, and nothing is being appended
+            self._on_placed(self._partition.high_watermark)
+        self._queue.add([], [(self._end_step, None)])
+
+    def _on_placed(self, base_offset: int) -> None:
+        self._start = base_offset
+        self._start_bytes = self._queue.appended_bytes
+
+    def _end(self) -> None:
+        assert self._start is not None
+        self._pieces = None
+        self._freed_bytes = self._start_bytes
+        # Not from within the engine's call, which this may be: the log start is an append of its own.
+        self._call_soon(self._raise_log_start, self._start)
+
+    def _raise_log_start(self, offset: int) -> None:
+        if self._partition.is_led and not self._partition.is_void:
+            self._partition.raise_log_start(offset, self._clock.wall_ms())

@@ -1,0 +1,330 @@
+"""One shard: the groups that one partition of __consumer_offsets coordinates. Pure: events in, decisions out.
+
+    stored, offsets    what the log says: changed by `apply` alone, in the order of the log, live and at a load alike
+    groups             what is going on: made of the former at a load, then moved by events
+
+A decision's records are applied as it is made: the next decision builds on them, and they go to the log in the order of the decisions.
+What a client is told of them waits until they are durable (shard_loop.py). If one cannot be written the shard is dropped whole and read
+again from its log, so nothing is ever undone.
+
+Not here: appending, timers, loading (shard_loop.py); the rules of groups and of retention (groups.py, offsets.py).
+Keeps true: whatever the log has a group's metadata or offsets of is in `groups`; so is, until retention looks, a group that lost its
+last offset, or that somebody was given a member id of; one that is deleted is nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from millrace.broker.coordinators.config import CoordinatorSettings
+from millrace.broker.coordinators.group_records import (
+    committed_offset,
+    encode_record,
+    group_bytes,
+    group_key,
+    group_value,
+    offset_record,
+    record_bytes,
+    restore_group,
+)
+from millrace.broker.coordinators.groups import CONSUMER, Group
+from millrace.broker.coordinators.members import (
+    Effect,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    Reply,
+    Store,
+    SyncAnswer,
+    SyncRequest,
+)
+from millrace.broker.coordinators.offsets import CommittedOffset, CommittedOffsets
+from millrace.protocol.coordinator_records import (
+    CoordinatorKey,
+    CoordinatorValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.records import Record
+
+# A group whose generation takes more is refused it: its leader is told UNKNOWN_SERVER_ERROR, as Kafka does above max.message.bytes.
+GROUP_RECORD_BYTES_MAX = 8 << 20
+
+
+class Now(NamedTuple):
+    """`tick_ms` is monotonic, for deadlines; `wall_ms` is the wall's, for what the log and clients see."""
+
+    tick_ms: int
+    wall_ms: int
+
+
+class Stored(NamedTuple):
+    """To be carried out once the records before it are durable: the group is told."""
+
+    group: Group
+    store: Store
+
+
+@dataclass(slots=True)
+class Decision:
+    """`records` in the order of the log; `at_once` waits for nothing, `once_durable` for the records (and all before them)."""
+
+    records: list[Record] = field(default_factory=list)
+    at_once: list[Reply] = field(default_factory=list)
+    once_durable: list[Reply | Stored] = field(default_factory=list)
+
+
+class Position(NamedTuple):
+    """One partition's part of a commit."""
+
+    topic: str
+    partition: int
+    offset: CommittedOffset
+
+
+class Shard:
+    def __init__(self, settings: CoordinatorSettings, new_id: Callable[[], str]) -> None:
+        self.stored: dict[str, GroupMetadataValue] = {}
+        self.offsets = CommittedOffsets()
+        self.groups: dict[str, Group] = {}
+        self._settings = settings
+        self._new_id = new_id
+        self._stored_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"shard of {len(self.groups)} groups, {self.offsets.count} offsets, {self.live_bytes} bytes live"
+
+    @property
+    def live_bytes(self) -> int:
+        """What all that lives takes in the log, more or less."""
+        return self._stored_bytes + self.offsets.live_bytes
+
+    # -- the log
+
+    def apply(self, key: CoordinatorKey, value: CoordinatorValue | None) -> None:
+        """Folds in one record of the log; None is its tombstone."""
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            offset = None if value is None else committed_offset(value)
+            self.offsets.apply(key.group, key.topic, key.partition, offset)
+        else:
+            assert value is None or isinstance(value, GroupMetadataValue)
+            self._apply_group(key.group, value)
+
+    def _apply_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
+        before = self.stored.pop(group_id, None)
+        if before is not None:
+            self._stored_bytes -= group_bytes(group_id, before)
+        if value is not None:
+            self.stored[group_id] = value
+            self._stored_bytes += group_bytes(group_id, value)
+
+    def begin(self, now: Now) -> None:
+        """The log was read to its end."""
+        for group_id, value in self.stored.items():
+            restore_group(self._add_group(group_id), value, now.tick_ms)
+        for group_id in self.offsets.groups():
+            if group_id not in self.groups:
+                self._add_group(group_id)
+
+    def iter_live(self, wall_ms: int) -> Iterator[Record]:
+        """All that lives, as records. Events may come between two of them: what is given then is as it is then, and what appeared
+        meanwhile is in the log behind the beginning of the walk anyway."""
+        for group_id in list(dict.fromkeys([*self.stored, *self.offsets.groups()])):
+            value = self.stored.get(group_id)
+            if value is not None:
+                yield encode_record(group_key(group_id), value, wall_ms)
+            for topic in list(self.offsets.of_group(group_id)):
+                for partition in list(self.offsets.of_topic(group_id, topic)):
+                    offset = self.offsets.of_topic(group_id, topic).get(partition)
+                    if offset is not None:
+                        yield offset_record(group_id, topic, partition, offset, wall_ms)
+
+    def _emit(self, decision: Decision, key: CoordinatorKey, value: CoordinatorValue | None, now: Now) -> None:
+        """Raises ValueError, with nothing changed, for what no record can carry."""
+        decision.records.append(encode_record(key, value, now.wall_ms))
+        self.apply(key, value)
+
+    # -- members
+
+    def on_join(self, group_id: str, request: JoinRequest, token: object, now: Now) -> Decision:
+        group = self.groups.get(group_id)
+        if group is not None:
+            return self._run(group, now, lambda: group.on_join(request, token, now.tick_ms))
+        if request.member_id:
+            return Decision(at_once=[Reply(token, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))])
+        made = self._add_group(group_id)
+        made.state_since_ms = now.wall_ms
+        decision = self._run(made, now, lambda: made.on_join(request, token, now.tick_ms))
+        if not made.members and not made.has_pending:
+            del self.groups[group_id]
+        elif not decision.records:
+            empty = GroupMetadataValue(current_state_timestamp=now.wall_ms)  # Kafka's first word on a group
+            self._emit(decision, group_key(group_id), empty, now)
+        return decision
+
+    def on_sync(self, group_id: str, request: SyncRequest, token: object, now: Now) -> Decision:
+        group = self.groups.get(group_id)
+        if group is None:
+            return Decision(at_once=[Reply(token, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))])
+        return self._run(group, now, lambda: group.on_sync(request, token, now.tick_ms))
+
+    def on_leave(
+        self, group_id: str, leaving: Sequence[tuple[str, str | None]], now: Now
+    ) -> tuple[list[int], Decision]:
+        """A code for each."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving), Decision()
+        errors: list[int] = []
+
+        def leave() -> list[Effect]:
+            codes, effects = group.on_leave(leaving, now.tick_ms)
+            errors.extend(codes)
+            return effects
+
+        decision = self._run(group, now, leave)
+        return errors, decision
+
+    def on_tick(self, group: Group, now: Now) -> Decision:
+        return self._run(group, now, lambda: group.on_tick(now.tick_ms))
+
+    def on_stored(self, stored: Stored, now: Now) -> Decision:
+        group = stored.group
+        return self._run(group, now, lambda: group.on_stored(stored.store, ErrorCode.NONE, now.tick_ms))
+
+    def _run(self, group: Group, now: Now, event: Callable[[], list[Effect]]) -> Decision:
+        before = group.state, group.generation
+        effects = event()
+        if (group.state, group.generation) != before:
+            group.state_since_ms = now.wall_ms
+        decision = Decision()
+        self._carry(decision, group, effects, now)
+        return decision
+
+    def _carry(self, decision: Decision, group: Group, effects: Iterable[Effect], now: Now) -> None:
+        """What an effect means; what stands behind a Store waits for it, or is refused with it."""
+        refusal = 0
+        for effect in effects:
+            if isinstance(effect, Reply):
+                if refusal and isinstance(effect.answer, JoinAnswer):
+                    effect = replace(effect, answer=JoinAnswer(refusal))
+                (decision.once_durable if decision.once_durable else decision.at_once).append(effect)
+                continue
+            refusal = self._store(decision, group, effect, now)
+            if refusal:
+                self._carry(decision, group, group.on_stored(effect, refusal, now.tick_ms), now)
+            else:
+                decision.once_durable.append(Stored(group, effect))
+
+    def _store(self, decision: Decision, group: Group, store: Store, now: Now) -> int:
+        key, value = group_key(group.group_id), group_value(group, store.assignments)
+        if group_bytes(group.group_id, value) > GROUP_RECORD_BYTES_MAX:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        try:
+            self._emit(decision, key, value, now)
+        except ValueError:  # a member's name is longer than a record can carry
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return ErrorCode.NONE
+
+    def _add_group(self, group_id: str) -> Group:
+        settings = self._settings
+        group = self.groups[group_id] = Group(
+            group_id,
+            initial_delay_ms=settings.initial_rebalance_delay_ms,
+            size_max=settings.members_max,
+            new_id=self._new_id,
+        )
+        return group
+
+    # -- offsets
+
+    def refusal_of_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, now: Now
+    ) -> int:
+        """GROUP_ID_NOT_FOUND where clients before OffsetCommit version 9 expect ILLEGAL_GENERATION. Extends the member's session."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.NONE if generation < 0 else ErrorCode.GROUP_ID_NOT_FOUND
+        return group.on_commit(member_id, instance_id, generation, now.tick_ms)
+
+    def commit(self, group_id: str, positions: Iterable[Position], now: Now) -> Decision:
+        """Whoever asks was not refused. A group that there is not becomes a simple one."""
+        decision = Decision()
+        records, offsets = decision.records, self.offsets
+        wall_ms = now.wall_ms
+        positions = list(positions)
+        for topic, partition, offset in positions:
+            records.append(offset_record(group_id, topic, partition, offset, wall_ms))
+        for topic, partition, offset in positions:
+            offsets.apply(group_id, topic, partition, offset)
+        if records and group_id not in self.groups:
+            self._add_group(group_id)
+        return decision
+
+    def refusal_of_offset_delete(self, group_id: str) -> int:
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        is_free = group.state is GroupState.EMPTY or group.protocol_type == CONSUMER
+        return ErrorCode.NONE if is_free else ErrorCode.NON_EMPTY_GROUP
+
+    def delete_offsets(self, places: Iterable[tuple[str, str, int]], now: Now) -> Decision:
+        """Tombstones for these (group, topic, partition), as far as there are offsets."""
+        decision = Decision()
+        for group_id, topic, partition in places:
+            if partition in self.offsets.of_topic(group_id, topic):
+                self._emit(decision, OffsetCommitKey(group_id, topic, partition), None, now)
+        return decision
+
+    def delete_topics(self, topics: Iterable[tuple[str, bytes]], now: Now) -> Decision:
+        """Topics (name, id) that were deleted take their offsets with them."""
+        return self.delete_offsets(self.offsets.plan_topic_removal(topics), now)
+
+    def delete_orphans(self, topic_ids: Mapping[str, bytes], now: Now) -> Decision:
+        """After a load: topics may have been deleted while nobody had the shard. `topic_ids`: those that exist."""
+        return self.delete_offsets(self.offsets.plan_orphan_removal(topic_ids), now)
+
+    # -- whole groups
+
+    def delete_group(self, group_id: str, now: Now) -> tuple[int, Decision]:
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND, Decision()
+        if group.state is not GroupState.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP, Decision()
+        decision = self.delete_offsets(self._places_of(group_id), now)
+        self._remove_group(decision, group, now)
+        return ErrorCode.NONE, decision
+
+    def expire(self, group_ids: Iterable[str], now: Now) -> Decision:
+        """Retention of these groups' offsets; a group that has none left, and nobody in it, goes too."""
+        decision = Decision()
+        for group_id in group_ids:
+            group = self.groups.get(group_id)
+            if group is None:
+                continue
+            for topic, partition in self.offsets.plan_expiry(group, now.wall_ms, self._settings.offsets_retention_ms):
+                self._emit(decision, OffsetCommitKey(group_id, topic, partition), None, now)
+            is_idle = group.state is GroupState.EMPTY and not group.has_pending
+            if is_idle and not self.offsets.of_group(group_id):
+                self._remove_group(decision, group, now)
+        return decision
+
+    def _places_of(self, group_id: str) -> list[tuple[str, str, int]]:
+        by_topic = self.offsets.of_group(group_id)
+        return [(group_id, topic, partition) for topic, partitions in by_topic.items() for partition in partitions]
+
+    def _remove_group(self, decision: Decision, group: Group, now: Now) -> None:
+        del self.groups[group.group_id]
+        group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._emit(decision, GroupMetadataKey(group.group_id), None, now)
+
+
+def size_of(records: Iterable[Record]) -> int:
+    return sum(map(record_bytes, records))

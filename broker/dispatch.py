@@ -1,0 +1,197 @@
+"""From a frame to its handler and from what the handler gave back to the bytes of the reply.
+
+Not here: sockets, order and budgets (connection.py), meaning (handlers). Kept true:
+
+  * `begin` raises WireError for what must end the connection unanswered (unknown API, a version outside the advertised range,
+    an undecodable header or body, or one that is too large) and nothing else: whatever a handler raises becomes an answer.
+  * An ApiVersions request of a version we do not know is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
+  * Every answer that is an error is built by the handler's own `refuse(request, code)` where it has one, else by the response's
+    top-level error_code where that version carries one; else there is no honest answer and the connection closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from millrace.broker.errors import code_of
+from millrace.broker.request import CLOSE, ConnectionInfo, Handle, RequestContext, Verdict
+from millrace.protocol.apis import API, Api
+from millrace.protocol.codec import decode_request, encode_response
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import WireError
+from millrace.protocol.header import API_VERSIONS_KEY, decode_request_header
+from millrace.runtime.disk import Buffer
+
+log = logging.getLogger(__name__)
+PRODUCE_KEY = 0
+# A request that carries no records is never this large; what is decoded of one may take several times its bytes (text above all).
+OTHER_REQUEST_BYTES_MAX = 16 << 20
+TRACE_FREE = (WireError, asyncio.CancelledError)
+
+
+class Route:
+    """One API as this broker serves it. `refuse` is the handler's own error form, if it has one."""
+
+    __slots__ = (
+        "api",
+        "errors_count",
+        "handle",
+        "max_version",
+        "min_version",
+        "refuse",
+        "requests_count",
+        "response_type",
+    )
+
+    def __init__(self, api: Api, handle: Handle) -> None:
+        self.api = api
+        self.handle = handle
+        self.min_version = api.min_version
+        self.max_version = api.max_stable_version
+        self.refuse: Callable[[Any, int], Any] | None = getattr(getattr(handle, "__self__", None), "refuse", None)
+        self.requests_count = 0
+        self.errors_count = 0
+
+
+class Late:
+    """A handler that is made, and its modules loaded, when its API is first asked for: a start pays for what it serves with."""
+
+    __slots__ = ("make",)
+
+    def __init__(self, make: Callable[[], Handle]) -> None:
+        self.make = make
+
+
+class Exchange:
+    """One request and its place in the connection's line of replies.
+
+    `outcome` is what the handler gave back: a response, a Verdict, or a future of either (`is_parked`). `version` is the version
+    that the reply is encoded in, the request's own but for the answer to an unknown ApiVersions.
+    """
+
+    __slots__ = ("charged_bytes", "context", "is_bulk", "is_parked", "outcome", "request", "route", "version")
+
+    def __init__(self, route: Route, context: RequestContext, request: Any, outcome: Any, version: int) -> None:
+        self.route = route
+        self.context = context
+        self.request = request
+        self.outcome = outcome
+        self.version = version
+        self.is_parked = False
+        self.charged_bytes = 0
+        self.is_bulk = False  # charged as a request with records, or a large one
+
+
+class Dispatcher:
+    """The handler table. `start_task` turns a cold handler's coroutine into a future (the loop's create_task)."""
+
+    def __init__(self, handlers: Mapping[int, Handle | Late], start_task: Callable[[Any], asyncio.Future[Any]]) -> None:
+        self._handlers = handlers
+        self._routes: dict[int, Route] = {}
+        self._start_task = start_task
+        self.on_route: Callable[[Route], None] | None = None  # told of each API that is asked for the first time
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """The APIs that were asked for."""
+        return self._routes
+
+    def _open(self, key: int) -> Route | None:
+        handle = self._handlers.get(key)
+        if handle is None:
+            return None
+        route = Route(API[key], handle.make() if isinstance(handle, Late) else handle)
+        self._routes[key] = route
+        if self.on_route is not None:
+            self.on_route(route)
+        return route
+
+    def begin(self, frame: Buffer, connection: ConnectionInfo) -> Exchange:
+        """Decodes the frame and runs the handler's ordered part."""
+        header, position = decode_request_header(frame)
+        version = header.api_version
+        route = self._routes.get(header.api_key) or self._open(header.api_key)
+        if route is None:
+            raise WireError(f"API key {header.api_key} version {version} is not served")
+        context = RequestContext(header.api_key, version, header.correlation_id, header.client_id, connection)
+        if not route.min_version <= version <= route.max_version:
+            if route.api.key != API_VERSIONS_KEY:
+                raise WireError(f"{route.api.name} version {version} is not served")
+            return Exchange(route, context, None, self._refusal(route, 0, None, ErrorCode.UNSUPPORTED_VERSION), 0)
+        if len(frame) > OTHER_REQUEST_BYTES_MAX and header.api_key != PRODUCE_KEY:
+            raise WireError(f"{route.api.name} of {len(frame)} bytes, the bound is {OTHER_REQUEST_BYTES_MAX}")
+        request = decode_request(route.api, version, frame, position)
+        route.requests_count += 1
+        exchange = Exchange(route, context, request, None, version)
+        try:
+            outcome = route.handle(context, request)
+            if type(outcome) is not route.api.response_type and not isinstance(outcome, Verdict):
+                outcome = outcome if asyncio.isfuture(outcome) else self._start_task(outcome)
+                exchange.is_parked = True
+            exchange.outcome = outcome
+        except Exception as error:
+            exchange.outcome = self._answer_error(exchange, error)
+        return exchange
+
+    def settle(self, exchange: Exchange) -> Any:
+        """The outcome of a parked exchange whose future is done: a response or a Verdict, never an exception."""
+        try:
+            return exchange.outcome.result()
+        except (Exception, asyncio.CancelledError) as error:
+            return self._answer_error(exchange, error)
+
+    def encode(self, exchange: Exchange, response: Any) -> list[Buffer] | None:
+        """The reply's bytes, or None when there is none that could be sent: the connection is to close."""
+        correlation_id = exchange.context.correlation_id
+        try:
+            return encode_response(exchange.route.api, exchange.version, correlation_id, response)
+        except Exception as error:
+            refusal = self._answer_error(exchange, error)
+        if isinstance(refusal, Verdict):
+            return None
+        try:
+            return encode_response(exchange.route.api, exchange.version, correlation_id, refusal)
+        except Exception:
+            log.exception("%s: the refusal cannot be encoded either", exchange.route.api.name)
+            return None
+
+    def _answer_error(self, exchange: Exchange, error: BaseException) -> Any:
+        """A response that says the error, or CLOSE."""
+        exchange.route.errors_count += 1
+        if isinstance(error, TRACE_FREE):
+            return CLOSE
+        code = code_of(error)
+        name = exchange.route.api.name
+        if code is None:
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+            context = exchange.context
+            log.error("%s v%d of %r failed", name, context.api_version, context.client_id, exc_info=error)
+        else:
+            log.debug("%s refused with %s: %r", name, code.name, error)
+        try:
+            return self._refusal(exchange.route, exchange.version, exchange.request, code)
+        except Exception:
+            log.exception("%s: no refusal could be built", name)
+            return CLOSE
+
+    def _refusal(self, route: Route, version: int, request: Any, code: ErrorCode) -> Any:
+        if route.refuse is not None:
+            return route.refuse(request, code)
+        if has_error_code(route.api.response_type, version):
+            return route.api.response_type(error_code=int(code))
+        return CLOSE
+
+
+def has_error_code(response_type: type[Any], version: int) -> bool:
+    """Whether that version of the response carries a top-level error code."""
+    for declared in fields(response_type):
+        if declared.name == "error_code":
+            presence = declared.metadata.get("wire")
+            return presence is None or (
+                presence.since <= version and (presence.until is None or version <= presence.until)
+            )
+    return False

@@ -1,0 +1,61 @@
+"""The broker's own errors, and the one table from errors to Kafka's codes.
+
+    MillraceError <- SettingsInvalid   what was asked for at start cannot be; carries every mistake
+
+`code_of` is what the dispatcher answers with when an error of the house escapes a handler. A class is looked up along its bases, so
+a package's error needs a row only when its answer differs from its remedy's; those without a remedy must have one. Every code
+here but INVALID_CONFIG and OFFSET_OUT_OF_RANGE is one that old clients retry: what failed is ours, not theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.broker.binding import BindingRefused
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.runtime.disk import DiskFailed, DiskFull
+from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
+from millrace.runtime.net import ListenFailed
+from millrace.runtime.objectstore import StoreDenied
+from millrace.s3stream.errors import OffsetBeyondEnd, OffsetTrimmed, StreamMissing, UploadExpired
+
+
+class SettingsInvalid(MillraceError):
+    """The settings hold mistakes: all of them, each one line for people."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        super().__init__(*mistakes)
+        self.mistakes = tuple(mistakes)
+
+
+# Remedies first, then the exceptions to them. A row covers the class and everything under it that has no row of its own.
+CODES: dict[type[BaseException], ErrorCode] = {
+    Unavailable: ErrorCode.REQUEST_TIMED_OUT,
+    Exhausted: ErrorCode.REQUEST_TIMED_OUT,
+    Fenced: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    Corrupt: ErrorCode.KAFKA_STORAGE_ERROR,
+    Closed: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    DiskFull: ErrorCode.KAFKA_STORAGE_ERROR,
+    DiskFailed: ErrorCode.KAFKA_STORAGE_ERROR,
+    StoreDenied: ErrorCode.KAFKA_STORAGE_ERROR,
+    UploadExpired: ErrorCode.KAFKA_STORAGE_ERROR,
+    BindingRefused: ErrorCode.KAFKA_STORAGE_ERROR,
+    StreamMissing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    OffsetTrimmed: ErrorCode.OFFSET_OUT_OF_RANGE,
+    OffsetBeyondEnd: ErrorCode.OFFSET_OUT_OF_RANGE,
+    ListenFailed: ErrorCode.BROKER_NOT_AVAILABLE,
+    SettingsInvalid: ErrorCode.INVALID_CONFIG,
+    TimeoutError: ErrorCode.REQUEST_TIMED_OUT,
+}
+
+
+def code_of(error: BaseException) -> ErrorCode | None:
+    """The code an error is answered with; None for one that is a defect of ours (a trace is due)."""
+    if isinstance(error, KafkaError):
+        return ErrorCode(error.code)
+    for kind in type(error).__mro__:
+        code = CODES.get(kind)
+        if code is not None:
+            return code
+    return None

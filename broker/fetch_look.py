@@ -1,0 +1,234 @@
+"""One fetch's look at its partitions: what can be read at once, what has to come from objects, what may not be read.
+
+A look goes over the items that changed, in the order in which they did. Sizes (KIP-74): the first batch of an answer is taken whole whatever
+the limits say, further ones while they fit both limits. What was taken moves behind what was not, so nobody starves.
+
+Not here: sessions, waiting and the response (handlers/fetch.py). Keeps true: an item is settled only when nothing is left to read at its
+offset; after `fail_late` and `read_cold` every item that was looked at has an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from millrace.broker.damage_log import DamageLog
+from millrace.broker.errors import code_of
+from millrace.broker.fetch_sessions import FetchItem
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.partition import Partition
+from millrace.broker.waiters import Watcher
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.fetch import EpochEndOffset, PartitionData
+from millrace.runtime.errors import MillraceError
+from millrace.s3stream.objects.format import Entry
+
+VERSION_WITH_STORAGE_ERROR = 6
+COLD_READS_AT_ONCE = 16
+# How long an answer waits for the store: with nothing to tell, and when it has records that others wait for. The load goes on.
+COLD_READ_S = 10.0
+COLD_READ_BESIDE_RECORDS_S = 3.0
+# What consumers know how to take from a partition's answer; anything else makes Java's throw.
+ANSWERABLE = frozenset(
+    (
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    )
+)
+
+
+class Look:
+    """`left_bytes`, `total_bytes`, `cold` and `openings` are of the current round; `answers` of all, the last word on each item."""
+
+    __slots__ = (
+        "_damage",
+        "_directory",
+        "_is_committed_only",
+        "_max_bytes",
+        "_version",
+        "_watcher",
+        "answers",
+        "cold",
+        "is_urgent",
+        "left_bytes",
+        "openings",
+        "total_bytes",
+    )
+
+    def __init__(
+        self,
+        directory: PartitionDirectory,
+        watcher: Watcher,
+        damage: DamageLog,
+        *,
+        max_bytes: int,
+        is_committed_only: bool,
+        version: int,
+    ) -> None:
+        self._directory = directory
+        self._damage = damage
+        self._watcher = watcher
+        self._max_bytes = max_bytes
+        self._is_committed_only = is_committed_only
+        self._version = version
+        self.answers: dict[FetchItem, PartitionData] = {}
+        self.is_urgent = False  # an error or a divergence: no waiting for more
+        self.left_bytes = max_bytes
+        self.total_bytes = 0
+        self.cold: list[tuple[FetchItem, Partition]] = []
+        self.openings: list[asyncio.Future[Partition]] = []
+
+    def look(self) -> None:
+        """Reads what can be read at once of everything that changed."""
+        self.left_bytes = self._max_bytes
+        self.total_bytes = 0
+        self.cold = []
+        self.openings = []
+        for item in list(self._watcher.changed):
+            assert isinstance(item, FetchItem)
+            try:
+                self._look_at(item)
+            except (KafkaError, MillraceError) as error:
+                self._fail(item, error)
+
+    def _look_at(self, item: FetchItem) -> None:
+        partition = self._find(item)
+        if partition is None:
+            return
+        item.stand_at(partition.watches)
+        answer = self._state_of(item, partition)
+        self.answers[item] = answer
+        if answer.diverging_epoch.epoch >= 0:
+            self.is_urgent = True
+            return
+        end = answer.last_stable_offset if self._is_committed_only else answer.high_watermark
+        if item.fetch_offset >= end:
+            self._watcher.settle(item)
+            item.countable_bytes = item.max_bytes
+        elif self.left_bytes > 0 or not self.total_bytes:
+            limit = min(item.max_bytes, self.left_bytes)
+            entries = partition.data.read_cached(item.fetch_offset, end, max(limit, 1))
+            if entries is None:
+                self.cold.append((item, partition))
+            else:
+                self._take(item, entries, limit)
+
+    def _find(self, item: FetchItem) -> Partition | None:
+        """None while it opens. Raises KafkaError."""
+        topic = item.topic
+        if isinstance(topic, str):
+            led = self._directory.topic_named(topic)
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            led = self._directory.topic_of(topic)
+            missing = ErrorCode.UNKNOWN_TOPIC_ID
+        if led is None:
+            raise KafkaError(missing)
+        partition = led.partitions.get(item.partition)
+        if partition is not None:
+            return partition
+        found = self._directory.get(led.topic_id, item.partition)
+        if isinstance(found, Partition):
+            return found
+        self.openings.append(found)
+        return None
+
+    def _state_of(self, item: FetchItem, partition: Partition) -> PartitionData:
+        """The answer without records. Raises KafkaError when the partition may not be read like this."""
+        code = partition.epoch_refusal(item.leader_epoch)
+        if code:
+            raise KafkaError(code)
+        log_start, offset = partition.log_start_offset, item.fetch_offset
+        answer = PartitionData(item.partition, 0, partition.high_watermark, partition.last_stable_offset, log_start)
+        answer.records = b""
+        if not self._is_committed_only:
+            answer.aborted_transactions = None
+        if item.last_fetched_epoch >= 0:
+            epoch, end = partition.end_of_epoch(item.last_fetched_epoch)
+            if epoch < 0:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if epoch < item.last_fetched_epoch or end < offset:
+                answer.diverging_epoch = EpochEndOffset(epoch, end)
+                return answer
+        if not log_start <= offset <= partition.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return answer
+
+    def _take(self, item: FetchItem, entries: list[Entry], limit: int) -> None:
+        """Puts records into the answer, unless the first batch does not fit behind what is there."""
+        records = [entry.data for entry in entries]
+        size_bytes = sum(map(len, records))
+        if self.total_bytes and size_bytes > limit:
+            if len(records[0]) > limit:
+                return
+            while size_bytes > limit:
+                size_bytes -= len(records.pop())
+        self.answers[item].records = records
+        item.countable_bytes = max(0, item.max_bytes - size_bytes)
+        self.total_bytes += size_bytes
+        self.left_bytes -= size_bytes
+        watcher = self._watcher
+        watcher.settle(item)  # to the end of the line
+        watcher.mark(item)
+
+    def _fail(self, item: FetchItem, error: Exception) -> None:
+        code = int(code_of(error) or ErrorCode.UNKNOWN_SERVER_ERROR)
+        if code not in ANSWERABLE:
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+        if code == ErrorCode.KAFKA_STORAGE_ERROR and self._version < VERSION_WITH_STORAGE_ERROR:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self.answers[item] = failed(item.partition, code)
+        self.is_urgent = True
+
+    def fail_late(self) -> None:
+        """Partitions that would not open in time: their clients may ask again."""
+        for item in list(self._watcher.changed):
+            if isinstance(item, FetchItem) and item not in self.answers:
+                self._fail(item, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        self.openings = []
+
+    async def read_cold(self, gate: asyncio.Semaphore) -> None:
+        """Several partitions at once, in order, as far as the budget goes; those behind it have their turn next time. `gate` bounds
+        the reads of all requests. A store that does not answer in time fails what was asked of it, unless there is something to tell."""
+        cold, self.cold = self.cold, []
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (COLD_READ_BESIDE_RECORDS_S if self.total_bytes else COLD_READ_S)
+        while cold and (self.left_bytes > 0 or not self.total_bytes) and loop.time() < deadline:
+            planned: list[tuple[FetchItem, Partition, int]] = []
+            left_bytes = self.left_bytes
+            while cold and len(planned) < COLD_READS_AT_ONCE and (left_bytes > 0 or not planned):
+                item, partition = cold.pop(0)
+                limit = max(1, min(item.max_bytes, left_bytes))
+                planned.append((item, partition, limit))
+                left_bytes -= limit
+            found = await asyncio.gather(*(self._read(gate, deadline, *plan) for plan in planned))
+            for (item, partition, limit), entries in zip(planned, found, strict=True):
+                if isinstance(entries, list):
+                    if entries:
+                        self._take(item, entries, min(limit, self.left_bytes))
+                elif isinstance(entries, MillraceError) or not self.total_bytes:
+                    self._damage.note(loop.time(), f"{partition.topic_name}-{partition.index}", entries)
+                    self._fail(item, entries)
+
+    async def _read(
+        self, gate: asyncio.Semaphore, deadline: float, item: FetchItem, partition: Partition, limit: int
+    ) -> list[Entry] | MillraceError | TimeoutError:
+        answer = self.answers[item]
+        end = answer.last_stable_offset if self._is_committed_only else answer.high_watermark
+        try:
+            async with asyncio.timeout_at(deadline), gate:
+                return await partition.data.fetch(item.fetch_offset, end, limit)
+        except (MillraceError, TimeoutError) as error:
+            return error
+
+
+def failed(index: int, code: int) -> PartitionData:
+    """A partition's answer that is an error."""
+    return PartitionData(index, int(code), -1, -1, -1, records=b"")

@@ -1,0 +1,104 @@
+"""The explicit list of handlers: what this broker serves, on one screen. ApiVersions shows these keys and no others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from millrace.broker.config import BrokerSettings
+from millrace.broker.controller_client import ControllerClient
+from millrace.broker.coordinators.coordinator import GroupCoordinator
+from millrace.broker.dispatch import Late
+from millrace.broker.fetch_sessions import FetchSessions
+from millrace.broker.forwarding import Forwarding
+from millrace.broker.handlers.api_versions import ApiVersions
+from millrace.broker.handlers.fetch import Fetch
+from millrace.broker.handlers.metadata import Metadata
+from millrace.broker.handlers.produce import Produce
+from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.producer_ids import ProducerIds
+from millrace.broker.request import Handle
+from millrace.broker.topic_creation import TopicCreation
+from millrace.kraft.channel import ControllerChannel
+from millrace.kraft.topic_configs import ConfigLookup
+from millrace.runtime import Runtime
+from millrace.s3stream.storage import Storage
+
+# AlterConfigs, CreatePartitions, ElectLeaders, IncrementalAlterConfigs, Alter- and ListPartitionReassignments,
+# DescribeQuorum, UpdateFeatures, UnregisterBroker
+FORWARDED = (33, 37, 43, 44, 45, 46, 55, 57, 64)
+# ACLs, delegation tokens, quotas, SCRAM users, transactions: what exists of them is nothing
+TURNED_OFF = (29, 30, 31, 38, 39, 40, 41, 48, 49, 50, 51, 65, 66)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What handlers are made of."""
+
+    settings: BrokerSettings
+    runtime: Runtime
+    channel: ControllerChannel
+    cache: MetadataCache
+    client: ControllerClient
+    storage: Storage
+    directory: PartitionDirectory
+    creation: TopicCreation
+    lookup: ConfigLookup
+    groups: GroupCoordinator
+
+
+def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
+    """By API key. Those on the hot path are made now, the others when they are first asked for."""
+    settings, cache, directory = parts.settings, parts.cache, parts.directory
+    clock, rand = parts.runtime.clock, parts.runtime.rand
+    session_ids = rand.split("fetch sessions")
+    sessions = FetchSessions(lambda: 1 + session_ids.below((1 << 31) - 1), slots=settings.fetch.session_slots)
+    groups = parts.groups
+    forwarding = Forwarding(parts.channel, settings.request_timeout_ms)
+    handlers: dict[int, Handle | Late] = {
+        0: Produce(directory, cache, parts.storage, clock).handle,
+        1: Fetch(directory, cache, sessions, response_bytes_max=settings.fetch.response_bytes_max).handle,
+        3: Metadata(cache, parts.creation, auto_create=settings.topics.is_auto_created).handle,
+        2: late("list_offsets.ListOffsets", directory),
+        8: late("offset_commit.OffsetCommit", groups, cache),
+        9: late("offset_fetch.OffsetFetch", groups, cache),
+        10: late("find_coordinator.FindCoordinator", cache, parts.creation),
+        11: late("join_group.JoinGroup", groups),
+        12: late("heartbeat.Heartbeat", groups),
+        13: late("leave_group.LeaveGroup", groups),
+        14: late("sync_group.SyncGroup", groups),
+        15: late("describe_groups.DescribeGroups", groups),
+        16: late("list_groups.ListGroups", groups),
+        21: late("delete_records.DeleteRecords", directory, clock),
+        22: late("init_producer_id.InitProducerId", ProducerIds(parts.client)),
+        23: late("offset_for_leader_epoch.OffsetForLeaderEpoch", directory),
+        19: late("create_topics.CreateTopics", forwarding),
+        20: late("delete_topics.DeleteTopics", forwarding, settings.topics.is_deletable),
+        32: late("describe_configs.DescribeConfigs", cache, parts.lookup, settings.shown),
+        34: late("alter_replica_log_dirs.AlterReplicaLogDirs", cache, settings.metadata_dir),
+        35: late("describe_log_dirs.DescribeLogDirs", cache, directory, parts.runtime.disk, settings),
+        42: late("delete_groups.DeleteGroups", groups),
+        47: late("offset_delete.OffsetDelete", groups, cache),
+        60: late("describe_cluster.DescribeCluster", cache),
+        61: late("describe_producers.DescribeProducers", directory),
+        74: late("list_config_resources.ListConfigResources", cache),
+        75: late("describe_topic_partitions.DescribeTopicPartitions", cache),
+        **{key: late("forward.Forward", forwarding) for key in FORWARDED},
+        **{key: late("turned_off.TurnedOff", key) for key in TURNED_OFF},
+    }
+    handlers[18] = ApiVersions(handlers, cache.cluster_id, settings.node_id, lambda: cache.image).handle
+    return handlers
+
+
+def late(place: str, *collaborators: Any) -> Late:
+    """A handler of this package, `module.Class`, made and loaded when its API is first asked for."""
+    module, name = place.split(".")
+
+    def make() -> Handle:
+        kind = getattr(import_module(f"millrace.broker.handlers.{module}"), name)
+        handle: Handle = kind(*collaborators).handle
+        return handle
+
+    return Late(make)

@@ -1,0 +1,30 @@
+"""CreateTopics (key 19): the controller decides; here, what must not reach it.
+
+The metadata log looks like a topic to Kafka's tools and is none: a client that wants to create it is not allowed to, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millrace.broker.forwarding import Forwarding
+from millrace.broker.request import RequestContext
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+
+METADATA_TOPIC = "__cluster_metadata"
+
+
+class CreateTopics:
+    def __init__(self, forwarding: Forwarding) -> None:
+        self._forwarding = forwarding
+        self.refuse = forwarding.refuse
+
+    async def handle(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        wanted = [topic for topic in request.topics if topic.name != METADATA_TOPIC]
+        response: CreateTopicsResponse = await self._forwarding.ask(replace(request, topics=wanted))
+        if len(wanted) < len(request.topics):
+            text = "the metadata log is no topic that could be created"
+            code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            response.topics.append(CreatableTopicResult(METADATA_TOPIC, error_code=code, error_message=text))
+        return response

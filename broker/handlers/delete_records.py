@@ -1,0 +1,96 @@
+"""DeleteRecords (key 21): the log's start moves forward, and what lies below it is no longer shown.
+
+Answered when the new start is durable; the streams are trimmed after that. Offset -1 means the high watermark. Partitions whose policy does
+not delete, and topics of the broker's own, are refused as Kafka refuses them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from millrace.broker.errors import code_of
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.partition import Partition
+from millrace.broker.request import RequestContext
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from millrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+HIGH_WATERMARK = -1
+NO_LOW_WATERMARK = -1
+TIMEOUT_MS_MIN = 1000
+DELETIONS_AT_ONCE = 64
+
+
+class DeleteRecords:
+    def __init__(self, directory: PartitionDirectory, clock: Clock) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._deletions = asyncio.Semaphore(DELETIONS_AT_ONCE)
+
+    def handle(
+        self, context: RequestContext, request: DeleteRecordsRequest
+    ) -> Coroutine[Any, Any, DeleteRecordsResponse]:
+        return self._answer(request)
+
+    def refuse(self, request: DeleteRecordsRequest, code: int) -> DeleteRecordsResponse:
+        topics = []
+        for topic in request.topics:
+            answers = [_failed(asked.partition_index, code) for asked in topic.partitions]
+            topics.append(DeleteRecordsTopicResult(topic.name, answers))
+        return DeleteRecordsResponse(topics=topics)
+
+    async def _answer(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        timeout_s = max(TIMEOUT_MS_MIN, request.timeout_ms) / 1000
+        response = DeleteRecordsResponse()
+        for topic in request.topics:
+            found = await asyncio.gather(*(self._delete(topic.name, asked, timeout_s) for asked in topic.partitions))
+            response.topics.append(DeleteRecordsTopicResult(topic.name, found))
+        return response
+
+    async def _delete(self, name: str, asked: DeleteRecordsPartition, timeout_s: float) -> DeleteRecordsPartitionResult:
+        """A timeout means unknown: the deletion may still come to be."""
+        index = asked.partition_index
+        try:
+            async with self._deletions, asyncio.timeout(timeout_s):
+                self._check_topic(name)
+                partition = await self._directory.led(name, index)
+                await self._raise_start(partition, asked.offset)
+                return DeleteRecordsPartitionResult(index, partition.log_start_offset)
+        except Exception as error:
+            code = code_of(error)
+            if code is None:
+                log.error("%s-%d: deletion below %d", name, index, asked.offset, exc_info=error)
+            return _failed(index, code or ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _check_topic(self, name: str) -> None:
+        led = self._directory.topic_named(name)
+        if led is not None and led.is_internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if led is not None and not led.settings.is_deleted_by_retention:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION)
+
+    async def _raise_start(self, partition: Partition, offset: int) -> None:
+        if offset == HIGH_WATERMARK:
+            offset = partition.high_watermark
+        if not 0 <= offset <= partition.high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        partition.raise_log_start(offset, self._clock.wall_ms(), lambda: None if done.done() else done.set_result(None))
+        await done
+
+
+def _failed(index: int, code: int) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(index, NO_LOW_WATERMARK, int(code))

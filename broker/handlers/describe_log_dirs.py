@@ -1,0 +1,120 @@
+"""DescribeLogDirs (key 35): how large the partitions led here are, and how much room their store has.
+
+There is one log directory, the one of `log.dirs`; records live in the data bucket, so what is shown of it is
+
+    partition size   of an open partition, the bytes of its batches: all that was taken and retention has not dropped, uploaded or not.
+                     Of one that nobody has used since the start, what the store keeps for it: each committed object's bytes are
+                     divided among the partitions still in it by their records, so that all together are the store's bytes. That is
+                     exact where an object holds one partition, and an estimate else; looking opens no partition.
+    total, usable    of the file system where the bucket is a directory; -1, unknown, where it is an object store without bounds
+
+Not here: which partitions exist (metadata). As in Kafka, what was asked for and is not here is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from millrace.broker.config import BrokerSettings
+from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.request import RequestContext
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.objects import RANGE
+from millrace.kraft.tables.topics import Topic
+from millrace.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from millrace.runtime.disk import Disk
+from millrace.s3stream.ids import ObjectId, StreamRole
+
+PARTITIONS_A_TURN = 500  # then others have the loop
+
+
+class CommittedSizes:
+    """What a partition has in committed objects of one image, by the rule above."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self._bytes_per_offset: dict[ObjectId, float] = {}
+
+    def of_partition(self, topic_id: bytes, index: int) -> int:
+        size_bytes = 0.0
+        for stream in self._image.streams.of_partition(topic_id, index):
+            if stream.role is not StreamRole.DATA:
+                continue
+            for start, end, object_id in self._image.objects.ranges.get(stream.stream_id) or ():
+                size_bytes += (end - max(start, stream.start)) * self._density(object_id)
+        return round(size_bytes)
+
+    def _density(self, object_id: ObjectId) -> float:
+        density = self._bytes_per_offset.get(object_id)
+        if density is None:
+            stored, streams = self._image.objects.by_id[object_id], self._image.streams
+            offsets_count = 0
+            for stream_id, start, end in RANGE.iter_unpack(stored.ranges):
+                stream = streams.get(stream_id)
+                if stream is not None and stream.role is StreamRole.DATA:  # only there an offset is a record
+                    offsets_count += end - start
+            density = stored.size_bytes / offsets_count
+            self._bytes_per_offset[object_id] = density
+        return density
+
+
+class DescribeLogDirs:
+    def __init__(
+        self, cache: MetadataCache, directory: PartitionDirectory, disk: Disk, settings: BrokerSettings
+    ) -> None:
+        self._cache = cache
+        self._directory = directory
+        self._disk = disk
+        self._log_dir = settings.metadata_dir
+        self._store_folder = settings.data.target if settings.data.scheme == "file" else None
+
+    async def handle(self, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        image = self._cache.image
+        sizes = CommittedSizes(image)
+        opened = {(p.topic_id, p.index): p.state.segments.size_bytes for p in self._directory.opened()}
+        result = DescribeLogDirsResult(log_dir=self._log_dir)
+        left = PARTITIONS_A_TURN
+        for topic, indexes in _wanted(image, request.topics):
+            described = DescribeLogDirsTopic(topic.name)
+            for index in indexes:
+                if topic.partitions[index].leader != self._cache.node_id:
+                    continue
+                size_bytes = opened.get((topic.topic_id, index))
+                if size_bytes is None:
+                    size_bytes = sizes.of_partition(topic.topic_id, index)
+                described.partitions.append(DescribeLogDirsPartition(index, size_bytes))
+                left -= 1
+                if not left:
+                    await asyncio.sleep(0)
+                    left = PARTITIONS_A_TURN
+            if described.partitions:
+                result.topics.append(described)
+        if self._store_folder is not None:
+            result.total_bytes = self._disk.total_bytes(self._store_folder)
+            result.usable_bytes = self._disk.free_bytes(self._store_folder)
+        return DescribeLogDirsResponse(results=[result])
+
+
+def _wanted(image: MetadataImage, asked: list[DescribableLogDirTopic] | None) -> Iterator[tuple[Topic, Iterable[int]]]:
+    """Topics by name and their partitions, each once."""
+    if asked is None:
+        for topic in image.topics:
+            yield topic, range(len(topic.partitions))
+        return
+    wanted: dict[str, dict[int, None]] = {}
+    for one in asked:
+        wanted.setdefault(one.topic, {}).update(dict.fromkeys(one.partitions))
+    for name, indexes in wanted.items():
+        found = image.topics.by_name(name)
+        if found is not None:
+            count = len(found.partitions)
+            yield found, [index for index in indexes if 0 <= index < count]

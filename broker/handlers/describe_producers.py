@@ -1,0 +1,76 @@
+"""DescribeProducers (key 61): the producers that a partition remembers (KIP-664), for operators who look for what holds a log back.
+
+Asking opens a partition that is not open. Not here: what is remembered (partitions/producers.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from millrace.broker.errors import code_of
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.producers import Producer
+from millrace.broker.request import RequestContext
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+log = logging.getLogger(__name__)
+
+OPENINGS_AT_ONCE = 64
+
+
+class DescribeProducers:
+    def __init__(self, directory: PartitionDirectory) -> None:
+        self._directory = directory
+        self._openings = asyncio.Semaphore(OPENINGS_AT_ONCE)
+
+    def handle(
+        self, context: RequestContext, request: DescribeProducersRequest
+    ) -> Coroutine[Any, Any, DescribeProducersResponse]:
+        return self._answer(request)
+
+    def refuse(self, request: DescribeProducersRequest, code: int) -> DescribeProducersResponse:
+        topics = []
+        for topic in request.topics:
+            answers = [PartitionResponse(index, int(code)) for index in topic.partition_indexes]
+            topics.append(TopicResponse(topic.name, answers))
+        return DescribeProducersResponse(topics=topics)
+
+    async def _answer(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
+        response = DescribeProducersResponse()
+        for topic in request.topics:
+            found = await asyncio.gather(*(self._describe(topic.name, index) for index in topic.partition_indexes))
+            response.topics.append(TopicResponse(topic.name, found))
+        return response
+
+    async def _describe(self, name: str, index: int) -> PartitionResponse:
+        async with self._openings:
+            try:
+                partition = await self._directory.led(name, index)
+            except Exception as error:
+                code = code_of(error)
+                if code is None:
+                    log.error("%s-%d: producers", name, index, exc_info=error)
+                return PartitionResponse(index, int(code or ErrorCode.UNKNOWN_SERVER_ERROR))
+        return PartitionResponse(index, active_producers=[_state_of(p) for p in partition.state.producers])
+
+
+def _state_of(producer: Producer) -> ProducerState:
+    last = producer.batches[-1] if producer.batches else None
+    return ProducerState(
+        producer.producer_id,
+        producer.epoch,
+        -1 if last is None else last.last_sequence,
+        -1 if last is None else last.timestamp_ms,
+        producer.coordinator_epoch,
+        producer.transaction_start,
+    )

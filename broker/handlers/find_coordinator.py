@@ -1,0 +1,69 @@
+"""FindCoordinator (key 10): which broker coordinates a group. Transactions and share groups are not served yet.
+
+The internal topic is made on first need; until it is there the answer is COORDINATOR_NOT_AVAILABLE, which clients retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from millrace.broker.coordinators.placement import OFFSETS_TOPIC, partition_for
+from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.request import RequestContext
+from millrace.broker.topic_creation import TopicCreation
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+GROUP, TRANSACTION = 0, 1
+
+
+class FindCoordinator:
+    def __init__(self, cache: MetadataCache, creation: TopicCreation) -> None:
+        self._cache = cache
+        self._creation = creation
+
+    def handle(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
+        if request.key_type == GROUP and self._cache.image.topics.by_name(OFFSETS_TOPIC) is None:
+            return self._create_then_answer(context, request)
+        return self._answer(context, request)
+
+    async def _create_then_answer(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
+        await self._creation.ensure([OFFSETS_TOPIC])
+        return self._answer(context, request)
+
+    def _answer(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        keys = request.coordinator_keys if context.api_version >= 4 else [request.key]
+        found = [self._locate(context, request.key_type, key) for key in keys]
+        if context.api_version >= 4:
+            return FindCoordinatorResponse(coordinators=found)
+        one = found[0]
+        return FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+    def _locate(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
+        if key_type == TRANSACTION:
+            text = "transactions are not served by this broker"
+            return Coordinator(key, -1, "", -1, int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), text)
+        if key_type != GROUP:
+            return Coordinator(key, -1, "", -1, int(ErrorCode.INVALID_REQUEST), f"unknown coordinator type {key_type}")
+        topic = self._cache.image.topics.by_name(OFFSETS_TOPIC)
+        leader = -1 if topic is None else topic.partitions[partition_for(key, len(topic.partitions))].leader
+        node = self._cache.node(leader, context.connection)
+        if node is None:
+            text = "the coordinator is being found; try again"
+            return Coordinator(key, -1, "", -1, int(ErrorCode.COORDINATOR_NOT_AVAILABLE), text)
+        return Coordinator(key, node.node_id, node.host, node.port, 0, None)

@@ -1,0 +1,23 @@
+"""APIs that a KRaft broker passes on to the active controller as they are.
+
+Not here: what must be known of the client's connection, which is nothing yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from millrace.broker.forwarding import Forwarding
+from millrace.broker.request import RequestContext
+
+
+class Forward:
+    """One class for every forwarded API."""
+
+    def __init__(self, forwarding: Forwarding) -> None:
+        self._forwarding = forwarding
+        self.refuse = forwarding.refuse
+
+    def handle(self, context: RequestContext, request: Any) -> Coroutine[Any, Any, Any]:
+        return self._forwarding.ask(request)

@@ -1,0 +1,80 @@
+"""JoinGroup (key 11): a member enters its group, or enters it again; answered when the group's next generation is known.
+
+Not here: when that is (coordinators/groups.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from millrace.broker.coordinators.coordinator import GroupCoordinator
+from millrace.broker.coordinators.members import JoinAnswer, JoinRequest
+from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
+from millrace.broker.coordinators.tickets import Ticket
+from millrace.broker.request import RequestContext
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+
+KNOWN_ID_VERSION = 4  # a dynamic member comes back with the id that it is given (KIP-394)
+NULL_PROTOCOL_VERSION = 7
+NAME_BYTES_MAX = 32_000  # a member id is a name and a UUID, and must be a string of the protocol
+SKIP_ASSIGNMENT_VERSION = 9  # a static leader is told not to assign (KIP-814)
+
+
+class JoinGroup:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def handle(
+        self, context: RequestContext, request: JoinGroupRequest
+    ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
+        if not request.group_id:
+            return self.refuse(request, ErrorCode.INVALID_GROUP_ID)
+        if len((request.group_instance_id or context.client_id).encode()) > NAME_BYTES_MAX:
+            return self.refuse(request, ErrorCode.INVALID_REQUEST)
+        settings = self._coordinator.settings
+        if not settings.session_timeout_min_ms <= request.session_timeout_ms <= settings.session_timeout_max_ms:
+            return self.refuse(request, ErrorCode.INVALID_SESSION_TIMEOUT)
+        return self._coordinator.ask(
+            request.group_id,
+            lambda shard: self._join(shard, context, request),
+            lambda code: self.refuse(request, code),
+        )
+
+    def _join(self, shard: ShardLoop, context: RequestContext, request: JoinGroupRequest) -> Outcome[JoinGroupResponse]:
+        version = context.api_version
+        ticket = Ticket(lambda answer: _response(answer, version), lambda code: self.refuse(request, code))
+        rebalance_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
+        joining = JoinRequest(
+            request.member_id,
+            request.group_instance_id,
+            context.client_id,
+            f"/{context.connection.peer_host}",  # as Java writes an address
+            request.protocol_type,
+            [(protocol.name, protocol.metadata) for protocol in request.protocols],
+            rebalance_ms,
+            request.session_timeout_ms,
+            version >= KNOWN_ID_VERSION,
+            version >= SKIP_ASSIGNMENT_VERSION,
+        )
+        group_id = request.group_id
+        decision = shard.shard.on_join(group_id, joining, ticket, shard.now())
+        shard.carry_out(decision, shard.shard.groups.get(group_id))
+        return ticket.outcome()
+
+    def refuse(self, request: JoinGroupRequest, code: int) -> JoinGroupResponse:
+        return JoinGroupResponse(error_code=int(code), member_id=request.member_id)
+
+
+def _response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
+    protocol = answer.protocol
+    return JoinGroupResponse(
+        error_code=int(answer.error),
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name="" if protocol is None and version < NULL_PROTOCOL_VERSION else protocol,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[JoinGroupResponseMember(*member) for member in answer.members],
+    )

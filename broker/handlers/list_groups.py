@@ -1,0 +1,56 @@
+"""ListGroups (key 16): the groups that this broker coordinates. Shards that nobody asked for yet are loaded for it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from millrace.broker.coordinators.coordinator import GroupCoordinator
+from millrace.broker.coordinators.groups import Group
+from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
+from millrace.broker.coordinators.tickets import Ticket, all_of, as_it_is
+from millrace.broker.request import RequestContext
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+CLASSIC = "classic"
+
+Part = tuple[int, list[ListedGroup]]  # one shard's: an error code, its groups
+
+
+class ListGroups:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def handle(self, context: RequestContext, request: ListGroupsRequest) -> Coroutine[Any, Any, ListGroupsResponse]:
+        return self._list(request)
+
+    async def _list(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        states = [state.strip().lower() for state in request.states_filter]
+        if request.types_filter and CLASSIC not in map(str.lower, request.types_filter):
+            return ListGroupsResponse()
+
+        def act(shard: ShardLoop) -> Outcome[Part]:
+            listed = [
+                _listed(group)
+                for group in shard.shard.groups.values()
+                if not states or group.state.value.lower() in states
+            ]
+            ticket: Ticket[Part] = Ticket(as_it_is, _refusal)
+            shard.when_durable(ticket, (ErrorCode.NONE, listed))
+            return ticket.outcome()
+
+        indexes = self._coordinator.shards_with_data()
+        parts = await all_of([self._coordinator.ask_shard(index, act, _refusal) for index in indexes])
+        # A partition that is led elsewhere by now is another broker's to list.
+        code = next((code for code, _ in parts if code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR)), 0)
+        groups = [group for _, listed in parts for group in listed]
+        return ListGroupsResponse(error_code=int(code), groups=[] if code else groups)
+
+
+def _listed(group: Group) -> ListedGroup:
+    return ListedGroup(group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
+
+
+def _refusal(code: int) -> Part:
+    return code, []

@@ -1,0 +1,164 @@
+"""ListOffsets (key 2): where a partition begins and ends, and which record belongs to a time.
+
+What needs no reading of partitions that are open is answered at once; the rest is looked up side by side, a few at a time. Tiered storage
+does not exist as a tier here, so nothing was ever moved to one and nothing waits for it.
+
+    -1 latest    the high watermark, or the last stable offset for readers of committed records
+    -2 earliest  the log's start; -4 earliest local is the same
+    -3 max       the first record with the largest timestamp
+    -5 tiered    none; -6 earliest that waits to be tiered: none
+    >= 0         the first record at that time or later; none is no error
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+from millrace.broker.errors import code_of
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.time_lookup import find_latest, find_time
+from millrace.broker.partitions.visibility import Isolation
+from millrace.broker.request import RequestContext
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+log = logging.getLogger(__name__)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_UNTIERED = -1, -2, -3, -4, -5, -6
+SINCE_VERSION = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_UNTIERED: 11}
+LOOKUPS_AT_ONCE = 16
+VERSION_WITH_EPOCHS = 4
+
+
+class ListOffsets:
+    def __init__(self, directory: PartitionDirectory) -> None:
+        self._directory = directory
+        self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+
+    def handle(
+        self, context: RequestContext, request: ListOffsetsRequest
+    ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+        counts = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+        response = ListOffsetsResponse()
+        slow: list[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]] = []
+        for topic in request.topics:
+            answers = ListOffsetsTopicResponse(topic.name)
+            response.topics.append(answers)
+            for asked in topic.partitions:
+                answer = ListOffsetsPartitionResponse(asked.partition_index)
+                answers.partitions.append(answer)
+                code = _refusal(asked, context.api_version, counts[topic.name, asked.partition_index])
+                if code:
+                    answer.error_code = int(code)
+                elif not self._answer_at_once(topic.name, asked, answer, request.isolation_level):
+                    slow.append((topic.name, asked, answer))
+        if slow:
+            return self._answer_slowly(context, response, slow, request.isolation_level)
+        return _for_version(response, context.api_version)
+
+    def refuse(self, request: ListOffsetsRequest, code: int) -> ListOffsetsResponse:
+        topics = []
+        for topic in request.topics:
+            answers = [ListOffsetsPartitionResponse(asked.partition_index, int(code)) for asked in topic.partitions]
+            topics.append(ListOffsetsTopicResponse(topic.name, answers))
+        return ListOffsetsResponse(topics=topics)
+
+    def _answer_at_once(
+        self, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: int
+    ) -> bool:
+        led = self._directory.topic_named(name)
+        partition = None if led is None else led.partitions.get(asked.partition_index)
+        if partition is None or asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
+            return False
+        _answer_edge(partition, asked, answer, isolation)
+        return True
+
+    async def _answer_slowly(
+        self,
+        context: RequestContext,
+        response: ListOffsetsResponse,
+        slow: list[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]],
+        isolation: int,
+    ) -> ListOffsetsResponse:
+        await asyncio.gather(*(self._look_up(name, asked, answer, isolation) for name, asked, answer in slow))
+        return _for_version(response, context.api_version)
+
+    async def _look_up(
+        self, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: int
+    ) -> None:
+        async with self._lookups:
+            try:
+                partition = await self._directory.led(name, asked.partition_index)
+                if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP:
+                    _answer_edge(partition, asked, answer, isolation)
+                else:
+                    await _answer_time(partition, asked, answer, isolation)
+            except Exception as error:
+                code = code_of(error)
+                if code is None:
+                    log.error(
+                        "%s-%d: lookup of %d failed", name, asked.partition_index, asked.timestamp, exc_info=error
+                    )
+                answer.error_code = int(code or ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _refusal(asked: ListOffsetsPartition, version: int, count: int) -> int:
+    if count > 1:
+        return ErrorCode.INVALID_REQUEST
+    if asked.timestamp < 0 and version < SINCE_VERSION.get(asked.timestamp, 1 << 15):
+        return ErrorCode.UNSUPPORTED_VERSION
+    return ErrorCode.NONE
+
+
+def _for_version(response: ListOffsetsResponse, version: int) -> ListOffsetsResponse:
+    """Versions that do not carry leader epochs get none."""
+    if version < VERSION_WITH_EPOCHS:
+        for topic in response.topics:
+            for answer in topic.partitions:
+                answer.leader_epoch = -1
+    return response
+
+
+def _visible_end(partition: Partition, isolation: int) -> int:
+    return partition.last_stable_offset if isolation == Isolation.READ_COMMITTED else partition.high_watermark
+
+
+def _answer_edge(
+    partition: Partition, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: int
+) -> None:
+    code = partition.epoch_refusal(asked.current_leader_epoch)
+    if code:
+        answer.error_code = code
+    elif asked.timestamp == LATEST:
+        answer.offset = _visible_end(partition, isolation)
+        answer.leader_epoch = partition.leader_epoch
+    elif asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset = partition.log_start_offset
+        answer.leader_epoch = partition.state.epochs.epoch_at(partition.log_start_offset)
+
+
+async def _answer_time(
+    partition: Partition, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: int
+) -> None:
+    code = partition.epoch_refusal(asked.current_leader_epoch)
+    if code:
+        raise KafkaError(code)
+    if asked.timestamp == MAX_TIMESTAMP:
+        found = await find_latest(partition, _visible_end(partition, isolation))
+    else:
+        found = await find_time(partition, asked.timestamp, _visible_end(partition, isolation))
+    if found is not None:
+        answer.offset, answer.timestamp = found
+        answer.leader_epoch = partition.state.epochs.epoch_at(found.offset)

@@ -1,0 +1,62 @@
+"""OffsetDelete (key 47): committed offsets are forgotten, of topics that the group does not read any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millrace.broker.coordinators.coordinator import GroupCoordinator
+from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
+from millrace.broker.coordinators.tickets import Ticket, as_it_is
+from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.request import RequestContext
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+class OffsetDelete:
+    def __init__(self, coordinator: GroupCoordinator, cache: MetadataCache) -> None:
+        self._coordinator = coordinator
+        self._cache = cache
+
+    def handle(
+        self, context: RequestContext, request: OffsetDeleteRequest
+    ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
+        if not request.group_id:
+            return _refusal(ErrorCode.INVALID_GROUP_ID)
+        return self._coordinator.ask(request.group_id, lambda shard: self._delete(shard, request), _refusal)
+
+    def _delete(self, shard: ShardLoop, request: OffsetDeleteRequest) -> Outcome[OffsetDeleteResponse]:
+        group_id = request.group_id
+        code = shard.shard.refusal_of_offset_delete(group_id)
+        if code:
+            return _refusal(code)
+        response = OffsetDeleteResponse()
+        places: list[tuple[str, str, int]] = []
+        for topic in request.topics:
+            answered = OffsetDeleteResponseTopic(topic.name)
+            response.topics.append(answered)
+            for asked in topic.partitions:
+                code = self._refusal_at(shard, group_id, topic.name, asked.partition_index)
+                answered.partitions.append(OffsetDeleteResponsePartition(asked.partition_index, int(code)))
+                if not code:
+                    places.append((group_id, topic.name, asked.partition_index))
+        shard.carry_out(shard.shard.delete_offsets(places, shard.now()))
+        ticket: Ticket[OffsetDeleteResponse] = Ticket(as_it_is, _refusal)
+        shard.when_durable(ticket, response)
+        return ticket.outcome()
+
+    def _refusal_at(self, shard: ShardLoop, group_id: str, topic: str, partition: int) -> int:
+        found = self._cache.image.topics.by_name(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        group = shard.shard.groups[group_id]
+        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic) else ErrorCode.NONE
+
+
+def _refusal(code: int) -> OffsetDeleteResponse:
+    return OffsetDeleteResponse(error_code=int(code))

@@ -1,0 +1,164 @@
+"""OffsetFetch (key 9): a group's positions read back; from version 8 on, those of several groups at once.
+
+What is shown is durable, so `require_stable` asks for nothing more while there are no transactions. Classic members may read whatever
+they claim to be. Not here: what is committed (coordinators/offsets.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from millrace.broker.coordinators.coordinator import GroupCoordinator
+from millrace.broker.coordinators.offsets import CommittedOffsets, Partitions
+from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
+from millrace.broker.coordinators.tickets import Ticket, all_of, as_it_is
+from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.request import RequestContext
+from millrace.protocol.declare import NO_UUID
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+R = TypeVar("R")
+
+GROUP_ERROR_VERSION = 2  # before, an error of the group stands at each partition
+GROUPS_VERSION = 8
+TOPIC_ID_VERSION = 10
+
+
+class OffsetFetch:
+    def __init__(self, coordinator: GroupCoordinator, cache: MetadataCache) -> None:
+        self._coordinator = coordinator
+        self._cache = cache
+
+    def handle(
+        self, context: RequestContext, request: OffsetFetchRequest
+    ) -> OffsetFetchResponse | asyncio.Future[OffsetFetchResponse] | Coroutine[Any, Any, OffsetFetchResponse]:
+        version = context.api_version
+        groups = _groups(version, request)
+        if len(groups) == 1:  # no task for what is asked most
+            return self._fetch(version, groups[0], lambda found: _response(version, [found]))
+        return self._fetch_all(version, groups)
+
+    async def _fetch_all(self, version: int, groups: Sequence[OffsetFetchRequestGroup]) -> OffsetFetchResponse:
+        return _response(version, await all_of([self._fetch(version, group, as_it_is) for group in groups]))
+
+    def _fetch(
+        self, version: int, group: OffsetFetchRequestGroup, form: Callable[[OffsetFetchResponseGroup], R]
+    ) -> Outcome[R]:
+        def fetch(shard: ShardLoop) -> Outcome[R]:
+            offsets = shard.shard.offsets
+            topics = (
+                self._all(version, offsets, group.group_id)
+                if group.topics is None
+                else [self._some(version, offsets, group.group_id, asked) for asked in group.topics]
+            )
+            ticket = Ticket(form, refuse)
+            shard.when_durable(ticket, OffsetFetchResponseGroup(group.group_id, topics))
+            return ticket.outcome()
+
+        def refuse(code: int) -> R:
+            return form(_refused(version, group, code))
+
+        return self._coordinator.ask(group.group_id, fetch, refuse)
+
+    def _some(
+        self, version: int, offsets: CommittedOffsets, group_id: str, asked: OffsetFetchRequestTopics
+    ) -> OffsetFetchResponseTopics:
+        name = asked.name
+        if version >= TOPIC_ID_VERSION:
+            known = self._cache.topic_name(asked.topic_id)
+            if known is None:
+                return _failed_topic(asked, ErrorCode.UNKNOWN_TOPIC_ID)
+            name = known
+        partitions = offsets.of_topic(group_id, name)
+        found = [_found(partitions, index, asked.topic_id) for index in asked.partition_indexes]
+        return OffsetFetchResponseTopics(name, asked.topic_id, found)
+
+    def _all(self, version: int, offsets: CommittedOffsets, group_id: str) -> list[OffsetFetchResponseTopics]:
+        """Topics that have no id by now cannot be said where ids are what is said."""
+        topics = []
+        for name, partitions in offsets.of_group(group_id).items():
+            topic_id = NO_UUID
+            if version >= TOPIC_ID_VERSION:
+                topic = self._cache.image.topics.by_name(name)
+                if topic is None:
+                    continue
+                topic_id = topic.topic_id
+            found = [_found(partitions, index, NO_UUID) for index in partitions]
+            topics.append(OffsetFetchResponseTopics(name, topic_id, found))
+        return topics
+
+    def refuse(self, request: OffsetFetchRequest, code: int) -> OffsetFetchResponse:
+        """For whichever version it was: what the others have is left out."""
+        groups = [OffsetFetchResponseGroup(group.group_id, [], int(code)) for group in request.groups]
+        old = _refused(1, _old_group(request), code)
+        return OffsetFetchResponse(
+            topics=[_old_topic(topic) for topic in old.topics], error_code=int(code), groups=groups
+        )
+
+
+def _groups(version: int, request: OffsetFetchRequest) -> list[OffsetFetchRequestGroup]:
+    return request.groups if version >= GROUPS_VERSION else [_old_group(request)]
+
+
+def _old_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+    topics = request.topics
+    asked = None
+    if topics is not None:
+        asked = [OffsetFetchRequestTopics(topic.name, NO_UUID, topic.partition_indexes) for topic in topics]
+    return OffsetFetchRequestGroup(request.group_id, topics=asked)
+
+
+def _found(partitions: Partitions, index: int, topic_id: bytes) -> OffsetFetchResponsePartitions:
+    """One that was committed for a namesake of the topic, with another id, is not this one's."""
+    offset = partitions.get(index)
+    if offset is None or (NO_UUID != topic_id != offset.topic_id != NO_UUID):
+        return OffsetFetchResponsePartitions(index, -1, -1, "")
+    return OffsetFetchResponsePartitions(index, offset.offset, offset.leader_epoch, offset.metadata)
+
+
+def _failed_topic(asked: OffsetFetchRequestTopics, code: int) -> OffsetFetchResponseTopics:
+    partitions = [OffsetFetchResponsePartitions(index, -1, -1, "", int(code)) for index in asked.partition_indexes]
+    return OffsetFetchResponseTopics(asked.name, asked.topic_id, partitions)
+
+
+def _refused(version: int, group: OffsetFetchRequestGroup, code: int) -> OffsetFetchResponseGroup:
+    """Consumers before 3.9 give up at COORDINATOR_NOT_AVAILABLE here, so they are told the other error that makes them look again."""
+    if code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        code = ErrorCode.NOT_COORDINATOR
+    if version >= GROUP_ERROR_VERSION:
+        return OffsetFetchResponseGroup(group.group_id, [], int(code))
+    return OffsetFetchResponseGroup(group.group_id, [_failed_topic(asked, code) for asked in group.topics or []])
+
+
+def _response(version: int, groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
+    if version >= GROUPS_VERSION:
+        return OffsetFetchResponse(groups=groups)
+    (group,) = groups
+    return OffsetFetchResponse(topics=[_old_topic(topic) for topic in group.topics], error_code=group.error_code)
+
+
+def _old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    partitions = [
+        OffsetFetchResponsePartition(
+            found.partition_index,
+            found.committed_offset,
+            found.committed_leader_epoch,
+            found.metadata,
+            found.error_code,
+        )
+        for found in topic.partitions
+    ]
+    return OffsetFetchResponseTopic(topic.name, partitions)

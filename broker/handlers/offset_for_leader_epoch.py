@@ -1,0 +1,72 @@
+"""OffsetForLeaderEpoch (key 23): where a leader epoch ended.
+
+Consumers ask after a change of leader, to see whether what they read was cut off. Nothing that anybody was shown is ever cut off here;
+an end that is not durable yet is not told, as it might be another's tomorrow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from millrace.broker.errors import code_of
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.partition import Partition
+from millrace.broker.request import RequestContext
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+log = logging.getLogger(__name__)
+
+OPENINGS_AT_ONCE = 64
+
+
+class OffsetForLeaderEpoch:
+    def __init__(self, directory: PartitionDirectory) -> None:
+        self._directory = directory
+        self._openings = asyncio.Semaphore(OPENINGS_AT_ONCE)
+
+    def handle(
+        self, context: RequestContext, request: OffsetForLeaderEpochRequest
+    ) -> Coroutine[Any, Any, OffsetForLeaderEpochResponse]:
+        return self._answer(request)
+
+    def refuse(self, request: OffsetForLeaderEpochRequest, code: int) -> OffsetForLeaderEpochResponse:
+        topics = []
+        for topic in request.topics:
+            answers = [EpochEndOffset(int(code), asked.partition) for asked in topic.partitions]
+            topics.append(OffsetForLeaderTopicResult(topic.topic, answers))
+        return OffsetForLeaderEpochResponse(topics=topics)
+
+    async def _answer(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        response = OffsetForLeaderEpochResponse()
+        for topic in request.topics:
+            found = await asyncio.gather(*(self._end_of(topic.topic, asked) for asked in topic.partitions))
+            response.topics.append(OffsetForLeaderTopicResult(topic.topic, found))
+        return response
+
+    async def _end_of(self, name: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+        async with self._openings:
+            try:
+                return _end_in(await self._directory.led(name, asked.partition), asked)
+            except Exception as error:
+                code = code_of(error)
+                if code is None:
+                    log.error("%s-%d: epoch %d", name, asked.partition, asked.leader_epoch, exc_info=error)
+                return EpochEndOffset(int(code or ErrorCode.UNKNOWN_SERVER_ERROR), asked.partition)
+
+
+def _end_in(partition: Partition, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    code = partition.epoch_refusal(asked.current_leader_epoch)
+    if code:
+        return EpochEndOffset(code, asked.partition)
+    epoch, end = partition.end_of_epoch(asked.leader_epoch)
+    return EpochEndOffset(0, asked.partition, epoch, end)

@@ -1,0 +1,339 @@
+"""Produce (key 0): batches for partitions, acknowledged when they are durable.
+
+What runs before `handle` returns runs in the order of the connection: partitions are found, room for the whole request is made sure of,
+each batch is handed to its partition. A request whose partitions are not all open, or for which there is no room, keeps its turn at its
+partitions (turns.py) and goes through the same steps when it comes; what arrives later for one of them stands behind it.
+
+acks=1 is as durable as acks=-1. acks=0 is not answered, and closes the connection when anything was refused, so that the client asks for
+metadata. An append has no timeout: the WAL confirms it or the process ends; `timeout_ms` bounds the waiting before it.
+
+Transactions are not served yet: a request that has a transactional id, or batch, is refused whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from millrace.broker.errors import code_of
+from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.partitions.directory import LedTopic, PartitionDirectory
+from millrace.broker.partitions.meta_stream import Room
+from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.rewrite import InvalidRecords
+from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
+from millrace.broker.turns import Turn, Turns
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from millrace.runtime.clock import Clock
+from millrace.runtime.errors import Exhausted, MillraceError
+
+VERSION_WITH_STORAGE_ERROR = 4
+VERSION_BY_ID = 13
+VERSION_WITH_HINTS = 10
+ADMIN_CLIENT_ID = "__admin_client"
+TIMEOUT_MS_MIN = 1000
+# What an entry costs in WAL and cache beside its bytes, erring upwards.
+ENTRY_OVERHEAD_BYTES = 640
+MAGIC_AT, ATTRIBUTES_AT = 16, 22
+TRANSACTIONAL_BIT = 0x10
+NO_RECORDS = memoryview(b"")
+
+
+class _Part:
+    """One partition's batch within a request. `on_done` is what the engine calls when it is durable."""
+
+    __slots__ = ("index", "led", "partition", "records", "reply", "work")
+
+    def __init__(
+        self, work: _Work, led: LedTopic, index: int, records: memoryview, reply: PartitionProduceResponse
+    ) -> None:
+        self.work = work
+        self.led = led
+        self.index = index
+        self.records = records
+        self.reply = reply
+        self.partition: Partition | None = None
+
+    def on_done(self, append: object) -> None:
+        if self.partition is not None and self.partition.is_void:
+            _refuse(self.reply, ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
+        work = self.work
+        work.missing_count -= 1
+        if work.missing_count == 0:
+            work.finish()
+
+
+class _Work:
+    """One request under way. `missing_count`: parts that are not settled yet. `needed_bytes`: room for all that may be appended."""
+
+    __slots__ = (
+        "context",
+        "future",
+        "is_over",
+        "is_transactional",
+        "missing_count",
+        "needed_bytes",
+        "openings",
+        "parts",
+        "request",
+        "response",
+        "timer",
+        "turn",
+    )
+
+    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
+        self.context = context
+        self.request = request
+        self.response = ProduceResponse()
+        self.parts: list[_Part] = []
+        self.openings: dict[asyncio.Future[Partition], None] = {}
+        self.missing_count = 0
+        self.needed_bytes = 0
+        self.is_transactional = False
+        self.is_over = False
+        self.future: asyncio.Future[Any] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.turn: Turn | None = None
+
+    def finish(self) -> None:
+        """Every part is settled, in a later turn of the loop than the request's own."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(self.outcome())
+
+    def outcome(self) -> Any:
+        if self.request.acks != 0:
+            return self.response
+        is_refused = any(part.error_code for topic in self.response.responses for part in topic.partition_responses)
+        return CLOSE if is_refused else NO_REPLY
+
+
+class Produce:
+    def __init__(self, directory: PartitionDirectory, cache: MetadataCache, room: Room, clock: Clock) -> None:
+        self._directory = directory
+        self._cache = cache
+        self._room = room
+        self._clock = clock
+        self._turns = Turns()
+
+    def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
+        if request.acks not in (-1, 0, 1):
+            return self.refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
+        work = _Work(context, request)
+        self._gather(work)
+        if work.is_transactional or request.transactional_id is not None:
+            refusal = self.refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            return refusal if request.acks else CLOSE
+        if work.openings or work.needed_bytes > self._room.room_bytes or (self._turns and self._is_behind(work)):
+            return self._park(work)
+        self._append(work)
+        if work.missing_count == 0 or request.acks == 0:
+            return work.outcome()
+        work.future = asyncio.get_running_loop().create_future()
+        return work.future
+
+    def refuse(self, request: ProduceRequest, code: int) -> ProduceResponse:
+        """Every partition has the same error."""
+        topics = []
+        for topic in request.topic_data:
+            parts = [PartitionProduceResponse(asked.index, int(code), -1) for asked in topic.partition_data]
+            topics.append(TopicProduceResponse(topic.name, topic.topic_id, parts))
+        return ProduceResponse(topics)
+
+    # -- finding
+
+    def _gather(self, work: _Work) -> None:
+        """Fills in what is refused at once, and makes a part of everything else."""
+        directory, by_id = self._directory, work.context.api_version >= VERSION_BY_ID
+        for topic in work.request.topic_data:
+            led = directory.topic_of(topic.topic_id) if by_id else directory.topic_named(topic.name)
+            replies: list[PartitionProduceResponse] = []
+            work.response.responses.append(TopicProduceResponse(topic.name, topic.topic_id, replies))
+            code = self._topic_refusal(led, by_id, work.context.client_id)
+            for asked in topic.partition_data:
+                index = asked.index
+                reply = PartitionProduceResponse(index)
+                replies.append(reply)
+                records = NO_RECORDS if asked.records is None else memoryview(asked.records)
+                if (
+                    len(records) > ATTRIBUTES_AT
+                    and records[MAGIC_AT] == 2
+                    and records[ATTRIBUTES_AT] & TRANSACTIONAL_BIT
+                ):
+                    work.is_transactional = True
+                if led is None or code:
+                    _refuse(reply, code, "")
+                    continue
+                part = _Part(work, led, index, records, reply)
+                part.partition = led.partitions.get(index)
+                if part.partition is None and not self._find(part):
+                    continue
+                work.parts.append(part)
+                rules = led.settings.rules
+                size_bytes = len(records) if led.settings.codec is None else max(len(records), rules.batch_bytes_max)
+                work.needed_bytes += size_bytes + ENTRY_OVERHEAD_BYTES
+
+    @staticmethod
+    def _topic_refusal(led: LedTopic | None, by_id: bool, client_id: str) -> int:
+        if led is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if led.is_internal and client_id != ADMIN_CLIENT_ID:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        return 0
+
+    def _find(self, part: _Part) -> bool:
+        """Looks for a partition that is not open; False when it is refused."""
+        try:
+            found = self._directory.get(part.led.topic_id, part.index)
+        except KafkaError as error:
+            self._refuse_part(part, error.code, error.message)
+            return False
+        if isinstance(found, Partition):
+            part.partition = found
+        else:
+            part.work.openings[found] = None
+        return True
+
+    # -- appending
+
+    def _append(self, work: _Work) -> None:
+        """No await from here to the last batch: offsets are given in the order of the wire."""
+        now_ms = self._clock.wall_ms()
+        tick_ms = int(asyncio.get_running_loop().time() * 1000)
+        version = work.context.api_version
+        for part in work.parts:
+            partition, reply = part.partition, part.reply
+            assert partition is not None
+            try:
+                appended = partition.append(part.records, version, now_ms, tick_ms, part.on_done)
+            except KafkaError as error:
+                self._refuse_part(part, error.code, error.message)
+                if isinstance(error, InvalidRecords):
+                    reply.record_errors = [BatchIndexAndErrorMessage(index, error.message) for index in error.indexes]
+            except MillraceError as error:  # raised before an offset was given
+                self._refuse_part(part, code_of(error) or ErrorCode.UNKNOWN_SERVER_ERROR, "")
+            else:
+                reply.base_offset, reply.log_append_time_ms, is_durable = appended
+                reply.log_start_offset = partition.log_start_offset
+                if not is_durable:
+                    work.missing_count += 1
+        work.parts = []  # they know the work: a cycle would keep the frame until the collector comes by
+
+    def _refuse_part(self, part: _Part, code: int, message: str) -> None:
+        version = part.work.context.api_version
+        if code == ErrorCode.UNKNOWN_TOPIC_ID and version < VERSION_BY_ID:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif code == ErrorCode.KAFKA_STORAGE_ERROR and version < VERSION_WITH_STORAGE_ERROR:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        _refuse(part.reply, code, message)
+        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= VERSION_WITH_HINTS:
+            self._hint(part)
+
+    def _hint(self, part: _Part) -> None:
+        """Who leads it, as far as is known here (KIP-951)."""
+        state = self._directory.leader_of(part.led.topic_id, part.index)
+        if state is None:
+            return
+        part.reply.current_leader = LeaderIdAndEpoch(state.leader, state.leader_epoch)
+        endpoints = part.work.response.node_endpoints
+        if all(endpoint.node_id != state.leader for endpoint in endpoints):
+            node = self._cache.node(state.leader, part.work.context.connection)
+            if node is not None:
+                endpoints.append(NodeEndpoint(node.node_id, node.host, node.port, node.rack))
+
+    # -- waiting for partitions and room
+
+    def _is_behind(self, work: _Work) -> bool:
+        return any(self._turns.is_held((part.led.topic_id, part.index)) for part in work.parts)
+
+    def _park(self, work: _Work) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        work.future = loop.create_future()
+        timeout_ms = max(work.request.timeout_ms, TIMEOUT_MS_MIN)
+        work.timer = loop.call_later(timeout_ms / 1000, self._expire, work)
+        keys = ((part.led.topic_id, part.index) for part in work.parts)
+        openings = list(work.openings)
+        # One hold more than there are openings, lifted once the turn is known to the work.
+        work.turn = self._turns.take(keys, len(openings) + 1, lambda: self._admit(work))
+        for opening in openings:
+            opening.add_done_callback(lambda _: self._lift(work))
+        self._lift(work)
+        return work.future
+
+    def _lift(self, work: _Work) -> None:
+        assert work.turn is not None
+        self._turns.lift(work.turn)
+
+    def _admit(self, work: _Work) -> None:
+        """First at all its partitions, and each is open or refused."""
+        if work.is_over or work.needed_bytes <= self._room.room_bytes:
+            self._run(work)
+            return
+        self._room.wait_for_room(work.needed_bytes).add_done_callback(lambda room: self._on_room(work, room))
+
+    def _on_room(self, work: _Work, room: asyncio.Future[None]) -> None:
+        error = None if room.cancelled() else room.exception()
+        if error is None:
+            self._run(work)
+            return
+        # Exhausted: the whole of it could never fit. A producer that is told so cuts its batches.
+        code = ErrorCode.MESSAGE_TOO_LARGE if isinstance(error, Exhausted) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self._give_up(work, work.parts, code)
+        self._leave(work)
+
+    def _run(self, work: _Work) -> None:
+        if not work.is_over:
+            work.is_over = True
+            work.parts = [part for part in work.parts if self._is_still_led(part)]
+            self._append(work)
+            if work.missing_count == 0 or work.request.acks == 0:
+                work.finish()
+        self._leave(work)
+
+    def _is_still_led(self, part: _Part) -> bool:
+        """The metadata may have changed while the request waited."""
+        try:
+            found = self._directory.get(part.led.topic_id, part.index)
+        except KafkaError as error:
+            self._refuse_part(part, error.code, error.message)
+            return False
+        if not isinstance(found, Partition):
+            self._refuse_part(part, ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
+            return False
+        part.partition = found
+        return True
+
+    def _expire(self, work: _Work) -> None:
+        """Nothing was appended: the client may send it again. The turn goes by when it comes."""
+        self._give_up(work, work.parts, ErrorCode.REQUEST_TIMED_OUT)
+
+    def _give_up(self, work: _Work, parts: Iterable[_Part], code: int) -> None:
+        if not work.is_over:
+            work.is_over = True
+            for part in parts:
+                self._refuse_part(part, code, "")
+            work.finish()
+
+    def _leave(self, work: _Work) -> None:
+        if work.timer is not None:
+            work.timer.cancel()
+        assert work.turn is not None
+        self._turns.leave(work.turn)
+
+
+def _refuse(reply: PartitionProduceResponse, code: int, message: str) -> None:
+    reply.error_code = int(code)
+    reply.base_offset = -1
+    reply.log_append_time_ms = -1
+    reply.log_start_offset = -1
+    reply.error_message = message or None

@@ -1,0 +1,58 @@
+"""SyncGroup (key 14): the leader hands in the assignments of a generation, every member gets its own once they are durable."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millrace.broker.coordinators.coordinator import GroupCoordinator
+from millrace.broker.coordinators.members import SyncAnswer, SyncRequest
+from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
+from millrace.broker.coordinators.tickets import Ticket
+from millrace.broker.request import RequestContext
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+PROTOCOL_VERSION = 5  # protocol type and name must be there (KIP-559)
+
+
+class SyncGroup:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def handle(
+        self, context: RequestContext, request: SyncGroupRequest
+    ) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
+        has_protocol = request.protocol_type is not None and request.protocol_name is not None
+        if context.api_version >= PROTOCOL_VERSION and not has_protocol:
+            return _refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if not request.group_id:
+            return _refusal(ErrorCode.INVALID_GROUP_ID)
+        return self._coordinator.ask(request.group_id, lambda shard: self._sync(shard, request), _refusal)
+
+    def _sync(self, shard: ShardLoop, request: SyncGroupRequest) -> Outcome[SyncGroupResponse]:
+        ticket = Ticket(_response, _refusal)
+        syncing = SyncRequest(
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            request.protocol_type,
+            request.protocol_name,
+            {each.member_id: each.assignment for each in request.assignments},
+        )
+        group_id = request.group_id
+        decision = shard.shard.on_sync(group_id, syncing, ticket, shard.now())
+        shard.carry_out(decision, shard.shard.groups.get(group_id))
+        return ticket.outcome()
+
+
+def _response(answer: SyncAnswer) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        error_code=int(answer.error),
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol,
+        assignment=answer.assignment,
+    )
+
+
+def _refusal(code: int) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=int(code))

@@ -1,0 +1,198 @@
+"""What partitions need now and then: retention, and forgetting producers that are silent.
+
+Each `retention_check_interval_ms` one round of retention: open partitions first, which costs no I/O where nothing is due. A partition that is not
+open cannot grow, so all that can become due is its oldest segment's age; it is looked at only when
+
+    its topic's policy deletes at all, and metadata says that it holds data, and
+    it was not looked at since this process started, or what it said then has become due, or its configuration changed.
+
+Looking means opening it, quietly, and closing it again, so a round opens at most `OPENS_PER_ROUND`, those with the shortest retention first;
+what each said is kept, in memory alone: ten thousand idle partitions are opened once after a start, spread over hours, and then when due.
+(Refused: opening all of them each round; a hint of the due time in metadata, which would be one more command for each that is closed.)
+
+When the wall clock has jumped forward (wall_watch.py) retention by time is suspended, and says so; retention by size goes on.
+
+Not here: what is dropped (segments.py), physical deletion of objects (object_cleaner.py), compaction, which does not exist yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.settings import TopicSettings
+from millrace.broker.wall_watch import WallWatch
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.topics import Topic
+from millrace.protocol.errors import KafkaError
+from millrace.runtime.clock import Clock
+from millrace.runtime.errors import Closed, Fenced
+from millrace.s3stream.ids import StreamRole
+
+log = logging.getLogger(__name__)
+
+OPENS_PER_ROUND = 200
+OPENS_AT_ONCE = 8
+OPENING_TIMEOUT_S = 60.0
+SLICE = 500  # partitions or topics looked at before others have their turn on the loop
+NEVER_MS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceSettings:
+    retention_check_interval_ms: int = 300_000
+    producer_expiration_ms: int = 86_400_000
+    producer_check_interval_ms: int = 600_000
+
+
+@dataclass(slots=True)
+class _Said:
+    """What a closed partition said when it was looked at: by these settings nothing is due before `due_ms`."""
+
+    settings: TopicSettings
+    due_ms: int
+
+
+class Maintenance:
+    def __init__(
+        self, directory: PartitionDirectory, cache: MetadataCache, clock: Clock, settings: MaintenanceSettings
+    ) -> None:
+        self._directory = directory
+        self._cache = cache
+        self._clock = clock
+        self._settings = settings
+        self._said: dict[tuple[bytes, int], _Said] = {}
+        self._watch: WallWatch | None = None
+        self.suspended_rounds = 0
+
+    async def run(self) -> None:
+        """Until cancelled, which loses nothing."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._every(self._settings.retention_check_interval_ms, self.retain))
+            group.create_task(self._every(self._settings.producer_check_interval_ms, self.expire_producers))
+
+    async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        self._look_at_wall()
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await work()
+
+    # -- producers
+
+    async def expire_producers(self) -> None:
+        tick_ms = _tick_ms()
+        for number, partition in enumerate(self._directory.opened()):
+            partition.state.producers.expire(tick_ms, self._settings.producer_expiration_ms)
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+
+    # -- retention
+
+    async def retain(self) -> None:
+        """One round. On return everything that is due and was looked at is asked for; it is shown when durable."""
+        is_timely = self._look_at_wall()
+        for number, partition in enumerate(self._directory.opened()):
+            self._retain(partition, is_timely)
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+        if is_timely:
+            await self._retain_closed()
+
+    def _look_at_wall(self) -> bool:
+        """Whether records may be judged by their age now."""
+        wall_ms, tick_ms = self._clock.wall_ms(), _tick_ms()
+        if self._watch is None:
+            self._watch = WallWatch(wall_ms, tick_ms)
+        ahead_ms = self._watch.look(wall_ms, tick_ms)
+        if ahead_ms:
+            self.suspended_rounds += 1
+            log.warning(
+                "the wall clock jumped forward by %.1f hours: retention by time is suspended until the clock is set right, "
+                "the broker is started again, or a day has passed",
+                ahead_ms / 3_600_000,
+            )
+        return not ahead_ms
+
+    def _retain(self, partition: Partition, is_timely: bool) -> None:
+        settings = partition.settings
+        if not (settings.has_retention and partition.is_led):
+            return
+        now_ms = self._clock.wall_ms()
+        retention_ms = settings.retention_ms if is_timely else -1
+        keep_from = partition.state.segments.plan_retention(
+            now_ms, retention_ms, settings.retention_bytes, partition.high_watermark
+        )
+        if keep_from > partition.log_start_offset:
+            log.info("%r: retention drops what lies below %d", partition, keep_from)
+            try:
+                partition.raise_log_start(keep_from, now_ms)
+            except (Closed, Fenced) as error:
+                log.info("%r: not dropped here: %r", partition, error)
+
+    async def _retain_closed(self) -> None:
+        image = self._cache.image
+        now_ms = self._clock.wall_ms()
+        candidates: list[tuple[int, bytes, int]] = []
+        number = 0
+        for topic in image.topics:
+            for index, state in enumerate(topic.partitions):
+                if state.leader == self._directory.node_id and self._is_candidate(image, topic, index, now_ms):
+                    candidates.append((self._retention_ms(topic), topic.topic_id, index))
+                number += 1
+                if number % SLICE == 0:
+                    await asyncio.sleep(0)
+        self._said = {key: said for key, said in self._said.items() if image.topics.partition(*key) is not None}
+        candidates.sort(key=lambda candidate: candidate[0])
+        keys = iter([(topic_id, index) for _, topic_id, index in candidates[:OPENS_PER_ROUND]])
+        await asyncio.gather(*(self._visit(keys) for _ in range(OPENS_AT_ONCE)))
+
+    def _is_candidate(self, image: MetadataImage, topic: Topic, index: int, now_ms: int) -> bool:
+        """Not open, holds data, and something in it may be due. Cheap questions first: it is asked of every partition, every round."""
+        key = topic.topic_id, index
+        if self._directory.is_open(*key):
+            return False
+        said = self._said.get(key)
+        if said is None and not _holds_data(image, *key):
+            return False
+        led = self._directory.topic_of(topic.topic_id)
+        if led is None or not led.settings.has_retention:
+            return False
+        if said is not None and said.settings is led.settings and said.due_ms > now_ms:
+            return False
+        return said is None or _holds_data(image, *key)
+
+    def _retention_ms(self, topic: Topic) -> int:
+        led = self._directory.topic_of(topic.topic_id)
+        return led.settings.retention_ms if led is not None and led.settings.retention_ms >= 0 else NEVER_MS
+
+    async def _visit(self, keys: Iterator[tuple[bytes, int]]) -> None:
+        for topic_id, index in keys:
+            try:
+                found = self._directory.get(topic_id, index, is_quiet=True)
+                if not isinstance(found, Partition):
+                    async with asyncio.timeout(OPENING_TIMEOUT_S):
+                        found = await asyncio.shield(found)
+            except (KafkaError, TimeoutError) as error:
+                log.info("partition %d of topic %s was not looked at: %r", index, topic_id.hex(), error)
+                continue
+            self._retain(found, True)
+            retention_ms = found.settings.retention_ms
+            due_ms = found.state.segments.retention_due_ms(retention_ms) if retention_ms >= 0 else NEVER_MS
+            self._said[topic_id, index] = _Said(found.settings, due_ms)
+            self._directory.release(found)
+
+
+def _holds_data(image: MetadataImage, topic_id: bytes, index: int) -> bool:
+    return any(
+        stream.role is StreamRole.DATA and stream.end > stream.start
+        for stream in image.streams.of_partition(topic_id, index)
+    )
+
+
+def _tick_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

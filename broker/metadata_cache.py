@@ -1,0 +1,59 @@
+"""The cluster's metadata as handlers see it: the current image, and where a client can reach each node.
+
+Reads only; changes go through the controller's channel. The image is immutable and replaced whole, so a handler that takes it once sees one state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.broker.addresses import AdvertisedAddresses
+from millrace.broker.request import ConnectionInfo
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.publisher import MetadataPublisher
+
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    is_fenced: bool
+
+
+class MetadataCache:
+    """`addresses` are set once the listeners are bound."""
+
+    def __init__(self, publisher: MetadataPublisher, cluster_id: str, node_id: int) -> None:
+        self._publisher = publisher
+        self.cluster_id = cluster_id
+        self.node_id = node_id
+        self.addresses = AdvertisedAddresses(())
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._publisher.image
+
+    def nodes(self, connection: ConnectionInfo) -> list[NodeAddress]:
+        """Every registered broker with an address on the listener that this client came in by."""
+        found = []
+        for broker in self.image.brokers:
+            if broker.broker_id == self.node_id:
+                host, port = self.addresses.for_client(connection.listener, connection.local_host)
+            else:
+                endpoint = broker.endpoint(connection.listener)
+                if endpoint is None:
+                    continue
+                host, port = endpoint.host, endpoint.port
+            found.append(NodeAddress(broker.broker_id, host, port, broker.rack, broker.is_fenced))
+        return found
+
+    def node(self, node_id: int, connection: ConnectionInfo) -> NodeAddress | None:
+        return next((node for node in self.nodes(connection) if node.node_id == node_id), None)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.image.topics.by_id(topic_id)
+        return None if topic is None else topic.name

@@ -1,0 +1,98 @@
+"""What the broker measures and shows on /metrics: names in Kafka exporters' families where dashboards have them, `millrace_` else.
+
+Gauges read the parts when they are printed; nothing here is on a request's path but the store's own meter. Per-partition series are not
+shown: their number is the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millrace.broker.dispatch import Dispatcher, Route
+from millrace.broker.memory import RequestBudget
+from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.server import Server
+from millrace.kraft.image import MetadataImage
+from millrace.runtime.metrics import Counter, Histogram, Registry
+from millrace.s3stream.storage import Storage
+from millrace.wal.log import WriteAheadLog
+
+
+class StoreCounts:
+    """Requests, bytes and latency of the object store by operation: a StoreMeter."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._requests: dict[tuple[str, str], Counter] = {}
+        self._seconds: dict[str, Histogram] = {}
+        self._sent = registry.counter("millrace_store_sent_bytes_total", "Bytes put into the object store")
+        self._received = registry.counter("millrace_store_received_bytes_total", "Bytes read from the object store")
+
+    def on_operation(
+        self, operation: str, outcome: str, sent_bytes: int, received_bytes: int, elapsed_ms: float
+    ) -> None:
+        counter = self._requests.get((operation, outcome))
+        if counter is None:
+            counter = self._registry.counter(
+                "millrace_store_requests_total", "Object store requests", operation=operation, outcome=outcome
+            )
+            self._requests[operation, outcome] = counter
+        seconds = self._seconds.get(operation)
+        if seconds is None:
+            seconds = self._registry.histogram(
+                "millrace_store_seconds", "Latency of object store requests", operation=operation
+            )
+            self._seconds[operation] = seconds
+        counter.inc()
+        seconds.observe(elapsed_ms / 1000)
+        self._sent.inc(sent_bytes)
+        self._received.inc(received_bytes)
+
+
+def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> None:
+    registry.gauge("millrace_wal_used_bytes", "Bytes in the WAL that are not trimmed", lambda: wal.used_bytes)
+    registry.gauge("millrace_wal_capacity_bytes", "Size of the WAL", lambda: wal.capacity_bytes)
+    registry.gauge("millrace_room_bytes", "Bytes that may be appended now", lambda: storage.room_bytes)
+    reads = "Entries read, by where they were found"
+    registry.gauge("millrace_reads", reads, lambda: storage.reads_from_log_cache, source="log_cache")
+    cache = storage.block_cache
+    registry.gauge("millrace_reads", reads, lambda: cache.reads_from_block_cache, source="block_cache")
+    registry.gauge("millrace_reads", reads, lambda: cache.reads_from_objects, source="objects")
+
+
+def show_metadata(registry: Registry, cache: MetadataCache) -> None:
+    def image() -> MetadataImage:
+        return cache.image
+
+    registry.gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics", lambda: len(image().topics))
+    registry.gauge(
+        "kafka_controller_kafkacontroller_globalpartitioncount",
+        "Partitions",
+        lambda: image().topics.partition_count,
+    )
+    registry.gauge("kafka_brokers", "Registered brokers", lambda: len(image().brokers))
+    registry.gauge("millrace_streams", "Streams in metadata", lambda: len(image().streams))
+    objects = "Objects in metadata, by state"
+    registry.gauge("millrace_objects", objects, lambda: image().objects.committed_count, state="committed")
+    registry.gauge("millrace_objects", objects, lambda: len(image().objects.deadlines), state="prepared")
+    registry.gauge("millrace_objects", objects, lambda: len(image().objects.dooms), state="doomed")
+    registry.gauge("millrace_objects_bytes", "Bytes in committed objects", lambda: image().objects.committed_bytes)
+    registry.gauge("millrace_metadata_offset", "End of the applied metadata log", lambda: image().offset)
+
+
+def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatcher: Dispatcher) -> None:
+    registry.gauge("millrace_connections", "Open client connections", lambda: len(server.connections))
+    registry.gauge("millrace_request_memory_bytes", "Memory held by requests in flight", lambda: budget.used_bytes)
+    registry.gauge("millrace_request_memory_waits", "Times a request waited for memory", lambda: budget.waits_count)
+
+    def on_route(route: Route) -> None:
+        name = route.api.name
+        registry.gauge("millrace_requests", "Requests begun, by API", _reader(route, "requests_count"), request=name)
+        errors = "Requests that ended in an error, by API"
+        registry.gauge("millrace_request_errors", errors, _reader(route, "errors_count"), request=name)
+
+    dispatcher.on_route = on_route
+
+
+def _reader(owner: object, name: str) -> Callable[[], float]:
+    return lambda: float(getattr(owner, name))

@@ -1,0 +1,348 @@
+"""Which partitions this broker leads and has open. They open on first use, and end as the metadata says.
+
+    absent --get--> opening --> open (--> closing --> absent)
+
+A partition is open in `LedTopic.partitions` while it takes batches, or quietly, for retention alone, until somebody else wants it.
+Handlers look in `topic_named(..).partitions` first, which costs two dict lookups, and ask `get` for what is not there.
+
+Not here: what opening reads (opening.py), who leads what (the controller), which answers a refusal becomes (handlers).
+
+Invariants
+  * One handle a partition: a new one is opened after the former one's streams were closed.
+  * At most `OPENS_IN_FLIGHT` opens at once; one that failed is not tried again for `RETRY_MS`.
+  * A partition that is led no longer takes no batch from the moment the image says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from millrace.broker.partitions.opening import ROLES, Leadership, open_partition
+from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.settings import TopicSettings, parse_settings
+from millrace.kraft.delta import MetadataDelta
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.configs import ResourceType
+from millrace.kraft.tables.topics import PartitionState, Topic
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.ids import TopicId
+from millrace.runtime.clock import Clock
+from millrace.runtime.errors import Closed, Fenced, MillraceError
+from millrace.s3stream.ids import OpenedStream, StreamId, StreamRole
+from millrace.s3stream.storage import Storage
+
+log = logging.getLogger(__name__)
+
+OPENS_IN_FLIGHT = 64
+SAVES_IN_FLIGHT = 64
+RETRY_MS = 1000
+OPENING_TIMEOUT_S = 30.0
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+
+Key = tuple[bytes, int]
+Effective = Callable[[MetadataImage, str], Mapping[str, str]]
+
+
+class StreamOpener(Protocol):
+    """Implemented on the controller (broker/controller_client.py)."""
+
+    async def open_partition(
+        self, topic_id: bytes, index: int, leader_epoch: int, roles: Sequence[StreamRole]
+    ) -> dict[StreamRole, OpenedStream]:
+        """Makes the streams that are missing and opens all for this node. Raises KafkaError for a refusal, Fenced for a stale node."""
+        ...
+
+
+class LedTopic:
+    """One topic as handlers see it: what is open of it here, and what its configuration means."""
+
+    __slots__ = ("is_internal", "name", "partitions", "quiet", "settings", "topic_id")
+
+    def __init__(self, topic_id: TopicId, name: str, settings: TopicSettings) -> None:
+        self.topic_id = topic_id
+        self.name = name
+        self.settings = settings
+        self.is_internal = name in INTERNAL_TOPICS
+        self.partitions: dict[int, Partition] = {}
+        self.quiet: dict[int, Partition] = {}  # open for retention alone
+
+    def opened(self) -> list[Partition]:
+        return [*self.partitions.values(), *self.quiet.values()]
+
+
+class PartitionDirectory:
+    """`effective` gives every configuration value that holds for a topic. `on_image` is to be told of every image after `image`."""
+
+    def __init__(
+        self,
+        node_id: int,
+        image: MetadataImage,
+        opener: StreamOpener,
+        storage: Storage,
+        effective: Effective,
+        clock: Clock,
+    ) -> None:
+        self.node_id = node_id
+        self._image = image
+        self._opener = opener
+        self._storage = storage
+        self._effective = effective
+        self._clock = clock
+        self._by_name: dict[str, LedTopic] = {}
+        self._by_id: dict[bytes, LedTopic] = {}
+        self._opening: dict[Key, asyncio.Future[Partition]] = {}
+        self._closing: dict[Key, asyncio.Task[None]] = {}
+        self._failed: dict[Key, tuple[float, KafkaError]] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._opens = asyncio.Semaphore(OPENS_IN_FLIGHT)
+        self._is_closed = False
+
+    # -- finding
+
+    def topic_named(self, name: str) -> LedTopic | None:
+        found = self._by_name.get(name)
+        if found is not None:
+            return found
+        topic = self._image.topics.by_name(name)
+        return None if topic is None else self._remember(topic)
+
+    def topic_of(self, topic_id: bytes) -> LedTopic | None:
+        found = self._by_id.get(topic_id)
+        if found is not None:
+            return found
+        topic = self._image.topics.by_id(topic_id)
+        return None if topic is None else self._remember(topic)
+
+    def _remember(self, topic: Topic) -> LedTopic:
+        settings = parse_settings(self._effective(self._image, topic.name))
+        led = LedTopic(topic.topic_id, topic.name, settings)
+        self._by_name[topic.name] = led
+        self._by_id[topic.topic_id] = led
+        return led
+
+    def leader_of(self, topic_id: bytes, index: int) -> PartitionState | None:
+        """What the metadata says of a partition, None when there is none."""
+        return self._image.topics.partition(topic_id, index)
+
+    def get(self, topic_id: bytes, index: int, *, is_quiet: bool = False) -> Partition | asyncio.Future[Partition]:
+        """The open partition, or a future of it, not to be cancelled. Raises KafkaError when it is not led here or would not open.
+        `is_quiet`: not to be kept open for this caller's sake (see `release`)."""
+        led = self.topic_of(topic_id)
+        if led is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if not is_quiet and index in led.quiet:
+            led.partitions[index] = led.quiet.pop(index)
+        partition = led.partitions.get(index) or led.quiet.get(index)
+        if partition is not None:
+            return partition
+        opening = self._opening.get((topic_id, index))
+        return opening if opening is not None else self._begin(led, index, is_quiet)
+
+    async def led(self, name: str, index: int) -> Partition:
+        """The partition, opened if it has to be; for APIs that may wait. Raises KafkaError, and TimeoutError after a while."""
+        topic = self.topic_named(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        found = self.get(topic.topic_id, index)
+        if isinstance(found, Partition):
+            return found
+        async with asyncio.timeout(OPENING_TIMEOUT_S):
+            return await asyncio.shield(found)
+
+    def opened(self) -> list[Partition]:
+        """Every open partition, by topics in the order of their first use."""
+        return [partition for led in self._by_id.values() for partition in led.opened()]
+
+    def is_open(self, topic_id: bytes, index: int) -> bool:
+        led = self._by_id.get(topic_id)
+        return led is not None and (index in led.partitions or index in led.quiet)
+
+    # -- opening
+
+    def _begin(self, led: LedTopic, index: int, is_quiet: bool) -> asyncio.Future[Partition]:
+        key = led.topic_id, index
+        self._check_led(key)
+        loop = asyncio.get_running_loop()
+        failed_at, error = self._failed.get(key, (0.0, None))
+        if error is not None and loop.time() - failed_at < RETRY_MS / 1000:
+            raise error
+        future: asyncio.Future[Partition] = loop.create_future()
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be waiting any more
+        self._opening[key] = future
+        self.spawn(self._open(led, index, future, is_quiet))
+        return future
+
+    def _check_led(self, key: Key) -> PartitionState:
+        state = self._image.topics.partition(*key)
+        if state is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if state.leader != self.node_id or self._is_closed:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return state
+
+    async def _open(self, led: LedTopic, index: int, future: asyncio.Future[Partition], is_quiet: bool) -> None:
+        key = led.topic_id, index
+        partition, error = None, None
+        try:
+            async with self._opens:
+                partition = await self._open_streams(led, index)
+            partition.raise_epoch(self._check_led(key).leader_epoch)
+            partition.settings = led.settings
+        except Exception as escaped:
+            error = _refusal(led.name, index, escaped)
+        self._opening.pop(key, None)
+        if error is not None:
+            if partition is not None:
+                self._end(key, partition)
+            self._failed[key] = asyncio.get_running_loop().time(), error
+            future.set_exception(error)
+            return
+        assert partition is not None
+        self._failed.pop(key, None)
+        (led.quiet if is_quiet else led.partitions)[index] = partition
+        future.set_result(partition)
+
+    async def _open_streams(self, led: LedTopic, index: int) -> Partition:
+        key = led.topic_id, index
+        closing = self._closing.get(key)
+        if closing is not None:
+            await asyncio.wait([closing])
+        state = self._check_led(key)
+        opened = await self._opener.open_partition(led.topic_id, index, state.leader_epoch, ROLES)
+        streams = {role: self._storage.open_stream(opened[role]) for role in ROLES}
+        leadership = Leadership(led.topic_id, led.name, index, state.leader_epoch)
+        try:
+            return await open_partition(leadership, streams, led.settings, self._storage, self.spawn, self._clock)
+        except BaseException:
+            for stream in streams.values():
+                await stream.close()
+            raise
+
+    # -- following the metadata
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self._image = image
+        for topic_id in delta.topics_removed:
+            self._drop(topic_id)
+        for topic_id in delta.topics_changed:
+            self._follow(topic_id)
+        for resource_type, name in delta.configs_changed:
+            if resource_type == ResourceType.TOPIC:
+                self._configure([self._by_name[name]] if name in self._by_name else [])
+            elif resource_type == ResourceType.BROKER:
+                self._configure(list(self._by_id.values()))
+
+    def _drop(self, topic_id: bytes) -> None:
+        led = self._by_id.pop(topic_id, None)
+        if led is None:
+            return
+        if self._by_name.get(led.name) is led:
+            del self._by_name[led.name]
+        self._forgive(topic_id)
+        for partition in led.opened():
+            partition.resign()
+            self.spawn(self._storage.drop_streams(_stream_ids(partition)))
+
+    def _forgive(self, topic_id: bytes) -> None:
+        """What went wrong before the change says nothing of what comes after it."""
+        for key in [key for key in self._failed if key[0] == topic_id]:
+            del self._failed[key]
+
+    def _follow(self, topic_id: bytes) -> None:
+        led = self._by_id.get(topic_id)
+        if led is None:
+            return
+        self._forgive(topic_id)
+        for index in [*led.partitions, *led.quiet]:
+            state = self._image.topics.partition(topic_id, index)
+            partition = led.partitions.get(index) or led.quiet[index]
+            if state is not None and state.leader == self.node_id:
+                partition.raise_epoch(state.leader_epoch)
+            else:
+                led.partitions.pop(index, None)
+                led.quiet.pop(index, None)
+                self._end((topic_id, index), partition)
+
+    def _configure(self, topics: list[LedTopic]) -> None:
+        for led in topics:
+            led.settings = parse_settings(self._effective(self._image, led.name))
+            for partition in led.opened():
+                partition.settings = led.settings
+
+    # -- ending
+
+    def release(self, partition: Partition) -> None:
+        """A partition that was got quietly is not needed any more; it closes, unless somebody else has come to want it."""
+        led = self._by_id.get(partition.topic_id)
+        if led is not None and led.quiet.get(partition.index) is partition:
+            del led.quiet[partition.index]
+            self._end((partition.topic_id, partition.index), partition)
+
+    def _end(self, key: Key, partition: Partition) -> None:
+        partition.resign()
+        if self._image.topics.partition(*key) is None:
+            self.spawn(self._storage.drop_streams(_stream_ids(partition)))
+            return
+        task = asyncio.get_running_loop().create_task(
+            partition.close(), name=f"close {partition.topic_name}-{partition.index}"
+        )
+        self._closing[key] = task
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._ended(key, task))
+
+    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
+        self._done(task)
+        if self._closing.get(key) is task:
+            del self._closing[key]
+
+    async def close(self) -> None:
+        """Nothing is taken any more. On return every partition's checkpoint is at its log's end and durable; the streams are still
+        open: the engine closes them all, after one upload (`Storage.close`)."""
+        self._is_closed = True
+        gate = asyncio.Semaphore(SAVES_IN_FLIGHT)
+
+        async def save(partition: Partition) -> None:
+            async with gate:
+                try:
+                    await partition.save()
+                except (Fenced, Closed) as error:
+                    log.info("%r was not saved: %r", partition, error)
+
+        partitions = self.opened()
+        for partition in partitions:
+            partition.resign()
+        await asyncio.gather(*(save(partition) for partition in partitions))
+        while self._closing:
+            await asyncio.wait(list(self._closing.values()))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` in the background; what escapes is logged."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)
+
+
+def _stream_ids(partition: Partition) -> list[StreamId]:
+    return [partition.data.stream_id, partition.time.stream_id, partition.meta.stream.stream_id]
+
+
+def _refusal(name: str, index: int, error: Exception) -> KafkaError:
+    """What those who wait for a partition are told when it does not open."""
+    if isinstance(error, KafkaError):
+        is_stale = error.code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, error.message) if is_stale else error
+    if isinstance(error, Fenced | Closed):
+        log.info("%s-%d was not opened: %r", name, index, error)
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    is_known = isinstance(error, MillraceError)
+    log.error("%s-%d does not open: %r", name, index, error, exc_info=None if is_known else error)
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index} does not open")

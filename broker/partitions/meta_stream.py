@@ -1,0 +1,231 @@
+"""The partition's small states, kept in a stream: a log of keys and values that re-appends what lives and trims.
+
+A key is a kind and a number (0 where a kind has one value). What `put` is given lives from that moment on: the table here is of what was
+submitted, not of what is confirmed, so that a value written again on the way can never be older than one in flight. The stream's offsets
+count entries.
+
+    entry    8 B  magic "MRMV" | version u8 | flags u8 | count u16
+    value   13 B  kind u8 | number i64 | length i32 (-1: the key is gone), then `length` bytes
+
+Once what was written is several times what lives, all that lives is written again and the stream is trimmed to where that begins. Puts
+go on meanwhile; they come behind it.
+
+Not here: what the values mean (state.py, segments.py, ...). A kind that is not known here is kept and written again.
+
+Invariants
+  * Read from its start, later values winning, the stream gives what lives; whatever its length was when a crash came.
+  * Its length stays below `REWRITE_RATIO` times what lives, plus `REWRITE_BYTES_MIN` and what is in flight.
+  * Callbacks of `put` come in the order of the calls, each when its values are durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from millrace.runtime.errors import Corrupt
+from millrace.s3stream.objects.format import Entry
+from millrace.s3stream.stream import Append, Stream
+
+MAGIC = b"MRMV"
+VERSION = 1
+REWRITE_RATIO = 4
+REWRITE_BYTES_MIN = 64 << 10
+ENTRY_BYTES_MAX = 256 << 10
+VALUES_PER_ENTRY_MAX = 0xFFFF
+FETCH_BYTES = 1 << 20
+# What an entry costs in WAL and cache beyond its bytes; a guess that errs upwards.
+ENTRY_OVERHEAD_BYTES = 1024
+
+_HEAD = struct.Struct(">4sBBH")
+_VALUE = struct.Struct(">Bqi")
+
+Key = tuple[int, int]
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+
+
+class Room(Protocol):
+    """What is asked of the stream engine besides the stream itself (s3stream/storage.py)."""
+
+    @property
+    def room_bytes(self) -> int: ...
+
+    def wait_for_room(self, needed_bytes: int) -> asyncio.Future[None]: ...
+
+
+class MetaCorrupt(Corrupt):
+    """An entry of a meta stream is none: `offset` in the stream, and why."""
+
+    def __init__(self, stream_id: int, offset: int, why: str) -> None:
+        super().__init__(stream_id, offset, why)
+        self.stream_id = stream_id
+        self.offset = offset
+        self.why = why
+
+
+class MetaStream:
+    """`spawn` runs a coroutine in the background; what it may raise is the engine's to answer for."""
+
+    def __init__(self, stream: Stream, room: Room, spawn: Spawn) -> None:
+        self.stream = stream
+        self._room = room
+        self._spawn = spawn
+        self._live: dict[Key, bytes] = {}
+        self._live_bytes = 0
+        self._written_bytes = 0  # in the stream, from its start on
+        self._unwritten: dict[Key, None] = {}
+        self._callbacks: list[Callable[[], None]] = []
+        self._is_waiting = False
+        self._is_rewriting = False
+
+    def __repr__(self) -> str:
+        return f"meta stream {self.stream.stream_id}: {len(self._live)} keys, {self._live_bytes} of {self._written_bytes} bytes live"
+
+    @property
+    def live_bytes(self) -> int:
+        return self._live_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        return self._written_bytes
+
+    def get(self, key: Key) -> bytes | None:
+        return self._live.get(key)
+
+    def of_kind(self, kind: int) -> dict[int, bytes]:
+        """Values of one kind by number, ascending."""
+        return {number: self._live[found, number] for found, number in sorted(self._live) if found == kind}
+
+    async def load(self) -> None:
+        """Reads the stream to its end. Once, before anything is put."""
+        stream = self.stream
+        offset = stream.start
+        while offset < stream.confirmed_end:
+            for entry in await stream.fetch(offset, stream.confirmed_end, FETCH_BYTES):
+                self._fold(entry)
+                offset = entry.end
+
+    def put(self, values: Mapping[Key, bytes | None], on_done: Callable[[], None] | None = None) -> None:
+        """Sets values (None removes the key), all of them or, after a crash, none; never waits. `on_done` is called once they are
+        durable. Where room has to be waited for, what is put meanwhile goes into the same entry."""
+        for key, value in values.items():
+            self._set(key, value)
+            self._unwritten[key] = None
+        if on_done is not None:
+            self._callbacks.append(on_done)
+        self._flush()
+
+    def _set(self, key: Key, value: bytes | None) -> None:
+        before = self._live.pop(key, None)
+        if before is not None:
+            self._live_bytes -= _VALUE.size + len(before)
+        if value is not None:
+            self._live[key] = value
+            self._live_bytes += _VALUE.size + len(value)
+
+    def _flush(self, granted_bytes: int = 0) -> None:
+        """Writes what is unwritten, when there is room; else comes back with it, and writes what lives by then."""
+        if self._is_waiting or not (self._unwritten or self._callbacks):
+            return
+        entry = self._encode(list(self._unwritten))
+        needed = len(entry) + ENTRY_OVERHEAD_BYTES
+        if needed > granted_bytes + self._room.room_bytes:
+            self._is_waiting = True
+            room = self._room.wait_for_room(needed)
+            room.add_done_callback(lambda room: self._on_room(room, needed))
+            return
+        self._unwritten = {}
+        callbacks, self._callbacks = self._callbacks, []
+        self._append(entry, callbacks)
+        if self._written_bytes > REWRITE_BYTES_MIN + REWRITE_RATIO * self._live_bytes and not self._is_rewriting:
+            self._rewrite()
+
+    def _on_room(self, room: asyncio.Future[None], granted_bytes: int) -> None:
+        self._is_waiting = False
+        if not room.cancelled() and room.exception() is None and not self.stream.is_closed:
+            self._flush(granted_bytes)
+
+    def _append(self, entry: bytes, callbacks: list[Callable[[], None]]) -> None:
+        self._written_bytes += len(entry)
+
+        def on_done(append: Append) -> None:
+            for callback in callbacks:
+                callback()
+
+        self.stream.append(1, (entry,), on_done if callbacks else None)
+
+    def _rewrite(self) -> None:
+        """Writes all that lives behind what was written, in several entries: a crash between them leaves values as they were."""
+        entries = self._split()
+        if sum(map(len, entries)) + ENTRY_OVERHEAD_BYTES * len(entries) > self._room.room_bytes:
+            return  # the next put tries again
+        self._is_rewriting = True
+        freed_bytes = self._written_bytes
+        start = self.stream.next_offset
+        for entry in entries[:-1]:
+            self._append(entry, [])
+        self._append(entries[-1], [lambda: self._start_trim(start, freed_bytes)])
+
+    def _start_trim(self, start: int, freed_bytes: int) -> None:
+        self._spawn(self._trim(start, freed_bytes))
+
+    async def _trim(self, start: int, freed_bytes: int) -> None:
+        try:
+            await self.stream.trim(start)
+            self._written_bytes -= freed_bytes
+        finally:
+            self._is_rewriting = False
+
+    def _split(self) -> list[bytes]:
+        """All that lives, in entries of a bounded size (one large value may exceed it)."""
+        groups: list[list[Key]] = [[]]
+        size = 0
+        for key, value in self._live.items():
+            if groups[-1] and (size + len(value) > ENTRY_BYTES_MAX or len(groups[-1]) == VALUES_PER_ENTRY_MAX):
+                groups.append([])
+                size = 0
+            groups[-1].append(key)
+            size += _VALUE.size + len(value)
+        return [self._encode(keys) for keys in groups]
+
+    def _encode(self, keys: Sequence[Key]) -> bytes:
+        """One entry with the keys' values as they are now: all of it survives a crash, or nothing."""
+        assert len(keys) <= VALUES_PER_ENTRY_MAX, len(keys)
+        parts = [_HEAD.pack(MAGIC, VERSION, 0, len(keys))]
+        for key in keys:
+            value = self._live.get(key)
+            if value is None:
+                parts.append(_VALUE.pack(*key, -1))
+            else:
+                parts += (_VALUE.pack(*key, len(value)), value)
+        return b"".join(parts)
+
+    def _fold(self, entry: Entry) -> None:
+        self._written_bytes += len(entry.data)
+        try:
+            for key, value in decode_values(entry.data):
+                self._set(key, value)
+        except (struct.error, ValueError) as error:
+            raise MetaCorrupt(self.stream.stream_id, entry.base_offset, str(error)) from None
+
+
+def decode_values(data: memoryview) -> list[tuple[Key, bytes | None]]:
+    """The values of one entry. Raises ValueError or struct.error for bytes that are none."""
+    magic, version, flags, count = _HEAD.unpack_from(data, 0)
+    if magic != MAGIC or version != VERSION or flags:
+        raise ValueError(f"magic {magic!r}, version {version}, flags {flags}")
+    position, values = _HEAD.size, []
+    for _ in range(count):
+        kind, number, length = _VALUE.unpack_from(data, position)
+        position += _VALUE.size
+        value = None if length < 0 else bytes(data[position : position + length])
+        if value is not None:
+            position += length
+        if position > len(data):
+            raise ValueError(f"a value of {length} bytes is cut off")
+        values.append(((kind, number), value))
+    if position != len(data):
+        raise ValueError(f"{len(data) - position} bytes too many")
+    return values

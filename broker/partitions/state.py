@@ -1,0 +1,249 @@
+"""What a partition remembers besides its records, and how that becomes values of its meta stream. Pure.
+
+    kind        number        value
+    LOG_START   0             u8 version, 7 zero, i64: no record below it is shown any more
+    CHECKPOINT  0             u8 version, 7 zero, i64: the end of the log when the kinds below were written
+    EPOCHS      0             epochs.py
+    PRODUCERS   0             producers.py
+    SEGMENT     base offset   segments.py
+
+A checkpoint is written in one piece. What came behind it is read again from the batches' headers at the next opening (`replay`), so a
+checkpoint at the log's very end is what a clean shutdown leaves, and needs no flag: nothing has to be written when a partition opens.
+
+Time index entries go to the time stream just before the checkpoint that names their places. A crash between the two leaves bytes there
+that no segment names; the open segment then ends at the checkpoint and a new one begins, whose slice lies behind them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from millrace.broker.partitions.epochs import Epochs
+from millrace.broker.partitions.producers import Producers, WrittenBatch
+from millrace.broker.partitions.segments import Segment, Segments
+from millrace.broker.partitions.settings import TopicSettings
+from millrace.broker.partitions.time_index import CHUNK_HEADER_BYTES, ENTRY_BYTES, TimeTail
+from millrace.protocol.batches import BatchHeader
+
+LOG_START, CHECKPOINT, EPOCHS, PRODUCERS, SEGMENT = range(1, 6)
+KEY_LOG_START = LOG_START, 0
+KEY_CHECKPOINT = CHECKPOINT, 0
+KEY_EPOCHS = EPOCHS, 0
+KEY_PRODUCERS = PRODUCERS, 0
+
+_OFFSET = struct.Struct(">B7xq")
+_VERSION = 1
+
+Values = dict[tuple[int, int], bytes | None]
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """`chunks` go to the time stream, in order, then `values` to the meta stream, as one."""
+
+    chunks: list[bytes]
+    values: Values
+
+
+class PartitionState:
+    """Of one open partition. `saved_end`: the log's end at the last checkpoint."""
+
+    __slots__ = (
+        "_changed",
+        "_ended",
+        "_is_epochs_changed",
+        "_producers_end",
+        "_stale",
+        "epochs",
+        "log_start_offset",
+        "producers",
+        "saved_end",
+        "segments",
+        "tail",
+        "unsaved_bytes",
+    )
+
+    def __init__(
+        self, segments: Segments, epochs: Epochs, producers: Producers, log_start_offset: int, saved_end: int
+    ) -> None:
+        self.segments = segments
+        self.epochs = epochs
+        self.producers = producers
+        self.log_start_offset = log_start_offset
+        self.saved_end = saved_end
+        self.unsaved_bytes = 0
+        self.tail = TimeTail(segments.open.base_offset, segments.open.max_timestamp_ms)
+        self._ended: list[tuple[Segment, TimeTail]] = []  # segments that ended since the last checkpoint
+        self._changed: dict[int, Segment] = {}
+        self._is_epochs_changed = False
+        self._producers_end = saved_end  # batches below it are in `producers` already
+        self._stale: list[int] = []  # segments that are stored and do not exist
+
+    # -- while it is open
+
+    def add(
+        self,
+        end_offset: int,
+        size_bytes: int,
+        max_timestamp_ms: int,
+        now_ms: int,
+        settings: TopicSettings,
+        life_ms: int,
+    ) -> None:
+        """A batch that ends at `end_offset` is appended at the log's end. `life_ms`: segment.ms less its jitter."""
+        segments = self.segments
+        if segments.is_full(end_offset, size_bytes, max_timestamp_ms, now_ms, settings.rules.segment_bytes, life_ms):
+            self.roll(now_ms)
+        segments.add(end_offset, size_bytes, max_timestamp_ms, now_ms)
+        self.tail.note(end_offset, max_timestamp_ms, size_bytes, settings.index_interval_bytes)
+        self.unsaved_bytes += size_bytes
+
+    def roll(self, now_ms: int) -> None:
+        ended = self.segments.roll(now_ms, 0)
+        self._ended.append((ended, self.tail))
+        self._changed[ended.base_offset] = ended
+        self.tail = TimeTail(ended.end_offset)
+
+    def begin_epoch(self, epoch: int, start_offset: int) -> None:
+        if self.epochs.assign(epoch, start_offset):
+            self._is_epochs_changed = True
+
+    def replay(
+        self, header: BatchHeader, end_offset: int, now_ms: int, tick_ms: int, settings: TopicSettings, life_ms: int
+    ) -> None:
+        """A batch that lies behind the checkpoint, found when the partition opens."""
+        self.begin_epoch(header.leader_epoch, header.base_offset)
+        self.add(end_offset, header.size_bytes, header.max_timestamp, now_ms, settings, life_ms)
+        if header.producer_id >= 0 and header.base_sequence >= 0 and end_offset > self._producers_end:
+            batch = WrittenBatch(
+                header.base_sequence, header.last_sequence, header.base_offset, end_offset - 1, header.max_timestamp
+            )
+            self.producers.written(header.producer_id, header.producer_epoch, batch, tick_ms)
+
+    def raise_log_start(self, offset: int, now_ms: int) -> Values:
+        """Nothing below `offset` is wanted any more: the values that say so. Showing it is the caller's, once they are durable."""
+        if offset >= self.segments.open.end_offset and self.segments.open.size_bytes:
+            self.roll(now_ms)
+        values: Values = {KEY_LOG_START: _OFFSET.pack(_VERSION, offset)}
+        for segment in self.segments.drop_below(offset):
+            values[SEGMENT, segment.base_offset] = None
+            self._changed.pop(segment.base_offset, None)
+        self._ended = [(segment, tail) for segment, tail in self._ended if segment.end_offset > offset]
+        if self.epochs.raise_start(offset):
+            self._is_epochs_changed = True
+        return values
+
+    def tail_of(self, segment: Segment) -> TimeTail | None:
+        """The entries of a segment that are not in the time stream yet."""
+        if segment is self.segments.open:
+            return self.tail
+        return next((tail for ended, tail in self._ended if ended is segment), None)
+
+    def time_start(self, time_end: int) -> int:
+        """Where the time stream's first needed byte lies; `time_end` when none is needed."""
+        return next((s.time_start for s in self.segments if s.time_end > s.time_start), time_end)
+
+    # -- storing
+
+    @property
+    def is_saved(self) -> bool:
+        """A checkpoint now would say nothing that the next opening does not find by itself. An epoch that wrote nothing is such a thing."""
+        return not (self.unsaved_bytes or self._changed or self.producers.is_changed)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint would take now, at most."""
+        tails = sum(CHUNK_HEADER_BYTES + ENTRY_BYTES * len(tail) for _, tail in self._ended) + ENTRY_BYTES * len(
+            self.tail
+        )
+        producers = self.producers.snapshot_bytes if self.producers.is_changed else 0
+        return (
+            tails
+            + producers
+            + 100 * (2 + len(self._changed))
+            + 12 * len(self.epochs.entries)
+            + 4096 * (3 + len(self._ended))
+        )
+
+    def checkpoint(self, log_end: int, time_end: int, tick_ms: int) -> Checkpoint:
+        """Everything that changed since the last one. `time_end`: the time stream's next offset."""
+        chunks = []
+        for segment, tail in [*self._ended, (self.segments.open, self.tail)]:
+            self._changed[segment.base_offset] = segment
+            if len(tail):
+                chunk = tail.encode()
+                tail.clear()
+                chunks.append(chunk)
+                if segment.time_start == segment.time_end:
+                    segment.time_start = time_end
+                time_end += len(chunk)
+                segment.time_end = time_end
+        values: Values = {(SEGMENT, base): None for base in self._stale}
+        values |= {(SEGMENT, base): segment.encode() for base, segment in self._changed.items()}
+        if self._is_epochs_changed:
+            values[KEY_EPOCHS] = self.epochs.encode()
+        if self.producers.is_changed:
+            values[KEY_PRODUCERS] = self.producers.snapshot(tick_ms)
+            self.producers.is_changed = False
+        values[KEY_CHECKPOINT] = _OFFSET.pack(_VERSION, log_end)
+        self._ended, self._changed, self._stale, self._is_epochs_changed = [], {}, [], False
+        self.saved_end, self.unsaved_bytes = log_end, 0
+        return Checkpoint(chunks, values)
+
+
+@dataclass(slots=True)
+class Found:
+    """What the streams were found to hold: [data_start, data_end), and where the next time index byte would go."""
+
+    data_start: int
+    data_end: int
+    time_end: int
+    now_ms: int
+    tick_ms: int
+
+
+def restore(
+    get: Callable[[tuple[int, int]], bytes | None], segment_values: Mapping[int, bytes], found: Found
+) -> PartitionState:
+    """The state as of the last checkpoint; what lies behind `saved_end` is to be replayed. Raises ValueError for values that are none."""
+    log_start = max(found.data_start, _offset_of(get(KEY_LOG_START), found.data_start))
+    checkpoint = _offset_of(get(KEY_CHECKPOINT), found.data_start)
+    if max(checkpoint, log_start) > found.data_end:
+        raise ValueError(f"checkpoint {checkpoint}, log start {log_start}: above the log's end {found.data_end}")
+    epochs_value, producers_value = get(KEY_EPOCHS), get(KEY_PRODUCERS)
+    epochs = Epochs() if epochs_value is None else Epochs.decode(epochs_value)
+    epochs.cut_at(found.data_end)
+    producers = Producers() if producers_value is None else Producers.restore(producers_value, found.tick_ms)
+    segments = _segments(segment_values, log_start, checkpoint, found)
+    state = PartitionState(segments, epochs, producers, log_start, segments.open.end_offset)
+    state._producers_end = checkpoint
+    kept = {segment.base_offset for segment in segments}
+    state._stale = [base for base in segment_values if base not in kept]
+    return state
+
+
+def _offset_of(value: bytes | None, missing: int) -> int:
+    if value is None:
+        return missing
+    if len(value) != _OFFSET.size or value[0] != _VERSION:
+        raise ValueError(f"an offset of {len(value)} bytes")
+    return int(_OFFSET.unpack(value)[1])
+
+
+def _segments(values: Mapping[int, bytes], log_start: int, checkpoint: int, found: Found) -> Segments:
+    """As saved, if they cover what is left of the log up to the checkpoint; else one that is to be filled by replaying, from the log's
+    start, or from the checkpoint where that is lower: what lies between is needed for the producers."""
+    bases = sorted(values)
+    saved = [Segment.decode(values[base]) for base in bases]
+    is_whole = all(a.end_offset == b.base_offset for a, b in pairwise(saved))
+    is_whole = is_whole and all(base == segment.base_offset for base, segment in zip(bases, saved, strict=True))
+    if not saved or not is_whole or saved[-1].end_offset != checkpoint or checkpoint < found.data_start:
+        return Segments.starting_at(max(found.data_start, min(log_start, checkpoint)), found.now_ms, 0)
+    segments = Segments(saved)
+    segments.drop_below(log_start)
+    if segments.open.time_end > segments.open.time_start and segments.open.time_end != found.time_end:
+        segments.roll(found.now_ms, 0)
+    return segments

@@ -1,0 +1,133 @@
+"""From a time to a record: segments, then the time index, then batch headers, then the records of one batch.
+
+Bounded by the index where timestamps grow; where they do not, by the segments that reach the wanted time. Only what is visible and not
+below the log's start is found. Not here: what an index entry means (time_index.py), Kafka's special timestamps (handlers/list_offsets.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.segments import Segment
+from millrace.broker.partitions.time_index import find_in_chunk, first_timestamp, is_chunk
+from millrace.protocol.batches import BatchHeader
+from millrace.protocol.errors import WireError
+from millrace.protocol.records import iter_times
+from millrace.s3stream.errors import OffsetTrimmed
+from millrace.s3stream.objects.format import Entry
+
+SCAN_BYTES = 256 << 10
+SLICE_RECORDS = 4096
+
+
+class TimedOffset(NamedTuple):
+    offset: int
+    timestamp_ms: int
+
+
+async def find_time(partition: Partition, timestamp_ms: int, end: int) -> TimedOffset | None:
+    """The first record below `end` whose timestamp is `timestamp_ms` or later."""
+    for segment in partition.state.segments.find_time(timestamp_ms, partition.log_start_offset):
+        start = max(await _scan_start(partition, segment, timestamp_ms), partition.log_start_offset)
+        found = await _scan(partition, start, min(segment.end_offset, end), timestamp_ms)
+        if found is not None:
+            return found
+    return None
+
+
+async def find_latest(partition: Partition, end: int) -> TimedOffset | None:
+    """The first of the records below `end` that have the largest timestamp; `end` must be durable."""
+    await partition.confirmed(end)
+    best: tuple[int, Segment] | None = None
+    for segment in list(partition.state.segments):
+        if segment.max_timestamp_ms < 0 or (best is not None and segment.max_timestamp_ms <= best[0]):
+            continue
+        largest = segment.max_timestamp_ms
+        if segment.base_offset < partition.log_start_offset or segment.end_offset > end:
+            largest = await _largest(partition, segment, end)
+        if largest >= 0 and (best is None or largest > best[0]):
+            best = largest, segment
+    if best is None:
+        return None
+    largest, segment = best
+    start = max(await _scan_start(partition, segment, largest), partition.log_start_offset)
+    return await _scan(partition, start, min(segment.end_offset, end), largest)
+
+
+async def _scan_start(partition: Partition, segment: Segment, timestamp_ms: int) -> int:
+    """The segment's records below this offset are all earlier than `timestamp_ms`."""
+    tail = partition.state.tail_of(segment)
+    found = None if tail is None else tail.find(timestamp_ms)
+    if found is None and segment.time_end > segment.time_start:
+        try:
+            found = await _search_chunks(partition, segment, timestamp_ms)
+        except OffsetTrimmed:  # retention was quicker; there is less to scan, too
+            found = None
+    return segment.base_offset if found is None else found
+
+
+async def _search_chunks(partition: Partition, segment: Segment, timestamp_ms: int) -> int | None:
+    """A bisection over the segment's chunks in the time stream: the last one that begins earlier than `timestamp_ms` has the answer."""
+    low, high = segment.time_start, segment.time_end
+    found = None
+    await partition.saved()  # chunks that are on their way have their places already
+    while low < high:
+        (chunk, *_) = await partition.time.fetch((low + high) // 2, high, 1)
+        if not is_chunk(chunk.data):
+            return None
+        if first_timestamp(chunk.data) < timestamp_ms:
+            found = find_in_chunk(chunk.data, segment.base_offset, timestamp_ms)
+            low = chunk.end
+        else:
+            high = chunk.base_offset
+    return found
+
+
+async def _scan(partition: Partition, start: int, end: int, timestamp_ms: int) -> TimedOffset | None:
+    offset = start
+    while offset < end:
+        for entry in await partition.data.fetch(offset, end, SCAN_BYTES):
+            offset = entry.end
+            if BatchHeader(entry.data).max_timestamp >= timestamp_ms:
+                found = await _scan_batch(entry, start, end, timestamp_ms)
+                if found is not None:
+                    return found
+        await asyncio.sleep(0)
+    return None
+
+
+async def _scan_batch(entry: Entry, start: int, end: int, timestamp_ms: int) -> TimedOffset | None:
+    """In slices, as a batch may hold millions of records. One whose records cannot be read is taken for its header's word."""
+    try:
+        for number, (found, found_ms) in enumerate(iter_times(entry.data)):
+            if found_ms >= timestamp_ms and start <= found < end:
+                return TimedOffset(found, found_ms)
+            if number % SLICE_RECORDS == SLICE_RECORDS - 1:
+                await asyncio.sleep(0)
+    except WireError:
+        return TimedOffset(max(start, entry.base_offset), BatchHeader(entry.data).max_timestamp)
+    return None
+
+
+async def _largest(partition: Partition, segment: Segment, end: int) -> int:
+    """The largest timestamp of the part of a segment that is visible and wanted, by batches; exact at its borders, by records."""
+    start, end = max(segment.base_offset, partition.log_start_offset), min(segment.end_offset, end)
+    offset, largest = start, -1
+    while offset < end:
+        for entry in await partition.data.fetch(offset, end, SCAN_BYTES):
+            offset = entry.end
+            if entry.base_offset >= start and entry.end <= end:
+                largest = max(largest, BatchHeader(entry.data).max_timestamp)
+            else:
+                largest = max(largest, _largest_in_batch(entry, start, end))
+        await asyncio.sleep(0)
+    return largest
+
+
+def _largest_in_batch(entry: Entry, start: int, end: int) -> int:
+    try:
+        return max((time for found, time in iter_times(entry.data) if start <= found < end), default=-1)
+    except WireError:
+        return BatchHeader(entry.data).max_timestamp

@@ -1,0 +1,66 @@
+"""The wall between the shell and the handlers: what a handler is given, and what it may give back.
+
+A handler is a plain `def handle(context, request)`. It runs to its return in the order in which requests arrived on the
+connection, and gives back one of
+
+    a response          the dataclass of that API, at once
+    an asyncio.Future   of a response; replies still leave in request order, whatever order the futures finish in
+    a coroutine         cold APIs only: it costs a task
+    NO_REPLY            nothing is sent (Produce with acks=0)
+    CLOSE               the connection ends once the replies before this one have left
+
+A future or coroutine may also finish with NO_REPLY, CLOSE or an exception. An exception never ends the connection when the API
+has a place for an error code: dispatch.py turns it into one (`refuse(request, code)` of the handler's object first).
+
+When a connection goes, its unfinished futures are not cancelled: what was begun is finished, and the reply is dropped.
+`context.connection.is_open` tells one who wakes late. Record bytes in a request are views of the frame; the frame is charged to the
+memory budget until its reply was handed to the transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+
+class Verdict(Enum):
+    """What a handler may say in place of a response."""
+
+    NO_REPLY = "no reply"
+    CLOSE = "close"
+
+
+NO_REPLY: Final = Verdict.NO_REPLY
+CLOSE: Final = Verdict.CLOSE
+
+
+@dataclass(slots=True)
+class ConnectionInfo:
+    """One client connection as handlers see it. Written by the shell, `software_*` by ApiVersions, `principal` by authentication."""
+
+    id: int
+    listener: str
+    local_host: str
+    local_port: int
+    peer_host: str
+    peer_port: int = 0
+    principal: str = "User:ANONYMOUS"
+    software_name: str = "unknown"
+    software_version: str = "unknown"
+    is_open: bool = True
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request's envelope. `client_id` is "" when the client sent none."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    connection: ConnectionInfo
+
+
+Handle = Callable[[RequestContext, Any], Any]

@@ -1,0 +1,72 @@
+"""Topics made on the way: by Metadata for names nobody has, and internal ones on first need.
+
+One creation of a name is in flight at a time, however many ask, and names asked for together are created together. Not here: what a
+topic may be (the controller decides). An internal topic that this broker has no use for is not made for a client that names it: it would
+have the wrong configuration on the day it is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from millrace.broker.metadata_cache import INTERNAL_TOPICS
+from millrace.kraft.channel import ControllerChannel
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from millrace.runtime.errors import Exhausted, Unavailable
+
+log = logging.getLogger(__name__)
+CREATION_TIMEOUT_MS = 30_000
+NAMES_A_REQUEST = 100
+
+
+class TopicCreation:
+    def __init__(self, channel: ControllerChannel, internal: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
+        """`internal`: name -> (partitions, configs) of topics that are not made with the defaults."""
+        self._channel = channel
+        self._internal = internal
+        self._in_flight: dict[str, asyncio.Task[dict[str, int]]] = {}
+
+    def may_create(self, name: str) -> bool:
+        """Whether a client that merely names it gets it."""
+        return name not in INTERNAL_TOPICS or name in self._internal
+
+    async def ensure(self, names: Sequence[str]) -> dict[str, int]:
+        """Makes what is not there; gives an error code per name, NONE also when it was there by then."""
+        new = [name for name in dict.fromkeys(names) if name not in self._in_flight]
+        for first in range(0, len(new), NAMES_A_REQUEST):
+            self._start(new[first : first + NAMES_A_REQUEST])
+        tasks = {name: self._in_flight[name] for name in names}
+        return {name: (await asyncio.shield(task))[name] for name, task in tasks.items()}
+
+    def _start(self, names: list[str]) -> None:
+        task = asyncio.get_running_loop().create_task(self._create(names), name=f"create {len(names)} topics")
+        self._in_flight.update(dict.fromkeys(names, task))
+        task.add_done_callback(lambda _: [self._in_flight.pop(name, None) for name in names])
+
+    async def _create(self, names: list[str]) -> dict[str, int]:
+        request = CreateTopicsRequest(topics=[self._topic(name) for name in names], timeout_ms=CREATION_TIMEOUT_MS)
+        try:
+            response: CreateTopicsResponse = await self._channel.send(request)
+        except (Unavailable, Exhausted) as error:
+            log.warning("%d topics could not be created on the way: %r", len(names), error)
+            return dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
+        found = {topic.name: topic.error_code for topic in response.topics}
+        is_there = ErrorCode.TOPIC_ALREADY_EXISTS
+        return {name: ErrorCode.NONE if code == is_there else code for name, code in found.items()}
+
+    def _topic(self, name: str) -> CreatableTopic:
+        partitions, configs = self._internal.get(name, (-1, {}))
+        return CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=-1,
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+        )

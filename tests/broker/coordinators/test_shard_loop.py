@@ -1,0 +1,454 @@
+"""A shard at work over a real partition: what is durable when, batches, loads, ends, deadlines, retention."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millrace.broker.coordinators.placement import OFFSETS_TOPIC
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.heartbeat import HeartbeatRequest
+from tests.broker.coordinators.build import (
+    GroupHouse,
+    commit_request,
+    fetch_offsets_request,
+    join_request,
+    run,
+    snapshot,
+)
+from tests.s3stream.build import World
+
+
+def test_a_commit_is_answered_when_it_is_durable() -> None:
+    """Nothing is acknowledged, and nothing is read, before the WAL has it; a read behind a commit sees it."""
+
+    async def scenario() -> None:
+        house = await GroupHouse(World(is_auto=False)).start()
+        loading = asyncio.ensure_future(house.loaded())
+        while not loading.done():
+            await asyncio.sleep(0)
+            house.world.wal.confirm()
+        commit = house.call(8, 9, commit_request("g", {("t", 0): 7}, 9))
+        read = house.call(9, 7, fetch_offsets_request(7, {"g": [("t", 0)]}))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not commit.done()
+        assert not read.done()
+        house.world.wal.confirm()
+        assert commit.done()
+        assert commit.result().topics[0].partitions[0].error_code == 0
+        assert read.result().topics[0].partitions[0].committed_offset == 7
+        again = house.call(9, 7, fetch_offsets_request(7, {"g": [("t", 0)]}))
+        assert again.topics[0].partitions[0].committed_offset == 7
+
+    run(scenario())
+
+
+def test_commits_share_batches() -> None:
+    """What comes in one turn of the loop is one batch, and what comes while that is on its way is the next."""
+
+    async def scenario() -> None:
+        house = await GroupHouse(World(is_auto=False)).start()
+        loading = asyncio.ensure_future(house.loaded())
+        while not loading.done():
+            await asyncio.sleep(0)
+            house.world.wal.confirm()
+        partition = await house.partition(OFFSETS_TOPIC)
+        futures = [house.call(8, 9, commit_request(f"g{n}", {("t", 0): n}, 9)) for n in range(10)]
+        await asyncio.sleep(0)
+        assert len(house.world.wal.records) == 1
+        futures += [house.call(8, 9, commit_request(f"g{n}", {("t", 0): n}, 9)) for n in range(10, 30)]
+        await asyncio.sleep(0)
+        assert len(house.world.wal.records) == 1
+        house.world.wal.confirm()
+        assert [future.done() for future in futures] == [True] * 10 + [False] * 20
+        await asyncio.sleep(0)
+        house.world.wal.confirm()
+        assert all(future.done() for future in futures)
+        entries = await partition.data.fetch(0, 30, 1 << 20)
+        assert [entry.count for entry in entries] == [10, 20]
+
+    run(scenario())
+
+
+def test_large_decisions_are_split_into_batches() -> None:
+    """A commit of thousands of partitions, and the deletion of their group, go in batches of bounded size, answered at the last."""
+
+    async def scenario() -> None:
+        house = GroupHouse()
+        house.make_topic("wide", 5000)
+        await house.start()
+        codes = await house.commit("g", {("wide", n): n for n in range(5000)}, metadata="m" * 200)
+        assert set(codes.values()) == {0}
+        partition = await house.partition(OFFSETS_TOPIC)
+        sizes = [len(entry.data) for entry in await partition.data.fetch(0, 5000, 1 << 30)]
+        assert len(sizes) > 3
+        assert max(sizes) < 300_000
+        before = snapshot(await house.loaded())
+        await house.crash()
+        assert snapshot(await house.loaded()) == before
+
+    run(scenario())
+
+
+def test_who_comes_during_a_load_waits_for_it() -> None:
+    """Requests wait for the load and are run in their order; heartbeats are answered well at once."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        await house.commit("g", {("t", 0): 7})
+        await house.crash()
+        house.opener.gate = asyncio.Event()
+        read = house.call(9, 7, fetch_offsets_request(7, {"g": [("t", 0)]}))
+        commit = house.call(8, 9, commit_request("g", {("t", 0): 8}, 9))
+        late = house.call(9, 7, fetch_offsets_request(7, {"g": [("t", 0)]}))
+        assert house.call(12, 4, HeartbeatRequest("g", 1, "nobody")).error_code == 0
+        await asyncio.sleep(1)
+        assert not read.done()
+        house.opener.gate.set()
+        assert (await read).topics[0].partitions[0].committed_offset == 7
+        assert (await commit).topics[0].partitions[0].error_code == 0
+        assert (await late).topics[0].partitions[0].committed_offset == 8
+        assert house.call(12, 4, HeartbeatRequest("g", 1, "nobody")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario())
+
+
+def test_a_load_that_takes_long_is_not_waited_for() -> None:
+    """After ten seconds those who wait are told to try again, as is whoever comes; the load goes on and ends."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        house.opener.gate = asyncio.Event()
+        waiting = house.later(8, 9, commit_request("g", {("t", 0): 8}, 9))
+        await asyncio.sleep(9)
+        assert not waiting.done()
+        await asyncio.sleep(2)
+        assert (await waiting).topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert await house.commit("g", {("t", 0): 8}) == {("t", 0): ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        house.opener.gate.set()
+        await asyncio.sleep(1)
+        assert await house.commit("g", {("t", 0): 8}) == {("t", 0): 0}
+
+    run(scenario())
+
+
+def test_a_partition_that_does_not_open_is_tried_again_later() -> None:
+    """Who asks is told to ask again; a second later it is tried anew."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        house.opener.error = RuntimeError("no")
+        assert await house.commit("g", {("t", 0): 8}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        asked = len(house.opener.opened)
+        assert await house.commit("g", {("t", 0): 8}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert len(house.opener.opened) == asked
+        house.opener.error = None
+        await asyncio.sleep(1.1)
+        assert await house.commit("g", {("t", 0): 8}) == {("t", 0): 0}
+        assert house.failures == []
+
+    run(scenario())
+
+
+def test_when_the_log_is_another_nodes_nobody_is_acknowledged() -> None:
+    """A commit whose streams were taken meanwhile is refused, and so is a member that waits; the shard is read again when asked for."""
+
+    async def scenario() -> None:
+        house = await GroupHouse(World(is_auto=False)).start()
+        loading = asyncio.ensure_future(house.loaded())
+        while not loading.done():
+            await asyncio.sleep(0)
+            house.world.wal.confirm()
+        commit = house.later(8, 9, commit_request("g", {("t", 0): 7}, 9))
+        await asyncio.sleep(0)
+        partition = await house.partition(OFFSETS_TOPIC)
+        partition.data.is_fenced = True
+        house.world.wal.confirm()
+        assert (await commit).topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+        assert house.coordinator._shards == {}
+
+    run(scenario())
+
+
+def test_a_partition_led_elsewhere_ends_its_shard() -> None:
+    """Who waits there is told at once to look again, whoever comes too; when it comes back its log is read again."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        await house.commit("g", {("t", 0): 7})
+        first = await house.stable_member("h")
+        joining = house.later(11, 3, join_request("h"))
+        await asyncio.sleep(0.1)
+        house.move(OFFSETS_TOPIC, 0, 2)
+        assert (await joining).error_code == ErrorCode.NOT_COORDINATOR
+        assert await house.commit("g", {("t", 0): 8}) == {("t", 0): ErrorCode.NOT_COORDINATOR}
+        beat = HeartbeatRequest("h", first.generation_id, first.member_id)
+        assert house.call(12, 4, beat).error_code == ErrorCode.NOT_COORDINATOR
+        house.move(OFFSETS_TOPIC, 0, 1)
+        await asyncio.sleep(1.1)
+        assert await house.fetch_offsets("g", ("t", 0)) == {("t", 0): 7}
+        assert house.call(12, 4, beat).error_code == 0
+
+    run(scenario())
+
+
+def test_an_error_in_a_decision_drops_the_shard() -> None:
+    """What was half decided is not kept: the shard is read again, and only the request that met the error fails."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        await house.commit("g", {("t", 0): 7})
+
+        def half_decided(loop: object) -> int:
+            house.shard_loop().shard.offsets.apply("g", "t", 0, None)
+            raise AssertionError("defect")
+
+        with pytest.raises(AssertionError, match="defect"):
+            house.coordinator.ask("g", half_decided, lambda code: code)
+        assert await house.fetch_offsets("g", ("t", 0)) == {("t", 0): 7}
+
+    run(scenario())
+
+
+def test_commits_wait_for_room() -> None:
+    """With the WAL full, commits wait in their order, then go on; none is lost."""
+
+    async def scenario() -> None:
+        house = await GroupHouse(World(wal_bytes=300_000), upload_threshold_bytes=10**9).start()
+        await house.commit("g", {("t", 0): 0})
+        other = await house.partition("t")
+        while house.engine.room_bytes > 3000:
+            other.data.append(1, [b"f" * min(4096, house.engine.room_bytes - 2000)])
+        futures = [
+            house.later(8, 9, commit_request("g", {("t", 0): n, ("t", 1): n}, 9, metadata="m" * 3000)) for n in range(5)
+        ]
+        for future in futures:
+            assert (await future).topics[0].partitions[0].error_code == 0
+        assert await house.fetch_offsets("g", ("t", 0)) == {("t", 0): 4}
+
+    run(scenario())
+
+
+def test_what_waits_is_bounded() -> None:
+    """While nothing gets into the log, commands are taken up to a bound, then told to try again; all that were taken are answered. So is
+    with those who wait for a load."""
+
+    async def scenario() -> None:
+        house = await GroupHouse(World(is_auto=False)).start()
+        house.opener.gate = asyncio.Event()
+        read = fetch_offsets_request(7, {"g": [("t", 0)]})
+        waiting = [house.call(9, 7, read) for _ in range(10_001)]
+        assert not asyncio.isfuture(waiting[-1])
+        assert waiting.pop().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        house.opener.gate.set()
+        assert {(await future).error_code for future in waiting} == {0}
+        commit = commit_request("g", {("t", n): 1 for n in range(4)}, 9, metadata="m" * 4000)
+        taken = []
+        for _ in range(1500):
+            outcome = house.call(8, 9, commit)
+            if not asyncio.isfuture(outcome):
+                break
+            taken.append(outcome)
+        assert 1000 < len(taken) < 1100
+        assert outcome.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        while not taken[-1].done():
+            await asyncio.sleep(0)
+            house.world.wal.confirm()
+        assert {future.result().topics[0].partitions[3].error_code for future in taken} == {0}
+
+    run(scenario())
+
+
+def test_a_silent_member_expires_without_being_asked() -> None:
+    """One timer a shard: a session ends when it is due, and the group is empty in the log."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        joined = await house.stable_member("g", session_timeout_ms=10_000)
+        for _ in range(5):
+            await asyncio.sleep(8)
+            beat = HeartbeatRequest("g", joined.generation_id, joined.member_id)
+            assert house.call(12, 4, beat).error_code == 0
+        await asyncio.sleep(9.9)
+        assert repr(house.shard_loop().shard.groups["g"]).startswith("g Stable g1")
+        await asyncio.sleep(0.2)
+        assert repr(house.shard_loop().shard.groups["g"]) == "g Empty g2 - []"
+        (_, last) = (await house.log())[-1]
+        assert (last.generation, last.members, last.protocol_type) == (2, [], "consumer")
+
+    run(scenario())
+
+
+def test_a_member_that_joins_first_has_a_session_from_its_heartbeat_on() -> None:
+    """A newcomer that waits has five minutes; if it beats while it waits, its session counts."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        first = await house.stable_member("g", session_timeout_ms=600_000, rebalance_timeout_ms=900_000)
+        required = await house.ask_for(11, 5, join_request("g"))
+        assert required.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        waiting = house.later(11, 5, join_request("g", required.member_id))
+        await asyncio.sleep(15)
+        beat = HeartbeatRequest("g", first.generation_id, required.member_id)
+        assert house.call(12, 4, beat).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        await asyncio.sleep(9.9)
+        assert not waiting.done()
+        await asyncio.sleep(0.2)
+        assert waiting.done()
+        assert waiting.result().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario())
+
+
+def test_sessions_begin_anew_after_a_load() -> None:
+    """Members that the log names are given a whole session, and no more."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        joined = await house.stable_member("g", session_timeout_ms=10_000)
+        await asyncio.sleep(9)
+        await house.crash()
+        await house.loaded()
+        await asyncio.sleep(9.9)
+        beat = HeartbeatRequest("g", joined.generation_id, joined.member_id)
+        assert house.call(12, 4, beat).error_code == 0
+        await asyncio.sleep(10.1)
+        assert repr(house.shard_loop().shard.groups["g"]) == "g Empty g2 - []"
+
+    run(scenario())
+
+
+def test_a_load_waits_for_what_is_on_its_way() -> None:
+    """A shard that ended with an append in flight: its successor reads that append too."""
+
+    async def scenario() -> None:
+        house = await GroupHouse(World(is_auto=False)).start()
+        loading = asyncio.ensure_future(house.loaded())
+        while not loading.done():
+            await asyncio.sleep(0)
+            house.world.wal.confirm()
+        commit = house.later(8, 9, commit_request("g", {("t", 0): 7}, 9))
+        await asyncio.sleep(0)
+        house.shard_loop().end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert (await commit).topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        read = house.later(9, 7, fetch_offsets_request(7, {"g": [("t", 0)]}))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not read.done()
+        house.world.wal.confirm()
+        assert (await read).topics[0].partitions[0].committed_offset == 7
+
+    run(scenario())
+
+
+def test_a_log_that_cannot_be_read_is_tried_again_later() -> None:
+    """The store is away: who asks is told to ask again, and the store is not asked at every request."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        await house.commit("g", {("t", 0): 7})
+        await house.crash()
+        await house.partition(OFFSETS_TOPIC)
+        house.engine.drop_caches()
+
+        def fail(operation: str, key: str) -> None:
+            raise TimeoutError
+
+        house.world.store.fault = fail
+        away = {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert await house.commit("g", {("t", 0): 8}) == away
+        asked = len(house.world.store.calls)
+        assert await house.commit("g", {("t", 0): 8}) == away
+        assert house.call(12, 4, HeartbeatRequest("g", 1, "m")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert len(house.world.store.calls) == asked
+        house.world.store.fault = lambda operation, key: None
+        await asyncio.sleep(1.1)
+        assert await house.commit("g", {("t", 0): 8}) == {("t", 0): 0}
+
+    run(scenario())
+
+
+def test_many_groups_that_are_due_together_are_taken_in_turns() -> None:
+    """Two thousand sessions that end at the same moment end in four turns of the loop."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        futures = [house.later(11, 3, join_request(f"g{n}")) for n in range(2000)]
+        for future in futures:
+            assert not (await future).error_code
+        await asyncio.sleep(11)
+        assert {group.state.value for group in house.shard_loop().shard.groups.values()} == {"Empty"}
+
+    run(scenario())
+
+
+def test_retention_expires_offsets_and_then_their_group() -> None:
+    """Checked at its interval: tombstones of offsets, and of a group that has none left and nobody in it."""
+
+    async def scenario() -> None:
+        house = GroupHouse()
+        house.set(offsets_retention_ms=3_600_000, offsets_retention_check_interval_ms=600_000)
+        await house.start()
+        await house.commit("simple", {("t", 0): 1})
+        await house.commit("explicit", {("t", 0): 1}, 2, retention_time_ms=60_000)
+        joined = await house.stable_member("member", topics=["t"], session_timeout_ms=1_800_000)
+        own = {"generation": joined.generation_id, "member_id": joined.member_id}
+        await house.commit("member", {("t", 0): 1, ("u", 0): 1}, **own)
+
+        async def pass_time(minutes: int) -> list[str]:
+            for _ in range(minutes):
+                await asyncio.sleep(60)
+                house.clock.now_ms += 60_000
+                house.call(12, 4, HeartbeatRequest("member", joined.generation_id, joined.member_id))
+            return sorted(house.shard_loop().shard.groups)
+
+        assert await pass_time(9) == ["explicit", "member", "simple"]
+        assert await pass_time(2) == ["member", "simple"]
+        assert await pass_time(45) == ["member", "simple"]
+        assert await house.fetch_offsets("member") == {("t", 0): 1, ("u", 0): 1}
+        assert await pass_time(15) == ["member"]
+        assert await house.fetch_offsets("member") == {("t", 0): 1}
+        log = await house.log()
+        gone = [(key.KEY, key.group) for key, value in log if value is None]
+        assert gone == [(1, "explicit"), (2, "explicit"), (1, "simple"), (2, "simple"), (1, "member")]
+        before = snapshot(house.shard_loop().shard)
+        await house.crash()
+        assert snapshot(await house.loaded()) == before
+
+    run(scenario())
+
+
+def test_retention_takes_many_groups_in_turns() -> None:
+    """More groups than one turn of the loop looks at: all of them expire."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        for number in range(1200):
+            house.later(8, 2, commit_request(f"g{number}", {("t", 0): 1}, 2, retention_time_ms=1000))
+        await asyncio.sleep(1)
+        assert len(house.shard_loop().shard.groups) == 1200
+        house.clock.now_ms += 600_000
+        await asyncio.sleep(601)
+        assert house.shard_loop().shard.groups == {}
+
+    run(scenario())
+
+
+def test_a_jump_of_the_wall_clock_expires_nothing() -> None:
+    """A clock set a month ahead suspends retention; set right again, it goes on."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        await house.commit("g", {("t", 0): 1})
+        house.clock.now_ms += 30 * 86_400_000
+        await asyncio.sleep(1300)
+        assert await house.fetch_offsets("g") == {("t", 0): 1}
+        house.clock.now_ms -= 30 * 86_400_000 - 1_300_000
+        for _ in range(8 * 24):
+            await asyncio.sleep(3600)
+            house.clock.now_ms += 3_600_000
+        assert await house.fetch_offsets("g") == {}
+
+    run(scenario())

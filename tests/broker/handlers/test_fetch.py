@@ -1,0 +1,751 @@
+"""Fetch over a real directory and engine: versions, sizes, waiting, sessions, epochs, cold data."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from millrace.broker.fetch_sessions import FetchSessions
+from millrace.broker.handlers.fetch import Fetch
+from millrace.protocol.batches import BatchHeader, iter_headers
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.fetch import ReplicaState
+from tests.broker.house import BrokerHouse, connection, fetch_request, parts_of
+from tests.broker.partitions.build import START_MS, batch, run
+from tests.s3stream.build import World
+
+VERSIONS = (4, 5, 6, 7, 9, 11, 12, 13, 15, 16, 17, 18)
+
+
+def offsets(part: Any) -> list[int]:
+    """Base offsets of the batches in a partition's answer."""
+    records = part.records
+    data = records if isinstance(records, memoryview | bytes) else b"".join(records)
+    return [header.base_offset for _, header in iter_headers(data)]
+
+
+async def filled(house: BrokerHouse, name: str = "a", partitions: int = 1, batches: int = 5, **configs: str) -> None:
+    """Topics with batches of two records each."""
+    house.make_topic(name, partitions, **configs)
+    for index in range(partitions):
+        for _ in range(batches):
+            await house.produce({(name, index): batch(2)})
+
+
+def size_of_one() -> int:
+    return len(batch(2))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_everything_that_is_durable_is_returned(version: int) -> None:
+    """Batches, watermarks and the log's start, by name or by id, on every version."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=2)
+        response = await house.fetch({("a", 0): 0, ("a", 1): 4}, version)
+        parts = parts_of(response)
+        assert [offsets(part) for part in parts.values()] == [[0, 2, 4, 6, 8], [4, 6, 8]]
+        for part in parts.values():
+            assert (part.error_code, part.high_watermark, part.last_stable_offset) == (0, 10, 10)
+            assert part.log_start_offset == (0 if version >= 5 else -1)
+            assert part.aborted_transactions is None
+            assert part.preferred_read_replica == -1
+        assert response.session_id == 0
+
+    run(scenario())
+
+
+def test_an_offset_inside_a_batch_gets_the_whole_batch() -> None:
+    """Clients skip what lies below the offset they asked for."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        (part,) = parts_of(await house.fetch({("a", 0): 5})).values()
+        assert offsets(part) == [4, 6, 8]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", [4, 11, 18])
+def test_offsets_out_of_range_are_told_and_the_end_is_not_one(version: int) -> None:
+    """Below the log's start and above its end: OFFSET_OUT_OF_RANGE. At the end, or between watermark and end: nothing yet."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse(World(is_auto=False)).start()
+        house.make_topic("a")
+        partition = await house.partition("a")
+        for _ in range(4):
+            partition.append(batch(2), 9, START_MS, 0, lambda _: None)
+        house.world.wal.confirm(3)
+        partition.raise_log_start(2, START_MS)
+        house.world.wal.confirm()
+        partition.append(batch(2), 9, START_MS, 0, lambda _: None)
+        for offset, code in ((0, 1), (1, 1), (2, 0), (8, 0), (9, 0), (10, 0), (11, 1), (-1, 1)):
+            (part,) = parts_of(await house.fetch({("a", 0): offset}, version)).values()
+            assert part.error_code == code, offset
+            assert part.high_watermark == (-1 if code else 8)
+            if offset >= 8:
+                assert offsets(part) == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_readers_of_committed_records_get_a_list_of_aborts(isolation: int) -> None:
+    """Empty as yet; readers of everything get none at all."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        (part,) = parts_of(await house.fetch({("a", 0): 0}, isolation_level=isolation)).values()
+        assert offsets(part) == [0, 2, 4, 6, 8]
+        assert part.aborted_transactions == ([] if isolation else None)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", [12, 13, 16, 18])
+def test_places_that_cannot_be_read_have_their_codes(version: int) -> None:
+    """Unknown topics, ids and partitions, and other leaders; from version 16 on with who leads."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        house.make_topic("away", leader=2)
+        wanted = {("a", 0): 0, ("a", 7): 0, ("none", 0): 0, ("away", 0): 0}
+        response = await house.fetch(wanted, version, max_wait_ms=10_000, min_bytes=10**6)
+        parts = parts_of(response)
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [part.error_code for part in parts.values()] == [
+            0,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            unknown,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ]
+        hint = parts["away", 0].current_leader
+        assert (hint.leader_id, hint.leader_epoch) == ((2, 0) if version >= 16 else (-1, -1))
+        nodes = [(node.node_id, node.host) for node in response.node_endpoints]
+        assert nodes == ([(2, "host2")] if version >= 16 else [])
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", [9, 12, 16])
+def test_leader_epochs_are_compared(version: int) -> None:
+    """An older one than ours is fenced, a newer one unknown, our own and none are fine."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        house.move("a", 0, 1)
+        house.move("a", 0, 1)
+        codes = []
+        for epoch in (-1, 1, 2, 3):
+            response = await house.fetch({("a", 0): 0}, version, leader_epoch=epoch)
+            (part,) = parts_of(response).values()
+            codes.append(part.error_code)
+            if epoch == 1 and version >= 16:
+                assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (1, 2)
+                assert [(node.node_id, node.host) for node in response.node_endpoints] == [(1, "127.0.0.1")]
+        assert codes == [0, ErrorCode.FENCED_LEADER_EPOCH, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
+
+    run(scenario())
+
+
+def test_a_diverging_epoch_is_told_without_records() -> None:
+    """Who fetched further in an epoch than that epoch went learns where it ended; an epoch nobody knows is out of range."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, batches=2)
+        for leader_epoch in (1, 2):
+            house.move("a", 0, 1)
+            assert (await house.partition("a")).leader_epoch == leader_epoch
+        await house.produce({("a", 0): batch(2)})
+        answers = []
+        for epoch, offset in ((0, 4), (0, 5), (1, 4), (2, 6), (2, 7), (3, 6)):
+            (part,) = parts_of(await house.fetch({("a", 0): offset}, 12, last_fetched_epoch=epoch)).values()
+            diverging = part.diverging_epoch
+            answers.append((part.error_code, diverging.epoch, diverging.end_offset, len(offsets(part))))
+        assert answers == [(0, -1, -1, 1), (0, 0, 4, 0), (0, 0, 4, 0), (0, -1, -1, 0), (0, 2, 6, 0), (1, -1, -1, 0)]
+
+    run(scenario())
+
+
+def test_replicas_do_not_fetch_here() -> None:
+    """A follower would believe that it holds what only the store holds."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        for version, fields in ((12, {"replica_id": 2}), (15, {"replica_state": ReplicaState(2, 1)})):
+            response = await house.fetch({("a", 0): 0}, version, **fields)
+            assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            assert [part.error_code for part in parts_of(response).values()] == [31]
+
+    run(scenario())
+
+
+# -- sizes
+
+
+def test_a_partitions_limit_holds_after_its_first_batch() -> None:
+    """The first batch of an answer is sent whole however small the limits; a later partition's only if it fits."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=3)
+        one = size_of_one()
+        for limit, expected in (
+            (1, [1, 0, 0]),
+            (one - 1, [1, 0, 0]),
+            (one, [1, 1, 1]),
+            (2 * one, [2, 2, 2]),
+            (3 * one - 1, [2, 2, 2]),
+        ):
+            wanted = {("a", index): 0 for index in range(3)}
+            parts = parts_of(await house.fetch(wanted, partition_max_bytes=limit))
+            assert [len(offsets(part)) for part in parts.values()] == expected, limit
+
+    run(scenario())
+
+
+def test_the_answers_limit_is_shared_in_the_order_asked() -> None:
+    """Bytes go to the first partitions; the rest get none, though they have some; the broker's own limit holds too."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=3)
+        one = size_of_one()
+        for limit, expected in ((0, [1, 0, 0]), (1, [1, 0, 0]), (6 * one, [5, 1, 0]), (12 * one, [5, 5, 2])):
+            wanted = {("a", index): 0 for index in range(3)}
+            parts = parts_of(await house.fetch(wanted, max_bytes=limit))
+            assert [len(offsets(part)) for part in parts.values()] == expected, limit
+        house.fetch_handler = Fetch(house.directory, house.cache, house.sessions, response_bytes_max=3 * one)
+        parts = parts_of(await house.fetch({("a", 0): 0, ("a", 1): 0}))
+        assert [len(offsets(part)) for part in parts.values()] == [3, 0]
+
+    run(scenario())
+
+
+def test_in_a_session_nobody_starves() -> None:
+    """With room for one partition an answer, increments that ask for nothing new go round: each partition has its turn."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=3)
+        one = size_of_one()
+        fields = {"max_bytes": one, "partition_max_bytes": 10 * one}
+        first = await house.fetch({("a", index): 0 for index in range(3)}, 12, session_epoch=0, **fields)
+        served = [key for key, part in parts_of(first).items() if offsets(part)]
+        for epoch in (1, 2, 3, 4, 5):
+            response = await house.fetch({}, 12, session_id=first.session_id, session_epoch=epoch, **fields)
+            served += [key for key, part in parts_of(response).items() if offsets(part)]
+        assert served == [("a", 0), ("a", 1), ("a", 2)] * 2
+
+    run(scenario())
+
+
+def test_a_batch_that_does_not_fit_keeps_its_place() -> None:
+    """A large batch behind smaller ones is left out, and comes first in the next increment, where it is sent whole."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=1)
+        house.make_topic("large")
+        await house.produce({("large", 0): batch(1, value=b"v" * 5000)})
+        fields = {"max_bytes": 2 * size_of_one()}
+        first = await house.fetch({("a", 0): 0, ("large", 0): 0}, 12, session_epoch=0, **fields)
+        served = [key for key, part in parts_of(first).items() if offsets(part)]
+        for epoch in (1, 2):
+            response = await house.fetch({}, 12, session_id=first.session_id, session_epoch=epoch, **fields)
+            served += [key for key, part in parts_of(response).items() if offsets(part)]
+        assert served == [("a", 0), ("large", 0), ("a", 0)]
+
+    run(scenario())
+
+
+# -- waiting
+
+
+def begin(house: BrokerHouse, wanted: dict[tuple[str, int], int], version: int = 12, **fields: Any) -> Any:
+    to = fields.pop("to", None)
+    return house.begin(house.fetch_handler, 1, version, fetch_request(wanted, version, **fields), to=to)
+
+
+def test_a_fetch_waits_for_bytes_and_wakes_when_they_are_durable() -> None:
+    """Parked at the log's end it is answered with the batch once that is durable, well before its time is over."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse(World(is_auto=False)).start()
+        house.make_topic("a")
+        partition = await house.partition("a")
+        outcome = begin(house, {("a", 0): 0}, max_wait_ms=20_000)
+        partition.append(batch(2), 9, START_MS, 0, lambda _: None)
+        await asyncio.sleep(0.01)
+        assert not outcome.done()
+        house.world.wal.confirm()
+        (part,) = parts_of(await house.finish(outcome, 1, 12)).values()
+        assert offsets(part) == [0]
+        assert partition.watches == {}
+
+    run(scenario())
+
+
+def test_a_fetch_waits_for_as_many_bytes_as_it_wants() -> None:
+    """Bytes of several partitions are summed, those at hand at the beginning count, and nothing is sent twice or missing."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", 3)
+        await house.produce({("a", 0): batch(2)})
+        one = size_of_one()
+        outcome = begin(house, {("a", index): 0 for index in range(3)}, max_wait_ms=20_000, min_bytes=3 * one)
+        await asyncio.sleep(0.01)
+        await house.produce({("a", 2): batch(2)})
+        await asyncio.sleep(0.01)
+        assert not outcome.done()
+        await house.produce({("a", 2): batch(2)})
+        parts = parts_of(await house.finish(outcome, 1, 12))
+        assert [offsets(part) for part in parts.values()] == [[0], [], [0, 2]]
+
+    run(scenario())
+
+
+def test_a_partitions_limit_bounds_what_it_counts_for() -> None:
+    """One busy partition cannot satisfy a minimum that its own limit keeps out of the answer."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", 2)
+        one = size_of_one()
+        await house.partition("a", 0)
+        await house.partition("a", 1)
+        fields: dict[str, Any] = {"max_wait_ms": 20_000, "min_bytes": 2 * one, "partition_max_bytes": one}
+        outcome = begin(house, {("a", 0): 0, ("a", 1): 0}, **fields)
+        for _ in range(5):
+            await house.produce({("a", 0): batch(2)})
+        with_some = begin(house, {("a", 0): 0, ("a", 1): 0}, **fields)
+        await house.produce({("a", 0): batch(2)})
+        await asyncio.sleep(0.01)
+        assert not outcome.done()
+        assert not with_some.done()
+        await house.produce({("a", 1): batch(2)})
+        parts = parts_of(await house.finish(outcome, 1, 12))
+        assert [offsets(part) for part in parts.values()] == [[0], [0]]
+
+    run(scenario())
+
+
+def test_a_minimum_above_the_maximum_is_the_maximum() -> None:
+    """Who wants more than it takes is answered with what it takes."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        fields = {"max_wait_ms": 20_000, "min_bytes": 10**6, "max_bytes": 2 * size_of_one()}
+        (part,) = parts_of(await house.fetch({("a", 0): 0}, **fields)).values()
+        assert offsets(part) == [0, 2]
+
+    run(scenario())
+
+
+def test_when_its_time_is_over_a_fetch_gets_what_there_is() -> None:
+    """Nothing, or less than it wanted; and it stands at no partition any more."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        partition = await house.partition("a")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        (part,) = parts_of(await house.fetch({("a", 0): 0}, max_wait_ms=30)).values()
+        assert offsets(part) == []
+        assert 0.02 < loop.time() - began < 5
+        await house.produce({("a", 0): batch(2)})
+        (part,) = parts_of(await house.fetch({("a", 0): 0}, max_wait_ms=30, min_bytes=10_000)).values()
+        assert offsets(part) == [0]
+        assert partition.watches == {}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("fields", [{"max_wait_ms": 0}, {"max_wait_ms": 9000, "min_bytes": 0}])
+def test_a_fetch_that_does_not_wait_is_answered_at_once(fields: dict[str, Any]) -> None:
+    """No time, or no bytes wanted: a plain answer, not even a future."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        await house.partition("a")
+        outcome = begin(house, {("a", 0): 0}, **fields)
+        assert not asyncio.isfuture(outcome)
+        assert parts_of(outcome)["a", 0].error_code == 0
+        assert not asyncio.isfuture(begin(house, {}, max_wait_ms=9000))
+
+    run(scenario())
+
+
+def test_a_fetch_that_waits_learns_that_its_partition_left() -> None:
+    """Another leader, a deleted topic, or a later epoch answer it at once."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        for name in ("moved", "deleted", "renewed"):
+            house.make_topic(name)
+            await house.partition(name)
+        waiting = {
+            name: begin(house, {(name, 0): 0}, max_wait_ms=20_000, leader_epoch=0)
+            for name in ("moved", "deleted", "renewed")
+        }
+        house.move("moved", 0, 2)
+        house.delete_topic("deleted")
+        house.move("renewed", 0, 1)
+        codes = {}
+        for name, outcome in waiting.items():
+            (part,) = parts_of(await house.finish(outcome, 1, 12)).values()
+            codes[name] = part.error_code
+        assert codes == {
+            "moved": ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            "deleted": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "renewed": ErrorCode.FENCED_LEADER_EPOCH,
+        }
+
+    run(scenario())
+
+
+def test_a_fetch_whose_client_is_gone_is_let_go_of() -> None:
+    """When it wakes nothing is read for it and no watch is left."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        partition = await house.partition("a")
+        client = connection(5)
+        outcome = begin(house, {("a", 0): 0}, max_wait_ms=20_000, to=client)
+        client.is_open = False
+        await house.produce({("a", 0): batch(2)})
+        await house.finish(outcome, 1, 12)
+        assert partition.watches == {}
+
+    run(scenario())
+
+
+def test_only_what_changed_is_looked_at_again() -> None:
+    """A parked fetch over many partitions that one batch wakes reads one partition, not all of them."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", 200)
+        for index in range(200):
+            await house.partition("a", index)
+        outcome = begin(house, {("a", index): 0 for index in range(200)}, session_epoch=0, max_wait_ms=20_000)
+        looks: list[int] = []
+        led = house.directory.topic_named("a")
+        assert led is not None
+
+        class Counting(dict[int, Any]):
+            def get(self, key: int, default: Any = None) -> Any:
+                looks.append(key)
+                return super().get(key, default)
+
+        led.partitions = Counting(led.partitions)
+        await house.produce({("a", 77): batch(2)})
+        response = await house.finish(outcome, 1, 12)
+        assert len(parts_of(response)) == 200
+        assert looks == [77, 77]  # the produce's and the fetch's
+        looks.clear()
+        following = begin(house, {}, session_id=response.session_id, session_epoch=1, max_wait_ms=20_000)
+        assert looks == [77]
+        assert [key for key, part in parts_of(await house.finish(following, 1, 12)).items() if offsets(part)] == [
+            ("a", 77)
+        ]
+
+    run(scenario())
+
+
+# -- sessions
+
+
+def test_a_session_holds_only_news() -> None:
+    """After the full answer, increments hold partitions with records or moved watermarks; an unchanged offset is served again."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=3, batches=1)
+        first = await house.fetch({("a", index): 2 for index in range(3)}, 12, session_epoch=0)
+        assert first.session_id > 0
+        assert len(parts_of(first)) == 3
+        session = {"session_id": first.session_id}
+        assert parts_of(await house.fetch({("a", 0): 2}, 12, session_epoch=1, **session)) == {}
+        await house.produce({("a", 1): batch(2)})
+        for epoch in (2, 3):  # the client did not say that it has them
+            second = parts_of(await house.fetch({}, 12, session_epoch=epoch, **session))
+            assert [(key, offsets(part)) for key, part in second.items()] == [(("a", 1), [2])]
+        third = parts_of(await house.fetch({("a", 1): 4}, 12, session_epoch=4, **session))
+        assert third == {}
+        (await house.partition("a", 2)).raise_log_start(1, START_MS)
+        await house.settle()
+        fourth = parts_of(await house.fetch({}, 12, session_epoch=5, **session))
+        assert [(key, part.log_start_offset) for key, part in fourth.items()] == [(("a", 2), 1)]
+
+    run(scenario())
+
+
+def test_a_session_grows_shrinks_and_ends() -> None:
+    """Partitions join, are forgotten, and the last one ends the session; errors of a session are of the whole answer."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=2)
+        first = await house.fetch({("a", 0): 0}, 12, session_epoch=0)
+        session = {"session_id": first.session_id}
+        grown = await house.fetch({("a", 1): 8}, 12, session_epoch=1, **session)
+        assert [offsets(part) for part in parts_of(grown).values()] == [[0, 2, 4, 6, 8], [8]]
+        late = await house.fetch({}, 12, session_epoch=1, **session)
+        assert (late.error_code, late.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
+        shrunk = await house.fetch({}, 12, session_epoch=2, forgotten=[("a", 0)], **session)
+        assert list(parts_of(shrunk)) == [("a", 1)]
+        by_id = await house.fetch({}, 13, session_epoch=3, **session)
+        assert by_id.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        ended = await house.fetch({}, 12, session_epoch=3, forgotten=[("a", 1)], **session)
+        assert (ended.error_code, ended.session_id, ended.responses) == (0, 0, [])
+        gone = await house.fetch({}, 12, session_epoch=4, **session)
+        assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        for index in range(2):
+            assert (await house.partition("a", index)).watches == {}
+
+    run(scenario())
+
+
+def test_a_session_parks_and_wakes_like_any_fetch() -> None:
+    """An increment waits for bytes; when nothing came its answer is empty and the session goes on."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=2, batches=1)
+        first = await house.fetch({("a", 0): 2, ("a", 1): 2}, 13, session_epoch=0)
+        session = {"session_id": first.session_id, "max_wait_ms": 20}
+        empty = await house.fetch({}, 13, session_epoch=1, **session)
+        assert (empty.session_id, parts_of(empty)) == (first.session_id, {})
+        outcome = begin(house, {}, 13, session_epoch=2, session_id=first.session_id, max_wait_ms=20_000)
+        await house.produce({("a", 1): batch(2)})
+        parts = parts_of(await house.finish(outcome, 1, 13))
+        assert [(key, offsets(part)) for key, part in parts.items()] == [(("a", 1), [2])]
+
+    run(scenario())
+
+
+def test_a_parked_increment_ends_with_its_session() -> None:
+    """The client opened another in its place: the parked one is answered at once, with an error that its reader drops."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, batches=1)
+        first = await house.fetch({("a", 0): 2}, 12, session_epoch=0)
+        outcome = begin(house, {}, session_id=first.session_id, session_epoch=1, max_wait_ms=20_000)
+        await asyncio.sleep(0)
+        second = await house.fetch({("a", 0): 2}, 12, session_id=first.session_id, session_epoch=0)
+        assert second.session_id not in (0, first.session_id)
+        assert (await house.finish(outcome, 1, 12)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        assert len((await house.partition("a")).watches) == 1
+
+    run(scenario())
+
+
+def test_errors_in_a_session_are_told_until_they_pass() -> None:
+    """A partition that is not there is named in each increment, at once; when it comes it is read."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        first = await house.fetch({("a", 0): 10, ("later", 0): 0}, 12, session_epoch=0, max_wait_ms=20_000)
+        assert parts_of(first)["later", 0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        session = {"session_id": first.session_id, "max_wait_ms": 20_000}
+        second = await house.fetch({}, 12, session_epoch=1, **session)
+        assert list(parts_of(second)) == [("later", 0)]
+        house.make_topic("later")
+        await house.produce({("later", 0): batch(2)})
+        third = parts_of(await house.fetch({}, 12, session_epoch=2, **session))
+        assert [(key, part.error_code, offsets(part)) for key, part in third.items()] == [(("later", 0), 0, [0])]
+
+    run(scenario())
+
+
+def test_a_partition_that_comes_back_is_watched_again() -> None:
+    """A session outlives a change of leader: news of the partition's next handle reach it."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        first = await house.fetch({("a", 0): 10}, 12, session_epoch=0)
+        session = {"session_id": first.session_id, "max_wait_ms": 20_000}
+        house.move("a", 0, 2)
+        away = parts_of(await house.fetch({}, 12, session_epoch=1, **session))
+        assert away["a", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        house.move("a", 0, 1)
+        back = await house.fetch({}, 12, session_epoch=2, session_id=first.session_id, max_wait_ms=0)
+        assert [part.error_code for part in parts_of(back).values()] == [0]
+        outcome = begin(house, {}, session_epoch=3, **session)
+        await asyncio.sleep(0)
+        await house.produce({("a", 0): batch(2)})
+        assert offsets(parts_of(await house.finish(outcome, 1, 12))["a", 0]) == [10]
+
+    run(scenario())
+
+
+def test_without_slots_fetches_go_on_without_sessions() -> None:
+    """Session id 0 and the full answer each time; nothing is left behind."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        house.fetch_handler = Fetch(house.directory, house.cache, FetchSessions(iter(range(1, 9)).__next__, slots=0))
+        for _ in range(3):
+            response = await house.fetch({("a", 0): 10}, 12, session_epoch=0)
+            assert (response.session_id, len(parts_of(response))) == (0, 1)
+        assert (await house.partition("a")).watches == {}
+
+    run(scenario())
+
+
+# -- far data
+
+
+def test_cold_data_comes_from_objects_and_warm_data_does_not_wait_elsewhere() -> None:
+    """Partitions whose data left the log cache are read from objects, several at once; fetches of others go on meanwhile."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=3)
+        assert await house.engine.upload_all(1000)
+        house.engine.drop_caches()
+        gate = asyncio.Event()
+
+        async def wait() -> None:
+            await gate.wait()
+
+        house.world.store.fault = lambda operation, key: wait()
+        wanted = {("a", index): 0 for index in range(3)}
+        outcome = begin(house, wanted, max_wait_ms=1)
+        await filled(house, "warm")
+        assert len(offsets(parts_of(await house.fetch({("warm", 0): 0}))["warm", 0])) == 5
+        assert not outcome.done()
+        gate.set()
+        parts = parts_of(await house.finish(outcome, 1, 12))
+        assert [offsets(part) for part in parts.values()] == [[0, 2, 4, 6, 8]] * 3
+
+    run(scenario())
+
+
+def test_limits_hold_for_cold_data_too() -> None:
+    """First batch whole, then what fits, in the order asked."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=3)
+        await house.engine.upload_all(1000)
+        one = size_of_one()
+        for limit, expected in ((1, [1, 0, 0]), (2 * one, [2, 0, 0]), (6 * one, [5, 1, 0]), (99 * one, [5, 5, 5])):
+            house.engine.drop_caches()
+            parts = parts_of(await house.fetch({("a", index): 0 for index in range(3)}, max_bytes=limit))
+            assert [len(offsets(part)) for part in parts.values()] == expected, limit
+
+    run(scenario())
+
+
+def test_a_fetch_goes_from_objects_into_the_log_cache() -> None:
+    """A consumer that catches up sees every batch once, in order, whatever tier it lies in."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, batches=20)
+        await house.engine.upload_all(1000)
+        house.engine.drop_caches()
+        for _ in range(20):
+            await house.produce({("a", 0): batch(2)})
+        seen: list[int] = []
+        offset = 0
+        while offset < 80:
+            (part,) = parts_of(await house.fetch({("a", 0): offset}, partition_max_bytes=3 * size_of_one())).values()
+            seen += offsets(part)
+            offset = seen[-1] + 2
+        assert seen == list(range(0, 80, 2))
+
+    run(scenario())
+
+
+def test_a_store_that_loses_an_object_is_a_storage_error_of_its_partitions() -> None:
+    """What cannot be read is told as such, and the rest of the answer is there."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        await house.engine.upload_all(1000)
+        house.engine.drop_caches()
+        house.world.store.objects.clear()
+        await filled(house, "warm")
+        parts = parts_of(await house.fetch({("a", 0): 0, ("warm", 0): 0}))
+        assert parts["a", 0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert len(offsets(parts["warm", 0])) == 5
+        parts = parts_of(await house.fetch({("a", 0): 0}, 5))
+        assert parts["a", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run(scenario())
+
+
+def test_partitions_open_for_a_fetch() -> None:
+    """The first fetch after a start opens what it names and reads it; a refusal is told, and consumers understand it."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=3)
+        await house.crash()
+        parts = parts_of(await house.fetch({("a", index): 0 for index in range(3)}, 12, max_wait_ms=5))
+        assert [len(offsets(part)) for part in parts.values()] == [5, 5, 5]
+        house.make_topic("b")
+        house.opener.error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        parts = parts_of(await house.fetch({("b", 0): 0, ("a", 0): 0}, 12, max_wait_ms=5))
+        assert [part.error_code for part in parts.values()] == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+
+    run(scenario())
+
+
+def test_a_partition_that_takes_too_long_to_open_does_not_hold_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while its client is told to ask again; it opens in the background all the same."""
+    monkeypatch.setattr("millrace.broker.handlers.fetch.OPENING_TIMEOUT_MS", 20)
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        house.make_topic("slow")
+        house.opener.gate = asyncio.Event()
+        parts = parts_of(await house.fetch({("slow", 0): 0, ("a", 0): 0}, 12, max_wait_ms=5))
+        assert [part.error_code for part in parts.values()] == [ErrorCode.NOT_LEADER_OR_FOLLOWER, 0]
+        house.opener.gate.set()
+        parts = parts_of(await house.fetch({("slow", 0): 0}, 12, max_wait_ms=5))
+        assert parts["slow", 0].error_code == 0
+
+    run(scenario())
+
+
+def test_records_are_views_of_what_is_cached() -> None:
+    """Nothing is copied or joined on the way out: the answer names the cached entries themselves."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        await house.produce({("a", 0): batch(1, value=b"v" * 5000)})
+        partition = await house.partition("a")
+        response = begin(house, {("a", 0): 0})
+        (records,) = response.responses[0].partitions[0].records
+        (entry,) = partition.data.read_cached(0, 1, 1) or []
+        assert records is entry.data
+        assert BatchHeader(records).base_offset == 0
+
+    run(scenario())

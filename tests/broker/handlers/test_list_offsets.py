@@ -1,0 +1,180 @@
+"""ListOffsets: the special times by version, times through the index, codes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from millrace.broker.handlers.list_offsets import ListOffsets
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.broker.house import BrokerHouse
+from tests.broker.partitions.build import START_MS, batch, run
+from tests.s3stream.build import World
+
+
+async def ask(
+    house: BrokerHouse, version: int, *asked: tuple[str, int, int], isolation: int = 0, epoch: int = -1
+) -> list[Any]:
+    """Answers to (topic, partition, timestamp)."""
+    topics = [ListOffsetsTopic(name, [ListOffsetsPartition(index, epoch, time)]) for name, index, time in asked]
+    request = ListOffsetsRequest(-1, isolation, topics)
+    response = await house.ask(ListOffsets(house.directory), 2, version, request)
+    return [part for topic in response.topics for part in topic.partitions]
+
+
+def shown(part: Any) -> tuple[int, int, int]:
+    return part.error_code, part.offset, part.timestamp
+
+
+async def filled(house: BrokerHouse) -> None:
+    """Offsets 0..9, two a batch; times 0, 10, 20, 30, 5 and one more in each batch; log start 3."""
+    house.make_topic("a")
+    for step in (0, 10, 20, 30, 5):
+        await house.produce({("a", 0): batch(2, timestamp=START_MS + step, step_ms=1)})
+    (await house.partition("a")).raise_log_start(3, START_MS)
+    await house.settle()
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+@pytest.mark.parametrize("is_open", [True, False])
+def test_special_times_by_version(version: int, is_open: bool) -> None:
+    """Each special time has its answer from the version on that knows it, and UNSUPPORTED_VERSION below; so has a time unheard of."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        if not is_open:
+            await house.crash()
+        unsupported = (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+        expected = {
+            -1: (0, 10, -1),
+            -2: (0, 3, -1),
+            -3: (0, 7, START_MS + 31) if version >= 7 else unsupported,
+            -4: (0, 3, -1) if version >= 8 else unsupported,
+            -5: (0, -1, -1) if version >= 9 else unsupported,
+            -6: (0, -1, -1) if version >= 11 else unsupported,
+            -7: unsupported,
+        }
+        for timestamp, answer in expected.items():
+            (part,) = await ask(house, version, ("a", 0, timestamp))
+            assert shown(part) == answer, timestamp
+            if timestamp in (-1, -2):
+                assert part.leader_epoch == (0 if version >= 4 else -1)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", [1, 4, 7, 11])
+def test_times_find_the_first_record_that_is_not_earlier(version: int) -> None:
+    """By record, not by batch; not below the log's start; none is no error."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        expected = {0: (3, 11), 11: (3, 11), 12: (4, 20), 21: (5, 21), 22: (6, 30), 31: (7, 31)}
+        for step, (offset, found) in expected.items():
+            (part,) = await ask(house, version, ("a", 0, START_MS + step))
+            assert shown(part) == (0, offset, START_MS + found)
+            assert part.leader_epoch == (0 if version >= 4 else -1)
+        (part,) = await ask(house, version, ("a", 0, START_MS + 32))
+        assert (*shown(part), part.leader_epoch) == (0, -1, -1, -1)
+
+    run(scenario())
+
+
+def test_an_empty_partition_has_ends_and_no_times() -> None:
+    """Latest and earliest are 0; no record is the latest, or at any time."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", 5)
+        parts = await ask(house, 11, *(("a", index, time) for index, time in enumerate((-1, -2, -3, -4, 0))))
+        assert [shown(part) for part in parts] == [(0, 0, -1), (0, 0, -1), (0, -1, -1), (0, 0, -1), (0, -1, -1)]
+
+    run(scenario())
+
+
+def test_what_is_not_durable_is_not_told() -> None:
+    """The latest offset is the high watermark for every isolation, and a time finds nothing above it."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse(World(is_auto=False)).start()
+        house.make_topic("a")
+        partition = await house.partition("a")
+        for step in range(3):
+            partition.append(batch(1, timestamp=START_MS + step), 9, START_MS, 0, lambda _: None)
+        house.world.wal.confirm(2)
+        for isolation in (0, 1):
+            (part,) = await ask(house, 7, ("a", 0, -1), isolation=isolation)
+            assert part.offset == 2
+        (part,) = await ask(house, 7, ("a", 0, START_MS + 2))
+        assert shown(part) == (0, -1, -1)
+        (part,) = await ask(house, 7, ("a", 0, -3))
+        assert shown(part) == (0, 1, START_MS + 1)
+
+    run(scenario())
+
+
+def test_codes() -> None:
+    """Unknown places, other leaders, epochs that differ, and partitions named twice."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        house.make_topic("away", leader=2)
+        for time in (-1, -3, 0):
+            parts = await ask(house, 9, ("none", 0, time), ("a", 4, time), ("away", 0, time))
+            assert [part.error_code for part in parts] == [3, 3, 6]
+            house.move("a", 0, 1)
+            epoch = (await house.partition("a")).leader_epoch
+            codes = []
+            for asked in (epoch - 1, epoch, epoch + 1):
+                (part,) = await ask(house, 9, ("a", 0, time), epoch=asked)
+                codes.append(part.error_code)
+            assert codes == [ErrorCode.FENCED_LEADER_EPOCH, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
+        parts = await ask(house, 9, ("a", 0, -1), ("a", 0, -2), ("away", 0, -1))
+        assert [part.error_code for part in parts] == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, 6]
+
+    run(scenario())
+
+
+def test_an_answer_that_needs_no_reading_is_given_at_once() -> None:
+    """Ends of open partitions cost no task; one that has to be looked up makes the request wait, and only that one."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        handler = ListOffsets(house.directory)
+        topics = [ListOffsetsTopic("a", [ListOffsetsPartition(0, -1, -1)])]
+        outcome = house.begin(handler, 2, 9, ListOffsetsRequest(-1, 0, topics))
+        assert not asyncio.iscoroutine(outcome)
+        topics = [ListOffsetsTopic("a", [ListOffsetsPartition(0, -1, START_MS)])]
+        outcome = house.begin(handler, 2, 9, ListOffsetsRequest(-1, 0, topics))
+        assert asyncio.iscoroutine(outcome)
+        await outcome
+        refused = handler.refuse(ListOffsetsRequest(-1, 0, topics), 7)
+        assert [part.error_code for part in refused.topics[0].partitions] == [7]
+
+    run(scenario())
+
+
+def test_cold_times_are_found_in_objects() -> None:
+    """With everything uploaded and no cache, lookups in several partitions at once read index and data from the store."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", 4)
+        for index in range(4):
+            for step in range(20):
+                await house.produce({("a", index): batch(3, timestamp=START_MS + 10 * step)})
+        await house.directory.close()
+        await house.engine.close(1000)
+        await house.crash()
+        house.engine.drop_caches()
+        parts = await ask(house, 9, *(("a", index, START_MS + 95) for index in range(4)))
+        assert [shown(part) for part in parts] == [(0, 30, START_MS + 100)] * 4
+
+    run(scenario())

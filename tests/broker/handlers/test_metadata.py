@@ -1,0 +1,320 @@
+"""Metadata, DescribeTopicPartitions, FindCoordinator and DescribeCluster over images of several brokers, on every version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millrace.broker.handlers.describe_cluster import DescribeCluster
+from millrace.broker.handlers.describe_topic_partitions import PARTITIONS_MAX, DescribeTopicPartitions
+from millrace.broker.handlers.find_coordinator import FindCoordinator
+from millrace.broker.handlers.metadata import Metadata
+from millrace.broker.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from millrace.broker.topic_creation import TopicCreation
+from millrace.protocol.apis import API
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from millrace.protocol.messages.describe_cluster import DescribeClusterRequest
+from millrace.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
+from millrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from millrace.protocol.metadata_records import BrokerRegistrationChangeRecord, RecordEndpoint, RegisterBrokerRecord
+from tests.broker.house import LISTENER, NODE, OTHER, BrokerHouse, topic_id
+from tests.broker.partitions.build import run
+
+FENCED, ELSEWHERE = 3, 4
+NEWEST = API[3].max_version
+
+
+class CreatingChannel:
+    """A controller that only creates topics, in the house's image."""
+
+    def __init__(self, house: BrokerHouse) -> None:
+        self._house = house
+        self.created: list[str] = []
+
+    async def send(self, request: Any) -> Any:
+        results = []
+        for topic in request.topics:
+            if topic.name == "forbidden":
+                results.append(CreatableTopicResult(topic.name, error_code=ErrorCode.POLICY_VIOLATION))
+                continue
+            self._house.make_topic(topic.name, max(1, topic.num_partitions))
+            self.created.append(topic.name)
+            results.append(CreatableTopicResult(topic.name))
+        return CreateTopicsResponse(topics=results)
+
+
+async def a_house() -> BrokerHouse:
+    """Two brokers that are up, one that is fenced, one that clients of this listener cannot reach."""
+    house = await BrokerHouse().start()
+    endpoint = RecordEndpoint(LISTENER, "host3", 9092, 0)
+    other_listener = RecordEndpoint("INSIDE", "host4", 9093, 0)
+    house.publish(
+        RegisterBrokerRecord(broker_id=FENCED, broker_epoch=3, end_points=[endpoint], fenced=True, rack="far"),
+        RegisterBrokerRecord(broker_id=ELSEWHERE, broker_epoch=4, end_points=[other_listener], fenced=False),
+    )
+    house.make_topic("mine", 2)
+    house.make_topic("theirs", 3, leader=OTHER)
+    house.make_topic("nobodys", 1, leader=-1)
+    house.make_topic("__consumer_offsets", 4)
+    return house
+
+
+def metadata(house: BrokerHouse, *, auto_create: bool = True) -> tuple[Metadata, CreatingChannel]:
+    channel = CreatingChannel(house)
+    creation = TopicCreation(channel, {"__consumer_offsets": (4, {})})
+    return Metadata(house.cache, creation, auto_create=auto_create), channel
+
+
+def named(*names: str) -> list[MetadataRequestTopic]:
+    return [MetadataRequestTopic(name=name) for name in names]
+
+
+@pytest.mark.parametrize("version", range(NEWEST + 1))
+def test_all_topics_and_the_brokers_that_can_be_reached(version: int) -> None:
+    """Brokers that are up, at their address on the listener that was used; every topic, internal ones marked; a partition without a
+    leader says so. Listing all creates nothing."""
+
+    async def scenario() -> None:
+        house = await a_house()
+        handler, channel = metadata(house)
+        topics = [] if version == 0 else None
+        found = await house.ask(handler, 3, version, MetadataRequest(topics=topics))
+        assert [(one.node_id, one.host, one.port) for one in found.brokers] == [
+            (NODE, "127.0.0.1", 9092),
+            (OTHER, "host2", 9092),
+        ]
+        shown = {topic.name: topic for topic in found.topics}
+        assert list(shown) == ["__consumer_offsets", "mine", "nobodys", "theirs"]
+        assert [part.leader_id for part in shown["theirs"].partitions] == [OTHER] * 3
+        (leaderless,) = shown["nobodys"].partitions
+        assert (leaderless.leader_id, leaderless.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+        if version >= 1:
+            assert [topic.name for topic in found.topics if topic.is_internal] == ["__consumer_offsets"]
+            assert found.controller_id == NODE
+        if version >= 2:
+            assert found.cluster_id == "cluster"
+        if version >= 10:
+            assert shown["mine"].topic_id == topic_id("mine")
+        assert not channel.created
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", range(1, NEWEST + 1))
+def test_no_topics_asked_for_are_none(version: int) -> None:
+    """An empty list from version 1 on; it was all before."""
+
+    async def scenario() -> None:
+        house = await a_house()
+        found = await house.ask(metadata(house)[0], 3, version, MetadataRequest(topics=[]))
+        assert found.topics == []
+        assert len(found.brokers) == 2
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", range(NEWEST + 1))
+def test_names_are_described_or_created(version: int) -> None:
+    """In the order of asking, a name nobody has created on the way, with the controller's code where it would not."""
+
+    async def scenario() -> None:
+        house = await a_house()
+        handler, channel = metadata(house)
+        asked = MetadataRequest(topics=named("mine", "new", "forbidden", "a b"))
+        found = await house.ask(handler, 3, version, asked)
+        assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in found.topics] == [
+            ("mine", 0, 2),
+            ("new", 0, 1),
+            ("forbidden", ErrorCode.POLICY_VIOLATION, 0),
+            ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
+        ]
+        assert channel.created == ["new"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("by_setting", "by_request"), [(False, True), (True, False)])
+def test_creation_on_the_way_takes_both_consents(by_setting: bool, by_request: bool) -> None:
+    """The broker's setting and the request's flag."""
+
+    async def scenario() -> None:
+        house = await a_house()
+        handler, channel = metadata(house, auto_create=by_setting)
+        asked = MetadataRequest(topics=named("new"), allow_auto_topic_creation=by_request)
+        (found,) = (await house.ask(handler, 3, 9, asked)).topics
+        assert (found.error_code, channel.created) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+
+    run(scenario())
+
+
+def test_topics_by_id() -> None:
+    """From version 12; before, an id in a request is refused; an unknown id has its own code and no name."""
+
+    async def scenario() -> None:
+        house = await a_house()
+        handler, _ = metadata(house)
+        asked = [
+            MetadataRequestTopic(topic_id=topic_id("mine"), name=None),
+            MetadataRequestTopic(topic_id=b"?" * 16, name=None),
+        ]
+        for version in (12, 13):
+            found = (await house.ask(handler, 3, version, MetadataRequest(topics=asked))).topics
+            assert [(topic.name, topic.error_code) for topic in found] == [
+                ("mine", 0),
+                (None, ErrorCode.UNKNOWN_TOPIC_ID),
+            ]
+        asked = [MetadataRequestTopic(topic_id=topic_id("mine"), name="mine")]
+        for version in (10, 11):
+            (found,) = (await house.ask(handler, 3, version, MetadataRequest(topics=asked))).topics
+            assert found.error_code == ErrorCode.INVALID_REQUEST
+
+    run(scenario())
+
+
+def test_operations_are_told_when_asked() -> None:
+    """Of the cluster in versions 8 to 10, of topics that exist from 8 on."""
+
+    async def scenario() -> None:
+        house = await a_house()
+        handler, _ = metadata(house)
+        asked = MetadataRequest(topics=named("mine", "a b"), include_topic_authorized_operations=True)
+        asked.include_cluster_authorized_operations = True
+        found = await house.ask(handler, 3, 8, asked)
+        assert found.cluster_authorized_operations == CLUSTER_OPERATIONS
+        none = -(1 << 31)
+        assert [topic.topic_authorized_operations for topic in found.topics] == [TOPIC_OPERATIONS, none]
+        found = await house.ask(handler, 3, 8, MetadataRequest(topics=named("mine")))
+        assert (found.cluster_authorized_operations, found.topics[0].topic_authorized_operations) == (none, none)
+
+    run(scenario())
+
+
+# DescribeCluster
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_fenced_brokers_are_told_to_who_asks(version: int) -> None:
+    """From version 2; brokers without an address on this listener are not told."""
+
+    async def scenario() -> None:
+        house = await a_house()
+        handler = DescribeCluster(house.cache)
+        found = await house.ask(handler, 60, version, DescribeClusterRequest())
+        assert [one.broker_id for one in found.brokers] == [NODE, OTHER]
+        if version == 2:
+            found = await house.ask(handler, 60, version, DescribeClusterRequest(include_fenced_brokers=True))
+            assert [(one.broker_id, one.is_fenced) for one in found.brokers] == [
+                (NODE, False),
+                (OTHER, False),
+                (FENCED, True),
+            ]
+            assert found.brokers[-1].rack == "far"
+        house.publish(BrokerRegistrationChangeRecord(broker_id=FENCED, broker_epoch=3, fenced=-1))
+        found = await house.ask(handler, 60, version, DescribeClusterRequest())
+        assert [one.broker_id for one in found.brokers] == [NODE, OTHER, FENCED]
+
+    run(scenario())
+
+
+# DescribeTopicPartitions
+
+
+async def pages(house: BrokerHouse, names: list[str], limit: int) -> list[list[tuple[str, int, int]]]:
+    """(topic, code, partition) page by page; partition -1 for a topic without."""
+    handler, cursor, found = DescribeTopicPartitions(house.cache), None, []
+    while True:
+        topics = [TopicRequest(name) for name in names]
+        request = DescribeTopicPartitionsRequest(topics, limit, cursor)
+        response = await house.ask(handler, 75, 0, request)
+        found.append(
+            [
+                (topic.name, topic.error_code, index)
+                for topic in response.topics
+                for index in ([part.partition_index for part in topic.partitions] or [-1])
+            ]
+        )
+        if response.next_cursor is None:
+            return found
+        cursor = Cursor(response.next_cursor.topic_name, response.next_cursor.partition_index)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 9, 10, 11, 5000])
+@pytest.mark.parametrize("names", [[], ["theirs", "mine", "mine", "__consumer_offsets", "nobodys"]])
+def test_pages_joined_are_everything_once(limit: int, names: list[str]) -> None:
+    """Whatever the page's size: topics by name, each partition once, no page above the limit and none without need."""
+
+    async def scenario() -> None:
+        house = await a_house()
+        found = await pages(house, names, limit)
+        sizes = {"__consumer_offsets": 4, "mine": 2, "nobodys": 1, "theirs": 3}
+        everything = [entry for page in found for entry in page]
+        assert everything == [(name, 0, index) for name, size in sizes.items() for index in range(size)]
+        assert [len(page) for page in found[:-1]] == [min(limit, PARTITIONS_MAX)] * (len(found) - 1)
+
+    run(scenario())
+
+
+def test_topics_that_are_not_there_are_named_with_their_code() -> None:
+    """When asked for; and a topic that went between two pages is passed over."""
+
+    async def scenario() -> None:
+        house = await a_house()
+        (page,) = await pages(house, ["mine", "absent", "a b"], 100)
+        assert page == [
+            ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION, -1),
+            ("absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+            ("mine", 0, 0),
+            ("mine", 0, 1),
+        ]
+        handler = DescribeTopicPartitions(house.cache)
+        house.delete_topic("mine")
+        response = await house.ask(handler, 75, 0, DescribeTopicPartitionsRequest([], 100, Cursor("mine", 1)))
+        assert [topic.name for topic in response.topics] == ["nobodys", "theirs"]
+
+    run(scenario())
+
+
+# FindCoordinator
+
+
+@pytest.mark.parametrize("version", range(API[10].max_version + 1))
+def test_a_group_is_where_its_partition_is(version: int) -> None:
+    """Every key finds the leader of one partition of __consumer_offsets, at its address for this client; the topic is made on first need."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        channel = CreatingChannel(house)
+        creation = TopicCreation(channel, {"__consumer_offsets": (4, {})})
+        handler = FindCoordinator(house.cache, creation)
+        keys = ["g", "h"] if version >= 4 else []
+        found = await house.ask(
+            handler, 10, version, FindCoordinatorRequest(key="" if keys else "g", coordinator_keys=keys)
+        )
+        assert channel.created == ["__consumer_offsets"]
+        one = found.coordinators[0] if version >= 4 else found
+        assert (one.error_code, one.node_id, one.host, one.port) == (0, NODE, "127.0.0.1", 9092)
+        if version >= 4:
+            assert [coordinator.key for coordinator in found.coordinators] == keys
+        for index in range(4):
+            house.move("__consumer_offsets", index, OTHER)
+        found = await house.ask(
+            handler, 10, version, FindCoordinatorRequest(key="" if keys else "g", coordinator_keys=keys)
+        )
+        one = found.coordinators[0] if version >= 4 else found
+        assert (one.node_id, one.host) == (OTHER, "host2")
+        for index in range(4):
+            house.move("__consumer_offsets", index, ELSEWHERE)
+        found = await house.ask(
+            handler, 10, version, FindCoordinatorRequest(key="" if keys else "g", coordinator_keys=keys)
+        )
+        one = found.coordinators[0] if version >= 4 else found
+        assert (one.error_code, one.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+
+    run(scenario())

@@ -1,0 +1,155 @@
+"""OffsetFetch: every version, one group and several, by name and by id."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millrace.protocol.declare import NO_UUID
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from millrace.protocol.metadata_records import PartitionRecord, TopicRecord
+from tests.broker.coordinators.build import GroupHouse, fetch_offsets_request, group_at, run
+from tests.broker.house import topic_id
+
+
+def shown(
+    version: int, response: OffsetFetchResponse, number: int = 0
+) -> dict[tuple[str, int], tuple[int, int, str | None, int]]:
+    """(offset, epoch, metadata, code) by topic and partition."""
+    topics = response.topics if version < 8 else response.groups[number].topics
+    return {
+        (topic.name if version < 10 else topic.topic_id.rstrip(b".").decode(), part.partition_index): (
+            part.committed_offset,
+            part.committed_leader_epoch,
+            part.metadata,
+            part.error_code,
+        )
+        for topic in topics
+        for part in topic.partitions
+    }
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_reading_back(version: int) -> None:
+    """What was committed, and -1 for what was not: no error, for an unknown group neither."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        await house.commit("g", {("t", 0): 5, ("u", 1): 7}, metadata="text")
+        places = [("t", 0), ("t", 1), ("u", 1), ("u", 99)]
+        response = await house.ask_for(9, version, fetch_offsets_request(version, {"g": places}))
+        epoch = 5 if version >= 5 else -1
+        assert shown(version, response) == {
+            ("t", 0): (5, epoch, "text", 0),
+            ("t", 1): (-1, -1, "", 0),
+            ("u", 1): (7, epoch, "text", 0),
+            ("u", 99): (-1, -1, "", 0),
+        }
+        unknown = await house.ask_for(9, version, fetch_offsets_request(version, {"none": [("t", 0)]}))
+        assert shown(version, unknown) == {("t", 0): (-1, -1, "", 0)}
+        if version >= 2:
+            everything = await house.ask_for(9, version, fetch_offsets_request(version, {"g": None}))
+            assert shown(version, everything) == {("t", 0): (5, epoch, "text", 0), ("u", 1): (7, epoch, "text", 0)}
+            assert shown(version, await house.ask_for(9, version, fetch_offsets_request(version, {"none": None}))) == {}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+def test_several_groups(version: int) -> None:
+    """Groups of several shards in one answer, in the order in which they were asked for; each has its own code."""
+
+    async def scenario() -> None:
+        house = await GroupHouse(offsets_partitions=3).start()
+        names = [group_at(index, 3) for index in (2, 0, 1)]
+        for number, name in enumerate(names):
+            await house.commit(name, {("t", number): number})
+        house.move("__consumer_offsets", 1, 2)
+        await house.crash()
+        wanted = {names[0]: [("t", 0)], names[1]: None, names[2]: None}
+        response = await house.ask_for(9, version, fetch_offsets_request(version, wanted, require_stable=True))
+        assert [(g.group_id, g.error_code) for g in response.groups] == [
+            (names[0], 0),
+            (names[1], 0),
+            (names[2], ErrorCode.NOT_COORDINATOR),
+        ]
+        assert shown(version, response, 0) == {("t", 0): (0, 5, "", 0)}
+        assert shown(version, response, 1) == {("t", 1): (1, 5, "", 0)}
+        assert shown(version, response, 2) == {}
+        assert (await house.ask_for(9, version, OffsetFetchRequest())).groups == []
+
+    run(scenario())
+
+
+def test_topics_by_id() -> None:
+    """An unknown id has its code; offsets of a namesake with another id are not the topic's; all offsets leave out what has no id."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        await house.commit("g", {("t", 0): 5, ("u", 0): 6})
+        request = fetch_offsets_request(10, {"g": [("t", 0), ("none", 2)]})
+        response = await house.ask_for(9, 10, request)
+        assert shown(10, response) == {("t", 0): (5, 5, "", 0), ("none", 2): (-1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID)}
+        assert response.groups[0].topics[0].topic_id == topic_id("t")
+        shard = await house.loaded()
+        stored = shard.offsets.of_topic("g", "t")[0]
+        shard.offsets.apply("g", "t", 0, stored._replace(topic_id=b"of a former t..."))
+        assert shown(10, await house.ask_for(9, 10, request))["t", 0] == (-1, -1, "", 0)
+        assert await house.fetch_offsets("g", ("t", 0)) == {("t", 0): 5}
+        shard.offsets.apply("g", "t", 0, stored._replace(topic_id=NO_UUID))
+        assert shown(10, await house.ask_for(9, 10, request))["t", 0] == (5, 5, "", 0)
+        shard.offsets.apply("g", "gone", 0, stored)
+        everything = await house.ask_for(9, 10, fetch_offsets_request(10, {"g": None}))
+        assert list(shown(10, everything)) == [("t", 0), ("u", 0)]
+        assert list(shown(9, await house.ask_for(9, 9, fetch_offsets_request(9, {"g": None})))) == [
+            ("t", 0),
+            ("u", 0),
+            ("gone", 0),
+        ]
+        house.publish(TopicRecord("late", b"late".ljust(16, b".")), PartitionRecord(0, b"late".ljust(16, b".")))
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_without_a_coordinator(version: int) -> None:
+    """In the place that the version has for it; with the code that makes consumers of all ages look for the coordinator again."""
+
+    async def scenario() -> None:
+        house = await GroupHouse(offsets_partitions=0).start()
+        response = await house.ask_for(9, version, fetch_offsets_request(version, {"g": [("t", 0)]}))
+        if version >= 8:
+            assert response.groups[0].error_code == ErrorCode.NOT_COORDINATOR
+        elif version >= 2:
+            assert (response.error_code, response.topics) == (ErrorCode.NOT_COORDINATOR, [])
+        else:
+            assert shown(version, response) == {("t", 0): (-1, -1, "", ErrorCode.NOT_COORDINATOR)}
+        request = fetch_offsets_request(version, {"g": [("t", 0)]})
+        refused = await house.finish(house.handlers[9].refuse(request, ErrorCode.REQUEST_TIMED_OUT), 9, version)
+        code = refused.groups[0].error_code if version >= 8 else refused.error_code
+        assert code == (ErrorCode.REQUEST_TIMED_OUT if version >= 2 else 0)
+        if version == 1:
+            assert shown(version, refused) == {("t", 0): (-1, -1, "", ErrorCode.REQUEST_TIMED_OUT)}
+
+    run(scenario())
+
+
+def test_one_group_costs_no_task() -> None:
+    """Answered at once when nothing is on its way, by a future when something is."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        await house.commit("g", {("t", 0): 5})
+        request = fetch_offsets_request(9, {"g": [("t", 0)]})
+        assert isinstance(house.call(9, 9, request), OffsetFetchResponse)
+        commit = asyncio.ensure_future(house.commit("g", {("t", 0): 6}))
+        await asyncio.sleep(0)
+        waiting = house.call(9, 9, request)
+        assert asyncio.isfuture(waiting)
+        assert not isinstance(waiting, asyncio.Task)
+        assert shown(9, await waiting) == {("t", 0): (6, 5, "", 0)}
+        await commit
+
+    run(scenario())

@@ -1,0 +1,277 @@
+"""The directory: opening on first use, following the metadata, quiet openings, closing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millrace.broker.partitions.partition import Partition
+from millrace.kraft.tables.configs import ResourceType
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.metadata_records import ConfigRecord, PartitionRecord
+from millrace.s3stream.errors import StreamFenced
+from tests.broker.house import NODE, BrokerHouse, topic_id
+from tests.broker.partitions.build import batch, run
+from tests.s3stream.build import World
+
+
+def refused(house: BrokerHouse, name: str, index: int = 0) -> int:
+    with pytest.raises(KafkaError) as caught:
+        house.directory.get(topic_id(name), index)
+    return caught.value.code
+
+
+async def failed(house: BrokerHouse, name: str) -> int:
+    with pytest.raises(KafkaError) as caught:
+        await house.partition(name)
+    return caught.value.code
+
+
+def test_a_partition_opens_once_however_many_ask() -> None:
+    """All who ask while it opens get the same future, and the same partition afterwards."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        futures = [house.directory.get(topic_id("a"), 0) for _ in range(3)]
+        assert futures[0] is futures[1] is futures[2]
+        assert not house.directory.is_open(topic_id("a"), 0)
+        assert isinstance(futures[0], asyncio.Future)
+        partition = await asyncio.shield(futures[0])
+        assert house.directory.get(topic_id("a"), 0) is partition
+        assert house.directory.opened() == [partition]
+        assert house.opener.opened == [(topic_id("a"), 0, 0)]
+
+    run(scenario())
+
+
+def test_what_is_not_led_here_is_refused() -> None:
+    """Each reason has its code, and the controller is not asked."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", leader=2)
+        house.make_topic("nobodys", leader=-1)
+        assert refused(house, "none") == ErrorCode.UNKNOWN_TOPIC_ID
+        assert refused(house, "a", 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert refused(house, "a") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert refused(house, "nobodys") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert house.opener.opened == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (StreamFenced(-1, 0), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (RuntimeError("a defect"), ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+def test_an_opening_that_fails_is_not_tried_again_at_once(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits is told; for a while who asks is told the same without a try; then it is tried again."""
+    monkeypatch.setattr("millrace.broker.partitions.directory.RETRY_MS", 20)
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        house.opener.error = error
+        assert await failed(house, "a") == code
+        house.opener.error = None
+        assert refused(house, "a") == code
+        assert len(house.opener.opened) == 1
+        await asyncio.sleep(0.03)
+        assert isinstance(await house.partition("a"), Partition)
+
+    run(scenario())
+
+
+def test_a_change_of_leader_forgives_a_failed_opening() -> None:
+    """What went wrong in one epoch says nothing of the next."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        house.opener.error = KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        assert await failed(house, "a") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        house.opener.error = None
+        house.move("a", 0, NODE)
+        assert (await house.partition("a")).leader_epoch == 1
+
+    run(scenario())
+
+
+def test_the_metadata_may_change_while_a_partition_opens() -> None:
+    """It ends in the state that the newest image says: a later epoch, another configuration, not here, or not at all."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        for name in ("renewed", "configured", "moved", "deleted"):
+            house.make_topic(name)
+        house.opener.gate = asyncio.Event()
+        futures = {n: house.directory.get(topic_id(n), 0) for n in ("renewed", "configured", "moved", "deleted")}
+        await asyncio.sleep(0)
+        house.move("renewed", 0, NODE)
+        house.set_config("configured", "max.message.bytes", "777")
+        house.move("moved", 0, 2)
+        house.delete_topic("deleted")
+        house.opener.gate.set()
+        found = dict(zip(futures, await asyncio.gather(*futures.values(), return_exceptions=True), strict=True))  # type: ignore[arg-type]
+        assert found["renewed"].leader_epoch == 1
+        assert found["configured"].settings.rules.batch_bytes_max == 777
+        assert found["moved"].code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert found["deleted"].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await house.settle()
+        await asyncio.sleep(0.05)
+        catalog, streams = house.world.catalog, house.opener.streams_of(topic_id("moved"), 0)
+        assert len(streams) == 3
+        assert not any(catalog.streams[stream].is_open for stream in streams)
+
+    run(scenario())
+
+
+def test_a_partition_that_leaves_hands_over_and_may_come_back() -> None:
+    """Its streams are closed with everything in them before they are opened again; nothing is lost on the way."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        await house.produce({("a", 0): batch(5)})
+        before = await house.partition("a")
+        house.move("a", 0, 2)
+        assert not before.is_led
+        house.move("a", 0, NODE)
+        after = await house.partition("a")
+        assert after is not before
+        assert (after.leader_epoch, after.high_watermark, after.state.unsaved_bytes) == (2, 5, 0)
+        assert after.state.epochs.entries == ((0, 0), (2, 5))
+
+    run(scenario())
+
+
+def test_a_deleted_topic_is_dropped_and_its_name_may_be_used_again() -> None:
+    """Handles are void at once; the topic of the same name and another id begins at nothing."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", 2)
+        await house.produce({("a", 0): batch(5)})
+        before = await house.partition("a")
+        house.delete_topic("a")
+        assert not before.is_led
+        assert house.directory.topic_named("a") is None
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert before.is_void
+        house.make_topic("a")
+        assert house.directory.topic_named("a") is not None
+
+    run(scenario())
+
+
+def test_partitions_added_to_a_topic_are_found() -> None:
+    """An image with more partitions of a topic that is open already."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        await house.partition("a", 0)
+        assert refused(house, "a", 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        record = PartitionRecord(1, topic_id("a"), [NODE], [NODE], leader=NODE, leader_epoch=0, partition_epoch=0)
+        house.publish(record)
+        assert (await house.partition("a", 1)).index == 1
+
+    run(scenario())
+
+
+def test_broker_wide_defaults_reach_open_partitions() -> None:
+    """A dynamic default of all brokers holds for topics without a value of their own."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        house.make_topic("b", retention_ms="5")
+        for name in "ab":
+            await house.partition(name)
+        house.publish(ConfigRecord(ResourceType.BROKER, "", "log.retention.ms", "9"))
+        found = [partition.settings.retention_ms for partition in house.directory.opened()]
+        assert found == [9, 5]
+
+    run(scenario())
+
+
+def test_a_quiet_opening_ends_unless_somebody_wants_it() -> None:
+    """A partition opened for retention is closed after it; one that a client came for meanwhile stays."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", 2)
+        quiet = house.directory.get(topic_id("a"), 0, is_quiet=True)
+        wanted = house.directory.get(topic_id("a"), 1, is_quiet=True)
+        assert isinstance(quiet, asyncio.Future)
+        assert isinstance(wanted, asyncio.Future)
+        one, other = await asyncio.gather(quiet, wanted)
+        assert len(house.directory.opened()) == 2
+        await house.produce({("a", 1): batch()})
+        for partition in (one, other):
+            house.directory.release(partition)
+        assert house.directory.opened() == [other]
+        assert (one.is_led, other.is_led) == (False, True)
+        assert (await house.partition("a", 0)) is not one
+
+    run(scenario())
+
+
+def test_closing_leaves_a_checkpoint_of_everything() -> None:
+    """After it and the engine's close the next start reads nothing again."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", 5)
+        for index in range(5):
+            await house.produce({("a", index): batch(3)})
+        await house.directory.close()
+        await house.engine.close(1000)
+        assert not any(stream.is_open for stream in house.world.catalog.streams.values())
+        await house.crash()
+        for index in range(5):
+            partition = await house.partition("a", index)
+            assert (partition.high_watermark, partition.state.unsaved_bytes) == (3, 0)
+
+    run(scenario())
+
+
+def test_after_closing_nothing_opens() -> None:
+    """A request that comes late is sent elsewhere."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse(World()).start()
+        house.make_topic("a", 2)
+        await house.produce({("a", 0): batch()})
+        await house.directory.close()
+        assert refused(house, "a", 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        response = await house.produce({("a", 0): batch()})
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run(scenario())
+
+
+def test_ten_thousand_idle_partitions_cost_nothing() -> None:
+    """Topics that nobody uses are not opened, remembered or visited by changes of others."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        for number in range(20):
+            house.make_topic(f"t{number}", 500)
+        await house.produce({("t3", 7): batch()})
+        house.set_config("t5", "retention.ms", "1")
+        assert len(house.directory.opened()) == 1
+        assert len(house.opener.opened) == 1
+
+    run(scenario())

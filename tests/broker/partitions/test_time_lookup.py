@@ -1,0 +1,123 @@
+"""Times to records, through segments, index chunks, tails and batches, against a plain search."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from millrace.broker.partitions.settings import TopicSettings
+from millrace.broker.partitions.time_lookup import TimedOffset, find_latest, find_time
+from millrace.protocol.batches import CRC_START, Codec, ProduceRules
+from millrace.protocol.crc32c import crc32c
+from tests.broker.partitions.build import START_MS, House, batch, run
+
+SETTINGS = TopicSettings(rules=ProduceRules(segment_bytes=2000), index_interval_bytes=150)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_time_is_found_as_by_a_plain_search(seed: int) -> None:
+    """Growing, equal and disordered timestamps, plain and compressed, in several segments, some checkpointed, some after a restart."""
+    chance = random.Random(seed)
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open(settings=SETTINGS)
+        records: list[tuple[int, int]] = []
+        now = 0
+        for number in range(120):
+            now += chance.choice([0, 1, 5]) if seed % 2 else chance.randrange(-20, 25)
+            count, step = chance.randrange(1, 6), chance.choice([0, 2])
+            codec = chance.choice([Codec.NONE, Codec.GZIP])
+            base = len(records)
+            records += [(base + index, START_MS + now + index * step) for index in range(count)]
+            await house.produce(partition, batch(count, timestamp=START_MS + now, step_ms=step, codec=codec))
+            if number in (40, 80):
+                await partition.save()
+            if number == 60 and seed % 3 == 0:
+                await house.crash()
+                partition = await house.open(settings=SETTINGS, leader_epoch=1)
+        assert len(partition.state.segments) > 3
+        partition.raise_log_start(start := chance.randrange(30), START_MS)
+        await house.settle()
+        visible = [record for record in records if record[0] >= start]
+        end = partition.high_watermark
+        for target in range(min(time for _, time in records) - 2, max(time for _, time in records) + 3):
+            expected = next((record for record in visible if record[1] >= target), None)
+            assert await find_time(partition, target, end) == expected
+            bounded = next((record for record in visible if record[1] >= target and record[0] < 100), None)
+            assert await find_time(partition, target, 100) == bounded
+        assert await find_latest(partition, end) == max(visible, key=lambda record: (record[1], -record[0]))
+
+    run(scenario())
+
+
+def test_a_lookup_reads_little_when_times_grow() -> None:
+    """With everything checkpointed and caches emptied, a lookup in the middle reads the index and one stretch, not the log."""
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open(settings=TopicSettings(index_interval_bytes=4096))
+        for number in range(300):
+            await house.produce(partition, batch(1, timestamp=START_MS + number, value=b"v" * 10_000))
+        await partition.save()
+        await house.engine.upload_all(1000)
+        house.engine.drop_caches()
+        before = house.world.store.count("get")
+        assert await find_time(partition, START_MS + 150, 300) == (150, START_MS + 150)
+        assert house.world.store.count("get") - before <= 8
+
+    run(scenario())
+
+
+def test_the_latest_is_sought_among_what_is_left() -> None:
+    """A largest timestamp below the log's start does not count, though its segment is still there."""
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open()
+        for number, timestamp in enumerate((90, 70, 10, 80, 20)):
+            await house.produce(partition, batch(2, timestamp=START_MS + timestamp))
+            assert partition.log_end_offset == 2 * number + 2
+        assert await find_latest(partition, 10) == (0, START_MS + 90)
+        partition.raise_log_start(1, START_MS)
+        await house.settle()
+        assert await find_latest(partition, 10) == (1, START_MS + 90)
+        partition.raise_log_start(2, START_MS)
+        await house.settle()
+        assert await find_latest(partition, 10) == (6, START_MS + 80)
+        assert await find_latest(partition, 7) == (6, START_MS + 80)
+        assert await find_latest(partition, 6) == (2, START_MS + 70)
+
+    run(scenario())
+
+
+def test_nothing_is_found_in_an_empty_or_timeless_log() -> None:
+    """No records, or none with a timestamp: no answer, for a time as for the latest."""
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open()
+        assert await find_time(partition, 0, 0) is None
+        assert await find_latest(partition, 0) is None
+        await house.produce(partition, batch(2, timestamp=-1))
+        assert await find_time(partition, 0, 2) is None
+        assert await find_latest(partition, 2) is None
+
+    run(scenario())
+
+
+def test_a_batch_that_cannot_be_read_answers_by_its_header() -> None:
+    """Records are not walked when they are produced, so a lookup may meet nonsense: it answers with the batch's start."""
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open()
+        lying = bytearray(batch(3, value=b"not gzip" * 3))
+        lying[22] = Codec.GZIP
+        lying[17:21] = crc32c(bytes(lying[CRC_START:])).to_bytes(4, "big")
+        await house.produce(partition, batch(1, timestamp=START_MS - 10))
+        await house.produce(partition, memoryview(lying))
+        assert await find_time(partition, START_MS - 5, 4) == TimedOffset(1, START_MS)
+
+    run(scenario())

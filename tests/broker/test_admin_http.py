@@ -1,0 +1,123 @@
+"""The admin listener: its pages, and what it does with those who ask for something else."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millrace.broker.admin_http import CONNECTIONS_MAX, HEAD_BYTES_MAX, AdminHttp, Answer, health_pages
+from millrace.runtime.net import LoopNet
+from tests.broker.shell import eventually
+
+
+class Door:
+    """A started admin listener with the health pages, a broken page, and a switch for readiness."""
+
+    async def __aenter__(self) -> Door:
+        self.reason = "recovering"
+        pages = dict(health_pages(lambda: self.reason, lambda: "millrace_up 1\n"))
+        pages["/broken"] = self.broken
+        self.http = AdminHttp(LoopNet(), pages)
+        self.port = await self.http.start("127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.http.stop()
+        await asyncio.sleep(0)
+
+    def broken(self) -> Answer:
+        raise AssertionError("a defect")
+
+    async def ask(self, raw: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the answer; the connection is closed by the other side."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(raw)
+        answer = await reader.read()
+        writer.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        return int(first.split()[1]), dict(line.split(": ", 1) for line in lines), body
+
+    async def get(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        return await self.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+def test_health_and_metrics_are_answered() -> None:
+    """Live always, ready once clients are served and with the reason before, metrics in Prometheus' text form."""
+
+    async def run() -> None:
+        async with Door() as door:
+            assert (await door.get("/health/live"))[0] == 200
+            status, _, body = await door.get("/health/ready")
+            assert (status, body) == (503, b"not ready: recovering\n")
+            door.reason = ""
+            assert (await door.get("/health/ready"))[0] == 200
+            status, headers, body = await door.get("/metrics?x=1")
+            assert (status, body) == (200, b"millrace_up 1\n")
+            assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert headers["Content-Length"] == "14"
+
+    asyncio.run(run())
+
+
+def test_what_is_not_a_page_is_refused() -> None:
+    """Unknown paths, other methods, other protocols and long heads each get their status; a broken page is a 500, not an end."""
+
+    async def run() -> None:
+        async with Door() as door:
+            status, _, body = await door.get("/")
+            assert status == 404
+            assert b"/health/ready" in body
+            assert (await door.ask(b"POST /metrics HTTP/1.1\r\n\r\n"))[0] == 405
+            assert (await door.ask(b"\0\0\0\x10 kafka \r\n\r\n"))[0] == 400
+            assert (await door.ask(b"GET / HTTP/1.1\r\nX: " + b"y" * HEAD_BYTES_MAX))[0] == 431
+            assert (await door.get("/broken"))[0] == 500
+            assert (await door.get("/health/live"))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_head_has_no_body() -> None:
+    """HEAD gives the same head as GET and nothing after it."""
+
+    async def run() -> None:
+        async with Door() as door:
+            status, headers, body = await door.ask(b"HEAD /health/live HTTP/1.1\r\n\r\n")
+            assert (status, headers["Content-Length"], body) == (200, "5", b"")
+
+    asyncio.run(run())
+
+
+def test_a_request_may_come_in_pieces() -> None:
+    """The head is gathered until its empty line."""
+
+    async def run() -> None:
+        async with Door() as door:
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            for piece in (b"GET /health/l", b"ive HTTP/1.1\r\nHost:", b" x\r\n\r", b"\n"):
+                writer.write(piece)
+                await asyncio.sleep(0.005)
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_connections_are_bounded() -> None:
+    """One connection too many is dropped; when others leave, there is room again."""
+
+    async def run() -> None:
+        async with Door() as door:
+            held = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(CONNECTIONS_MAX)]
+            await asyncio.sleep(0.02)
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            try:
+                assert await reader.read() == b""
+            except ConnectionError:
+                pass
+            writer.close()
+            for _, other in held:
+                other.close()
+            await eventually(lambda: not door.http._connections)
+            assert (await door.get("/health/live"))[0] == 200
+
+    asyncio.run(run())

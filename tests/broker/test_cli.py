@@ -1,0 +1,218 @@
+"""The command line: what it prints, its exit codes, signals, and how long it takes to load."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from millrace.broker.cli import COMMANDS
+from millrace.broker.cli.serve import parse_options, read_settings
+from millrace.broker.errors import SettingsInvalid
+from millrace.broker.version import VERSION
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A broker of real parts, without storage: the shell with ApiVersions and a Heartbeat that never finishes.
+STANDALONE = """
+import asyncio, sys
+from millrace.broker.__main__ import run_loop
+from millrace.broker.cli import serve
+from millrace.broker.dispatch import Dispatcher
+from millrace.broker.memory import RequestBudget
+from millrace.broker.server import Server
+from millrace.runtime.net import LoopNet
+
+class ShellBroker:
+    admin_port = 9644
+    def __init__(self, settings):
+        loop = asyncio.get_running_loop()
+        self.failed = loop.create_future()
+        self.settings, self.mode = settings, sys.argv[1]
+        memory = RequestBudget(settings.memory.requests_bytes, loop.call_soon)
+        dispatcher = Dispatcher({12: lambda context, request: loop.create_future()}, loop.create_task)
+        self.server = Server(LoopNet(), dispatcher, memory, settings.server)
+    async def start(self):
+        if self.mode == "slow-start":
+            print("starting", flush=True)
+            await asyncio.sleep(60)
+        self.listeners = await self.server.start(self.settings.listeners.clients)
+        if self.mode == "fail":
+            asyncio.get_running_loop().call_later(0.05, self.failed.set_exception, OSError("the WAL is gone"))
+    async def stop(self):
+        print("stopping", flush=True)
+        await self.server.stop()
+        if self.mode == "slow-stop":
+            await asyncio.sleep(60)
+
+async def serve_shell(settings):
+    return await serve.run_broker(ShellBroker(settings), settings)
+
+serve.serve = serve_shell
+sys.exit(serve.run(sys.argv[2:], {}, run_loop))
+"""
+
+
+def millrace(
+    *words: str, flags: tuple[str, ...] = (), env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *flags, "-m", "millrace.broker", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=30, env={**os.environ, **(env or {})}, check=False
+    )
+
+
+def start_shell(mode: str, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", STANDALONE, mode, "--override", "listeners=PLAINTEXT://127.0.0.1:0", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_help_names_every_command() -> None:
+    """`--help` goes to stdout with code 0; no command at all is told the same on stderr with code 2."""
+    found = millrace("--help")
+    assert found.returncode == 0
+    assert all(name in found.stdout for name in COMMANDS)
+    found = millrace()
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "usage" in found.stderr
+    found = millrace("servee")
+    assert found.returncode == 2
+    assert "'servee'" in found.stderr
+
+
+def test_every_command_is_there() -> None:
+    """Each name in the list is a module with a `run`."""
+    for name in COMMANDS:
+        module = __import__(f"millrace.broker.cli.{name}", fromlist=["run"])
+        assert callable(module.run)
+
+
+def test_the_version_is_the_projects() -> None:
+    """`--version` prints what pyproject.toml says."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == VERSION
+    assert millrace("--version").stdout == f"millrace {VERSION}\n"
+
+
+def test_it_does_not_run_without_assertions() -> None:
+    """-O and PYTHONOPTIMIZE are refused with code 2."""
+    for found in (millrace("--version", flags=("-O",)), millrace("--version", env={"PYTHONOPTIMIZE": "1"})):
+        assert found.returncode == 2
+        assert "assertions" in found.stderr
+
+
+def test_mistakes_end_with_code_2_and_all_of_them(tmp_path: Path) -> None:
+    """Mistakes of the file, the environment and the command line are printed together, before anything is opened."""
+    config = tmp_path / "server.properties"
+    config.write_text("num.partitions=none\n")
+    found = millrace(
+        "serve", "--config", str(config), "--override", "fetch.max.bytes=1", "--data-dir", str(tmp_path / "data"),
+        env={"KAFKA_GROUP_MAX_SIZE": "x"},
+    )  # fmt: skip
+    assert found.returncode == 2
+    for word in (f"{config}, line 1", "fetch.max.bytes=1", "KAFKA_GROUP_MAX_SIZE"):
+        assert word in found.stderr
+    assert not (tmp_path / "data").exists()
+    assert millrace("serve", "--bogus").returncode == 2
+
+
+def test_an_unreadable_file_is_a_mistake_like_others(tmp_path: Path) -> None:
+    """A --config that is not there is told beside the other mistakes."""
+    options = parse_options(["--config", str(tmp_path / "none"), "--override", "x"])
+    with pytest.raises(SettingsInvalid) as found:
+        read_settings(options, {})
+    assert len(found.value.mistakes) == 2
+    assert "No such file" in found.value.mistakes[0]
+
+
+def test_a_file_in_latin_1_is_read(tmp_path: Path) -> None:
+    """UTF-8 and, as Java would, Latin 1."""
+    for encoding in ("utf-8", "latin-1"):
+        config = tmp_path / encoding
+        config.write_bytes("broker.rack=zürich".encode(encoding))
+        assert read_settings(parse_options(["--config", str(config)]), {}).settings.rack == "zürich"
+
+
+def test_the_data_directory_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--data-dir is taken from where the command stands; the default is ./millrace-data."""
+    monkeypatch.chdir(tmp_path)
+    assert parse_options([]).data_dir == str(tmp_path / "millrace-data")
+    assert parse_options(["--data-dir", "d"]).data_dir == str(tmp_path / "d")
+
+
+def test_a_ready_line_and_an_orderly_end() -> None:
+    """`millrace ready` comes with the real ports; SIGTERM ends with code 0 after stop, and SIGINT does the same."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = start_shell("plain")
+        line = first_line(process)
+        assert line.startswith("millrace ready PLAINTEXT://127.0.0.1:")
+        assert not line.startswith("millrace ready PLAINTEXT://127.0.0.1:0 ")
+        assert line.endswith(" admin http://127.0.0.1:9644\n")
+        process.send_signal(number)
+        rest, errors = process.communicate(timeout=20)
+        assert (process.returncode, rest) == (0, "stopping\n"), errors
+        assert "memory" in errors
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    """While the orderly end drags on, another signal ends the process with 128 + its number."""
+    process = start_shell("slow-stop")
+    first_line(process)
+    process.send_signal(signal.SIGTERM)
+    assert first_line(process) == "stopping\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_signal_during_the_start_stops_it() -> None:
+    """SIGTERM before the broker is ready cancels the start and still stops in order."""
+    process = start_shell("slow-start")
+    assert first_line(process) == "starting\n"
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=20)
+    assert (process.returncode, rest) == (0, "stopping\n")
+
+
+def test_a_broker_that_cannot_go_on_ends_with_code_1() -> None:
+    """A failure after the start is logged with its trace, and the broker is stopped in order."""
+    process = start_shell("fail")
+    first_line(process)
+    rest, errors = process.communicate(timeout=20)
+    assert (process.returncode, rest) == (1, "stopping\n")
+    assert "the WAL is gone" in errors
+
+
+def test_a_taken_address_is_one_line() -> None:
+    """When the address is in use the broker says which, without a trace, and ends with code 1."""
+    holder = start_shell("plain")
+    address = first_line(holder).split()[2]
+    process = start_shell("plain", "--override", f"listeners={address}")
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert f"cannot listen on {address.removeprefix('PLAINTEXT://')}: " in errors
+    assert "Traceback" not in errors
+    holder.kill()
+    holder.communicate(timeout=20)
+
+
+def test_plain_commands_load_nothing_heavy() -> None:
+    """--version and --help import neither asyncio nor the broker; uvloop is named in broker/__main__.py alone."""
+    words = "import sys; from millrace.broker.__main__ import main; main(['--version']); main(['--help'])"
+    heavy = "sys.exit(sorted({'asyncio', 'uvloop', 'argparse', 'millrace.broker.config'} & set(sys.modules)) or 0)"
+    found = subprocess.run(
+        [sys.executable, "-c", f"{words}; {heavy}"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    named = [path for path in ROOT.glob("broker/**/*.py") if "uvloop" in path.read_text()]
+    assert [path.name for path in named] == ["__main__.py"]

@@ -1,0 +1,452 @@
+"""Settings: the properties syntax, the environment, precedence, every mistake at once, and what comes of it all."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.broker.config import BrokerSettings, Loaded, load, reference
+from millrace.broker.config_checks import MIB, split_memory
+from millrace.broker.config_key import (
+    BOOLEAN,
+    DOUBLE,
+    LIST,
+    OBEYED,
+    PASSWORD,
+    REFUSED,
+    STORED,
+    STRING,
+    Key,
+    parse_bytes,
+)
+from millrace.broker.config_source import PropertiesInvalid, env_key, gather, parse_properties
+from millrace.broker.config_table import OBEYED_KEYS, REMOVED, all_keys
+from millrace.broker.config_values import Values
+from millrace.broker.errors import SettingsInvalid
+from millrace.kraft.topic_configs import SYNONYM_KEYS
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 1 << 30
+
+
+def make(
+    *overrides: str, env: dict[str, str] | None = None, text: str | None = None, machine_bytes: int = 4 * GIB
+) -> Loaded:
+    given, mistakes = gather(overrides, env or {}, text, "server.properties")
+    return load(given, data_dir="/data", machine_bytes=machine_bytes, mistakes=mistakes)
+
+
+def mistakes_of(*overrides: str, env: dict[str, str] | None = None, text: str | None = None) -> tuple[str, ...]:
+    with pytest.raises(SettingsInvalid) as found:
+        make(*overrides, env=env, text=text)
+    return found.value.mistakes
+
+
+# The properties syntax
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("a=b", [("a", "b")]),
+        ("a = b ", [("a", "b ")]),
+        ("a:b", [("a", "b")]),
+        ("a b", [("a", "b")]),
+        ("a\t:\tb", [("a", "b")]),
+        ("a==b", [("a", "=b")]),
+        ("a", [("a", "")]),
+        ("a=", [("a", "")]),
+        ("  # comment\n! comment\n\n \t\na=1", [("a", "1")]),
+        ("a=# no comment", [("a", "# no comment")]),
+        ("a=1\\\n  ,2\\\n  ,3", [("a", "1,2,3")]),
+        ("a=1\\\n# not a comment", [("a", "1# not a comment")]),
+        ("a=1\\\\\nb=2", [("a", "1\\"), ("b", "2")]),
+        ("a=1\\", [("a", "1")]),
+        ("a\\=b=c", [("a=b", "c")]),
+        ("a\\ b=c", [("a b", "c")]),
+        ("a\\:b\\u0041=\\t\\n\\r\\f\\q", [("a:bA", "\t\n\r\fq")]),
+        ("a=1\r\nb=2\rc=3", [("a", "1"), ("b", "2"), ("c", "3")]),
+        ("\ufeffa=1", [("a", "1")]),
+        ("=x", [("", "x")]),
+        ("a=1\na=2", [("a", "1"), ("a", "2")]),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(text: str, pairs: list[tuple[str, str]]) -> None:
+    """Comments, continuations, escapes and all three separators."""
+    assert [(key, value) for key, value, _ in parse_properties(text)] == pairs
+
+
+def test_lines_are_counted_for_people() -> None:
+    """A continued line has the number of its first one."""
+    assert [line for _, _, line in parse_properties("# x\na=1\\\n2\n\nb=3")] == [2, 5]
+
+
+def test_a_broken_escape_is_a_mistake_of_the_file() -> None:
+    """Unicode escapes need four hexadecimal digits; the line is named."""
+    with pytest.raises(PropertiesInvalid, match="line 2"):
+        parse_properties("a=1\nb=\\u00g0")
+    assert any("line 1" in mistake for mistake in mistakes_of(text="a=\\u1"))
+
+
+# The environment and precedence
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("KAFKA_NODE_ID", "node.id"),
+        ("KAFKA_LOG_DIRS", "log.dirs"),
+        ("KAFKA_A__B___C_D", "a_b-c.d"),
+        ("KAFKA_Log_Retention_MS", "log.retention.ms"),
+        ("CLUSTER_ID", "cluster.id"),
+        ("KAFKA_OPTS", None),
+        ("KAFKA_HEAP_OPTS", None),
+        ("KAFKA_JVM_PERFORMANCE_OPTS", None),
+        ("KAFKA_LOG4J_OPTS", None),
+        ("KAFKA_LOG4J_ROOT_LOGLEVEL", None),
+        ("KAFKA_GC_LOG_OPTS", None),
+        ("KAFKA_JMX_PORT", None),
+        ("KAFKA_HOME", None),
+        ("KAFKA_SERVICE_HOST", None),
+        ("KAFKA_PORT_9092_TCP_ADDR", None),
+        ("KAFKA_PORT", None),
+        ("KAFKA_", None),
+        ("PATH", None),
+    ],
+)
+def test_environment_variables_stand_for_keys(name: str, key: str | None) -> None:
+    """Kafka's image's rule; what its scripts and Kubernetes set stands for nothing."""
+    assert env_key(name) == key
+
+
+def test_the_strongest_source_wins() -> None:
+    """Override over environment over file over default, key by key."""
+    text = "num.partitions=2\nfetch.max.bytes=2000\ngroup.max.size=2"
+    env = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_FETCH_MAX_BYTES": "3000"}
+    settings = make("num.partitions=4", env=env, text=text).settings
+    assert (settings.topics.partitions_count, settings.fetch.response_bytes_max, settings.groups.members_max) == (
+        4,
+        3000,
+        2,
+    )
+    sources = {
+        name: settings.shown[name].source for name in ("num.partitions", "fetch.max.bytes", "group.max.size", "node.id")
+    }
+    assert list(sources.values()) == ["override", "env", "file", "default"]
+
+
+def test_the_last_line_of_a_file_wins() -> None:
+    """A key given twice in one file has its last value, as in Java."""
+    assert make(text="num.partitions=2\nnum.partitions=5").settings.topics.partitions_count == 5
+
+
+# Mistakes and warnings
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    """Syntax, values, bounds and relations: every mistake is in one report, with where it was given."""
+    found = mistakes_of(
+        "num.partitions=0",
+        "nonsense",
+        "auto.create.topics.enable=yes",
+        "group.min.session.timeout.ms=10000",
+        "group.max.session.timeout.ms=9000",
+        env={"KAFKA_FETCH_MAX_BYTES": "lots"},
+        text="\nlog.segment.bytes=1",
+    )
+    assert [next((word for word in ("nonsense", *all_keys()) if word in mistake), "?") for mistake in found] == [
+        "nonsense",
+        "log.segment.bytes",
+        "fetch.max.bytes",
+        "num.partitions",
+        "auto.create.topics.enable",
+        "group.min.session.timeout.ms",
+    ]
+    assert "server.properties, line 2" in found[1]
+    assert "KAFKA_FETCH_MAX_BYTES" in found[2]
+    assert "--override" in found[3]
+
+
+@pytest.mark.parametrize(
+    ("override", "word"),
+    [
+        ("log.message.timestamp.type=Wall", "CreateTime"),
+        ("log.cleanup.policy=delete,burn", "burn"),
+        ("log.dirs=a,,b", "empty element"),
+        ("num.partitions=2147483648", "does not fit int"),
+        ("offsets.topic.replication.factor=40000", "does not fit short"),
+        ("memory.max.bytes=12 parsecs", "whole number"),
+        ("wal.direct.io=maybe", "prefer"),
+        ("admin.listener=nowhere", "HOST:PORT"),
+        ("cluster.id=short", "22 characters"),
+        ("s3.data.buckets=s3://bucket", "bucket's id"),
+        ("s3.wal.path=0@file:///wal?capacity=big", "capacity"),
+        ("s3.wal.path=0@file:///wal?capacity=4KiB", "256 KiB"),
+        ("max.connections.per.ip.overrides=10.0.0.1", "HOST:COUNT"),
+        ("listeners=A://h", "HOST:PORT"),
+        ("listeners=PLAINTEXT://:1,PLAINTEXT://:2", "twice"),
+        ("listeners=SSL://:1", "PLAINTEXT only"),
+        ("listeners=INSIDE://:1", "no protocol"),
+        ("listener.security.protocol.map=PLAINTEXT", "NAME:PROTOCOL"),
+        ("advertised.listeners=OTHER://h:1", "not in listeners"),
+        ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "every address"),
+        ("controller.listener.names=PLAINTEXT", "no listener to clients"),
+        ("process.roles=broker", "broker,controller"),
+        ("controller.quorum.voters=1@a:1,2@b:1", "quorum of one"),
+        ("controller.quorum.voters=7@a:1", "this node"),
+        ("controller.quorum.voters=a:1", "ID@HOST:PORT"),
+        ("controller.quorum.bootstrap.servers=a:1,b:1", "quorum of one"),
+        ("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "everybody"),
+        ("security.inter.broker.protocol=SSL", "plain text"),
+        ("config.providers=file", "as they stand"),
+        ("memory.max.bytes=64MiB", "128 MiB"),
+    ],
+)
+def test_what_cannot_be_is_one_mistake(override: str, word: str) -> None:
+    """Each wrong value alone is exactly one mistake, which names the key and the reason."""
+    (mistake,) = mistakes_of(override)
+    assert override.partition("=")[0] in mistake
+    assert word in mistake
+
+
+def test_two_names_of_the_node_must_agree() -> None:
+    """broker.id alone is node.id; a different node.id beside it is a mistake."""
+    assert make("broker.id=7").settings.node_id == 7
+    assert make("broker.id=7", "node.id=7").settings.node_id == 7
+    assert make("broker.id=-1", "node.id=3").settings.node_id == 3
+    assert "node.id=3" in mistakes_of("broker.id=7", "node.id=3")[0]
+
+
+def test_secrets_are_never_told() -> None:
+    """A password shows in no mistake and in no warning."""
+    values = Values(
+        {"a.password": Key("a.password", PASSWORD, None, "x")}, gather(["a.password=hunter2"], {}, None, "")[0]
+    )
+    values.mistake("a.password", "is wrong")
+    assert "hunter2" not in str(values.mistakes)
+    loaded = make("ssl.keystore.password=hunter2")
+    assert "hunter2" not in str(loaded.warnings)
+    assert loaded.settings.shown["ssl.keystore.password"].key.is_secret
+
+
+def test_an_unknown_key_warns_and_the_nearest_is_named() -> None:
+    """A misspelling starts all the same, with a hint; keys of old Kafkas are told apart; plugins' keys pass in silence."""
+    warnings = make("num.partition=3", "frobnicate=1", "zookeeper.connect=z:2181", "rsm.config.x=1").warnings
+    assert len(warnings) == 3
+    assert "did you mean num.partitions?" in warnings[0]
+    assert "frobnicate" in warnings[1]
+    assert "did you mean" not in warnings[1]
+    assert "removed in Kafka 4.0" in warnings[2]
+
+
+def test_stored_keys_are_named_once() -> None:
+    """What was given and has no effect is said in one line."""
+    (warning,) = make("num.io.threads=8", "replica.lag.time.max.ms=10000").warnings
+    assert "num.io.threads, replica.lag.time.max.ms" in warning
+
+
+def test_settings_of_one_listener() -> None:
+    """`listener.name.X.` keys are known by their inner key: silent where it is stored, a warning where it would be obeyed."""
+    assert not make("listener.name.plaintext.ssl.client.auth=none").warnings
+    assert "one listener alone" in make("listener.name.plaintext.max.connections=5").warnings[0]
+    assert "unknown key" in make("listener.name.plaintext.nothing=5").warnings[0]
+
+
+def test_a_refused_key_may_have_its_default() -> None:
+    """Naming the value that holds anyway is no mistake."""
+    make("security.inter.broker.protocol=PLAINTEXT", "authorizer.class.name=")
+
+
+# What comes of it
+
+
+def test_a_start_without_settings() -> None:
+    """Everything under the data directory, on loopback, one node with both roles."""
+    settings = make().settings
+    assert settings.node_id == 1
+    assert settings.metadata_dir == "/data/metadata"
+    assert (settings.data.scheme, settings.data.target) == ("file", "/data/objects")
+    assert (settings.wal.scheme, settings.wal.target, settings.block_wal.capacity_bytes) == (
+        "file",
+        "/data/wal",
+        2 * GIB,
+    )
+    assert [str(endpoint) for endpoint in settings.listeners.clients] == ["PLAINTEXT://127.0.0.1:9092"]
+    assert settings.listeners.admin == ("127.0.0.1", 9644)
+    assert settings.cluster_id is None
+    assert settings.raft.voters == settings.controller.voters == (1,)
+    assert settings.shown["s3.data.buckets"].text == "0@file:///data/objects"
+
+
+def test_kafkas_own_quick_start_file_starts() -> None:
+    """The server.properties that Kafka ships for one node is taken as it is, and the controller's listener is told apart."""
+    text = """
+        process.roles=broker,controller
+        node.id=1
+        controller.quorum.bootstrap.servers=localhost:9093
+        listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+        inter.broker.listener.name=PLAINTEXT
+        advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+        controller.listener.names=CONTROLLER
+        listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
+        num.network.threads=3
+        num.io.threads=8
+        socket.send.buffer.bytes=102400
+        socket.receive.buffer.bytes=102400
+        socket.request.max.bytes=104857600
+        log.dirs=/tmp/kraft-combined-logs
+        num.partitions=1
+        num.recovery.threads.per.data.dir=1
+        offsets.topic.replication.factor=1
+        share.coordinator.state.topic.replication.factor=1
+        share.coordinator.state.topic.min.isr=1
+        transaction.state.log.replication.factor=1
+        transaction.state.log.min.isr=1
+        log.retention.hours=168
+        log.segment.bytes=1073741824
+        log.retention.check.interval.ms=300000
+    """
+    loaded = make(text=text)
+    listeners = loaded.settings.listeners
+    assert [endpoint.listener for endpoint in listeners.clients] == ["PLAINTEXT"]
+    assert [endpoint.listener for endpoint in listeners.controllers] == ["CONTROLLER"]
+    assert [str(endpoint) for endpoint in listeners.advertised] == ["PLAINTEXT://localhost:9092"]
+    assert loaded.settings.metadata_dir == "/tmp/kraft-combined-logs"
+    assert not any("unknown" in warning for warning in loaded.warnings)
+
+
+def test_paths_with_odd_letters_survive() -> None:
+    """A data directory whose name has address syntax in it reaches the stores unchanged."""
+    given, _ = gather([], {}, None, "")
+    settings = load(given, data_dir="/tmp/a b?c&d%20,e", machine_bytes=GIB).settings
+    assert settings.data.target == "/tmp/a b?c&d%20,e/objects"
+    assert settings.wal.target == "/tmp/a b?c&d%20,e/wal"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "machine_mib", "split_mib"),
+    [
+        ([], 256, (128, 64, 24, 8, 32)),
+        ([], 4096, (1024, 512, 240, 16, 256)),
+        (["memory.max.bytes=400MiB"], 4096, (400, 200, 84, 16, 100)),
+        (["memory.max.bytes=400MiB", "s3.wal.cache.size=100MiB"], 4096, (400, 100, 134, 16, 150)),
+        (["memory.max.bytes=400MiB", "s3.block.cache.size=100MiB"], 4096, (400, 200, 84, 16, 100)),
+        (["memory.max.bytes=400MiB", "queued.max.request.bytes=40MiB"], 4096, (400, 240, 104, 16, 40)),
+    ],
+)
+def test_one_number_of_memory_is_split(overrides: list[str], machine_mib: int, split_mib: tuple[int, ...]) -> None:
+    """Total, log cache, block cache, indexes, requests: the parts make the total, and what is fixed stays fixed."""
+    memory = make(*overrides, machine_bytes=machine_mib * MIB).settings.memory
+    assert tuple(size_bytes // MIB for size_bytes in dataclasses.astuple(memory)) == split_mib
+    assert sum(dataclasses.astuple(memory)[1:]) == memory.total_bytes
+
+
+def test_fixed_parts_must_leave_room() -> None:
+    """Caches that leave nothing for requests in flight are a mistake of the caches."""
+    found = mistakes_of("memory.max.bytes=200MiB", "s3.wal.cache.size=190MiB")
+    assert "s3.wal.cache.size" in found[0]
+    values = Values(all_keys(), gather(["queued.max.request.bytes=1"], {}, None, "")[0])
+    split_memory(values, 4 * GIB)
+    assert "16 MiB" in values.mistakes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("7", 7), ("7KiB", 7168), ("2 MiB", 2 * MIB), ("3gib", 3 * GIB), ("1TiB", 1 << 40)]
+)
+def test_sizes_have_units(text: str, size_bytes: int) -> None:
+    """Powers of 1024, whatever the case."""
+    assert parse_bytes(text) == size_bytes
+
+
+# The table
+
+OTHER_VALUES = {
+    "process.roles": "controller,broker",
+    "cluster.id": "bWlsbHJhY2UtdGVzdC0wMQ",
+    "listeners": "PLAINTEXT://127.0.0.1:1",
+    "advertised.listeners": "PLAINTEXT://a:1",
+    "admin.listener": "127.0.0.1:1",
+    "max.connections.per.ip.overrides": "10.0.0.1:5",
+    "s3.data.buckets": "0@s3://bucket",
+    "s3.wal.path": "0@file:///other",
+    "memory.max.bytes": "300MiB",
+    "s3.wal.cache.size": "200MiB",
+    "s3.block.cache.size": "200MiB",
+    "s3.wal.upload.threshold": "1MiB",
+    "queued.max.request.bytes": "200MiB",
+    "log.message.timestamp.type": "LogAppendTime",
+    "compression.type": "zstd",
+    "log.cleanup.policy": "compact",
+    "wal.direct.io": "never",
+    "group.min.session.timeout.ms": "7000",
+    "controller.quorum.election.timeout.ms": "1500",
+    "controller.quorum.fetch.timeout.ms": "2500",
+    "controller.quorum.election.backoff.max.ms": "2000",
+}
+# These say how the others are read, or are checked and kept to what holds anyway.
+ASKED_ELSEWHERE = {
+    "broker.id",
+    "process.roles",
+    "listener.security.protocol.map",
+    "controller.listener.names",
+    "controller.quorum.voters",
+    "controller.quorum.bootstrap.servers",
+}
+
+
+def other_value(key: Key) -> str:
+    """A value that is allowed and is not the default."""
+    if key.name in OTHER_VALUES:
+        return OTHER_VALUES[key.name]
+    if key.kind == BOOLEAN:
+        return "false" if key.default == "true" else "true"
+    if key.kind in (STRING, LIST):
+        return "something"
+    step = 0.25 if key.kind == DOUBLE else 1
+    number = (float(key.default) if key.kind == DOUBLE else int(key.default)) if key.default else (key.low or 0)
+    is_last = number in (key.high, 2**31 - 1, 2**63 - 1)
+    return str(number - step if is_last else number + step)
+
+
+def facts(settings: BrokerSettings) -> dict[str, Any]:
+    """All that the settings say, without the texts they were made of."""
+    found = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    del found["shown"], found["static_configs"]
+    found["controller"] = dataclasses.replace(settings.controller, static_configs={})
+    return found
+
+
+@pytest.mark.parametrize("key", OBEYED_KEYS, ids=lambda key: key.name)
+def test_an_obeyed_key_changes_something(key: Key) -> None:
+    """Each obeyed key, set to another value, changes a field of the settings, or is a broker-wide default of a topic's configuration."""
+    if key.name in ASKED_ELSEWHERE:
+        return
+    changed = make(f"{key.name}={other_value(key)}").settings
+    if key.name in SYNONYM_KEYS:
+        assert changed.static_configs[key.name] == other_value(key)
+    if key.name not in SYNONYM_KEYS:
+        assert facts(changed) != facts(make().settings)
+
+
+def test_every_default_is_allowed() -> None:
+    """The default of every key passes the key's own check, and every key says what it means."""
+    values = Values(all_keys(), {})
+    for name, key in all_keys().items():
+        values[name]
+        assert key.meaning.endswith("."), name
+        assert key.standing in (OBEYED, STORED, REFUSED)
+    assert not set(REMOVED) & set(all_keys())
+
+
+def test_topics_defaults_are_known_broker_keys() -> None:
+    """Every broker-wide key that a topic's configuration takes its default from is in the table."""
+    assert set(SYNONYM_KEYS) <= set(all_keys())
+
+
+def test_the_reference_page_is_current() -> None:
+    """docs/settings.md is what `millrace settings` prints."""
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert page == reference(), "run: millrace settings > docs/settings.md"

@@ -1,0 +1,478 @@
+"""Connections over a real loopback socket: order of replies, back-pressure, bounds, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from millrace.broker.connection import FRAMES_A_TURN, IN_FLIGHT_MAX
+from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
+from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tests.broker.shell import LOOPS, MIB, Shell, eventually
+
+# SaslAuthenticate stands in for any API with large bytes in either direction.
+HEARTBEAT, BYTES = 12, 36
+both_loops = pytest.mark.parametrize("loop_name", LOOPS)
+
+
+class Parking:
+    """A handler whose requests wait until the test finishes them, by their generation id."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.waiting: dict[int, asyncio.Future[Any]] = {}
+
+    def handle(self, context: RequestContext, request: HeartbeatRequest) -> asyncio.Future[Any]:
+        self.begun.append(request.generation_id)
+        future = self.waiting[request.generation_id] = asyncio.get_running_loop().create_future()
+        return future
+
+    def finish(self, number: int, outcome: Any = None) -> None:
+        self.waiting.pop(number).set_result(HeartbeatResponse(error_code=number) if outcome is None else outcome)
+
+
+class ParkingBytes(Parking):
+    """The same for large requests; the first byte is the number."""
+
+    def handle(self, context: RequestContext, request: Any) -> asyncio.Future[Any]:
+        number = request.auth_bytes[0]
+        self.begun.append(number)
+        future = self.waiting[number] = asyncio.get_running_loop().create_future()
+        return future
+
+    def finish(self, number: int, outcome: Any = None) -> None:
+        super().finish(number, SaslAuthenticateResponse(error_code=number) if outcome is None else outcome)
+
+
+def beat(number: int) -> HeartbeatRequest:
+    return HeartbeatRequest(generation_id=number)
+
+
+def payload(number: int, size: int) -> SaslAuthenticateRequest:
+    return SaslAuthenticateRequest(auth_bytes=bytes([number]) + bytes(size - 1))
+
+
+def echo(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=request.generation_id)
+
+
+@both_loops
+def test_replies_leave_in_request_order(loop_name: str) -> None:
+    """Futures that finish in reverse are answered in the order of their requests, and nothing leaves before the first."""
+
+    async def run() -> None:
+        parking = Parking()
+        async with Shell({HEARTBEAT: parking.handle}) as shell:
+            client = await shell.client()
+            for number in range(20):
+                client.send(HEARTBEAT, 4, beat(number))
+            await eventually(lambda: len(parking.begun) == 20)
+            for number in reversed(range(1, 20)):
+                parking.finish(number)
+            await asyncio.sleep(0.02)
+            assert not client.reader._buffer  # type: ignore[attr-defined]
+            parking.finish(0)
+            codes = [(await client.receive(HEARTBEAT, 4))[1].error_code for _ in range(20)]
+            assert codes == list(range(20)) == parking.begun
+            assert shell.memory.used_bytes == 0
+
+    LOOPS[loop_name](run())
+
+
+def test_ready_replies_wait_for_parked_ones_before_them() -> None:
+    """A reply that is there at once still leaves after an earlier one that waits."""
+
+    async def run() -> None:
+        parking = Parking()
+
+        def handle(context: RequestContext, request: HeartbeatRequest) -> Any:
+            return parking.handle(context, request) if request.generation_id == 1 else echo(context, request)
+
+        async with Shell({HEARTBEAT: handle}) as shell:
+            client = await shell.client()
+            for number in (1, 2, 3):
+                client.send(HEARTBEAT, 4, beat(number))
+            await eventually(lambda: parking.begun == [1])
+            parking.finish(1)
+            assert [(await client.receive(HEARTBEAT, 4))[1].error_code for _ in range(3)] == [1, 2, 3]
+
+    asyncio.run(run())
+
+
+@both_loops
+def test_a_long_burst_is_answered_whole(loop_name: str) -> None:
+    """Thousands of pipelined requests, far more than one turn takes, all get their answer in order."""
+
+    async def run() -> None:
+        async with Shell({HEARTBEAT: echo}) as shell:
+            client = await shell.client()
+            client.writer.write(b"".join(client.frame(HEARTBEAT, 4, beat(number)) for number in range(3000)))
+            for number in range(3000):
+                correlation_id, answer = await client.receive(HEARTBEAT, 4)
+                assert (correlation_id, answer.error_code) == (number + 1, number)
+
+    LOOPS[loop_name](run())
+
+
+def test_a_burst_gives_others_their_turn() -> None:
+    """One connection's burst is begun in turns of a bounded number of frames; between two, the loop runs others."""
+
+    async def run() -> None:
+        begun = 0
+        between: list[int] = []
+
+        def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+            nonlocal begun
+            if begun % FRAMES_A_TURN == 0:
+                asyncio.get_running_loop().call_soon(lambda: between.append(begun))
+            begun += 1
+            return HeartbeatResponse()
+
+        async with Shell({HEARTBEAT: handle}) as shell:
+            client = await shell.client()
+            client.writer.write(b"".join(client.frame(HEARTBEAT, 4) for _ in range(FRAMES_A_TURN * 5)))
+            await eventually(lambda: begun == FRAMES_A_TURN * 5)
+            assert max(later - earlier for earlier, later in zip([0, *between], between, strict=False)) <= FRAMES_A_TURN
+
+    asyncio.run(run())
+
+
+def test_requests_in_flight_are_bounded() -> None:
+    """Of a deep pipeline IN_FLIGHT_MAX requests are begun; each that finishes lets one more begin."""
+
+    async def run() -> None:
+        parking = Parking()
+        async with Shell({HEARTBEAT: parking.handle}) as shell:
+            client = await shell.client()
+            for number in range(200):
+                client.send(HEARTBEAT, 4, beat(number))
+            await eventually(lambda: len(parking.begun) == IN_FLIGHT_MAX)
+            await asyncio.sleep(0.02)
+            assert len(parking.begun) == IN_FLIGHT_MAX
+            for number in range(200):
+                await eventually(lambda number=number: number in parking.waiting)  # type: ignore[misc]
+                parking.finish(number)
+                assert (await client.receive(HEARTBEAT, 4))[1].error_code == number
+            assert parking.begun == list(range(200))
+
+    asyncio.run(run())
+
+
+@both_loops
+def test_a_slow_reader_is_not_served_further(loop_name: str) -> None:
+    """While a client does not read, its next requests are not begun and what waits for it is charged; reading resumes all."""
+
+    async def run() -> None:
+        begun = 0
+
+        def handle(context: RequestContext, request: Any) -> SaslAuthenticateResponse:
+            nonlocal begun
+            begun += 1
+            return SaslAuthenticateResponse(auth_bytes=bytes(8 * MIB))
+
+        async with Shell({BYTES: handle}) as shell:
+            client = await shell.client()
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(10):
+                client.send(BYTES, 2)
+            await eventually(lambda: shell.memory.used_bytes > MIB)
+            await asyncio.sleep(0.05)
+            assert begun == 1
+            held = shell.memory.used_bytes
+            assert held <= 8 * MIB + 100
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            for _ in range(10):
+                assert len((await client.receive(BYTES, 2))[1].auth_bytes) == 8 * MIB
+            await eventually(lambda: shell.memory.used_bytes == 0)
+            assert begun == 10
+
+    LOOPS[loop_name](run())
+
+
+def test_a_lost_slow_reader_gives_its_memory_back() -> None:
+    """A client that vanishes with unsent replies releases what they pinned."""
+
+    async def run() -> None:
+        big = SaslAuthenticateResponse(auth_bytes=bytes(8 * MIB))
+        async with Shell({BYTES: lambda context, request: big}) as shell:
+            client = await shell.client()
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(BYTES, 2)
+            await eventually(lambda: shell.memory.used_bytes > MIB)
+            client.writer.transport.abort()
+            await eventually(lambda: shell.memory.used_bytes == 0 and not shell.server.connections)
+
+    asyncio.run(run())
+
+
+def test_the_memory_budget_holds_requests_back_in_turn() -> None:
+    """With room for two large frames, two of four connections are begun; the others follow in order as the first finish."""
+
+    async def run() -> None:
+        parking = ParkingBytes()
+        async with Shell({BYTES: parking.handle}, memory_bytes=MIB) as shell:
+            clients = [await shell.client() for _ in range(4)]
+            for number, client in enumerate(clients):
+                client.send(BYTES, 2, payload(number, 600_000))
+                await client.writer.drain() if number < 2 else None
+                await asyncio.sleep(0.02)
+            await eventually(lambda: parking.begun == [0, 1])
+            await asyncio.sleep(0.02)
+            assert parking.begun == [0, 1]
+            assert shell.memory.is_short
+            for number, client in enumerate(clients):
+                await eventually(lambda number=number: number in parking.waiting)  # type: ignore[misc]
+                parking.finish(number)
+                assert (await client.receive(BYTES, 2))[1].error_code == number
+            assert parking.begun == [0, 1, 2, 3]
+            assert shell.memory.used_bytes == 0
+
+    asyncio.run(run())
+
+
+@both_loops
+def test_a_large_frame_is_charged_when_a_part_of_it_is_here(loop_name: str) -> None:
+    """Its length alone costs nothing; 64 KiB of a 10 MiB frame reserve all of it: a second client waits, and is served when the first is
+    lost."""
+
+    async def run() -> None:
+        async with Shell({HEARTBEAT: echo, BYTES: echo}, memory_bytes=MIB) as shell:
+            hoarder, client = await shell.client(), await shell.client()
+            hoarder.writer.write((10 * MIB).to_bytes(4, "big") + b"begin")
+            await client.ask(HEARTBEAT, 4, beat(4))
+            assert shell.memory.used_bytes == 0
+            hoarder.writer.write(bytes(64 << 10))
+            await eventually(lambda: shell.memory.used_bytes == 10 * MIB)
+            client.send(HEARTBEAT, 4, beat(5))
+            await eventually(lambda: shell.memory.is_short)
+            hoarder.close()
+            assert (await client.receive(HEARTBEAT, 4))[1].error_code == 5
+            assert shell.memory.used_bytes == 0
+
+    LOOPS[loop_name](run())
+
+
+def test_a_frame_larger_than_the_budget_passes() -> None:
+    """With 1 MiB of budget a 3 MiB request is served, and counted once."""
+
+    async def run() -> None:
+        parking = ParkingBytes()
+        async with Shell({BYTES: parking.handle}, memory_bytes=MIB) as shell:
+            client = await shell.client()
+            client.send(BYTES, 2, payload(1, 3 * MIB))
+            await eventually(lambda: 1 in parking.waiting)
+            assert 3 * MIB < shell.memory.used_bytes < 3 * MIB + 100
+            parking.finish(1)
+            assert (await client.receive(BYTES, 2))[1].error_code == 1
+            assert shell.memory.used_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_one_who_waits_for_memory_and_is_lost_leaves_the_line() -> None:
+    """A connection whose client goes while it stands in line is found out when its turn comes; the one behind it gets the room."""
+
+    async def run() -> None:
+        parking = ParkingBytes()
+        async with Shell({BYTES: parking.handle}, memory_bytes=MIB) as shell:
+            clients = [await shell.client() for _ in range(3)]
+            for number, client in enumerate(clients):
+                client.send(BYTES, 2, payload(number, 20 * MIB))
+                await eventually(lambda number=number: shell.memory.waiting_count == number)  # type: ignore[misc]
+            clients[1].writer.transport.abort()
+            await eventually(lambda: 0 in parking.waiting)
+            parking.finish(0)
+            await eventually(lambda: 2 in parking.waiting)
+            assert parking.begun == [0, 2]
+            parking.finish(2)
+
+    asyncio.run(run())
+
+
+def test_one_who_waits_for_memory_when_all_must_end_leaves_the_line() -> None:
+    """A connection that is drained while it stands in line leaves it: nobody seems to wait for memory afterwards."""
+
+    async def run() -> None:
+        parking = ParkingBytes()
+        async with Shell({BYTES: parking.handle}, memory_bytes=MIB) as shell:
+            for number in range(2):
+                (await shell.client()).send(BYTES, 2, payload(number, 2 * MIB))
+                await eventually(lambda number=number: shell.memory.waiting_count == number)  # type: ignore[misc]
+            await eventually(lambda: 0 in parking.waiting)
+            stopping = asyncio.ensure_future(shell.server.stop())
+            await asyncio.sleep(0.01)
+            assert not shell.memory.is_short
+            parking.finish(0)
+            assert await stopping == 0
+            assert (parking.begun, shell.memory.used_bytes) == ([0], 0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"\xff\xff\xff\xff", "frame of -1 bytes"),
+        ((2 * MIB).to_bytes(4, "big"), "frame of 2097152 bytes"),
+        (b"GET /metrics HTTP/1.1\r\n", "looks like HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "looks like TLS"),
+        (b"\0\0\0\2\0\0", "request header"),
+        (b"\0\0\0\x0b\x00\x0c\0\4\0\0\0\1\0\0\0", "Heartbeat"),
+        (b"\0\0\0\x0b\x7f\xff\0\4\0\0\0\1\0\0\0", "no API has key 32767"),
+        (b"\0\0\0\x0b\x00\x0c\0\x63\0\0\0\1\0\0\0", "version 99"),
+    ],
+)
+def test_what_is_no_request_ends_the_connection_unanswered(
+    raw: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bad lengths, other protocols, undecodable and unserved requests: no byte is sent, and one line names the reason."""
+    caplog.set_level(logging.INFO)
+
+    async def run() -> None:
+        from millrace.broker.server import ServerSettings
+
+        async with Shell({HEARTBEAT: echo}, settings=ServerSettings(request_bytes_max=MIB)) as shell:
+            client = await shell.client()
+            client.writer.write(raw)
+            assert await client.is_ended()
+            await eventually(lambda: not shell.server.connections)
+
+    asyncio.run(run())
+    lines = [record.getMessage() for record in caplog.records if "connection of" in record.getMessage()]
+    assert len(lines) == 1
+    assert reason in lines[0]
+    assert "127.0.0.1" in lines[0]
+
+
+def test_replies_before_a_bad_frame_still_leave() -> None:
+    """Two good requests, one of them parked, then garbage: both replies arrive, then the end."""
+
+    async def run() -> None:
+        parking = Parking()
+
+        def handle(context: RequestContext, request: HeartbeatRequest) -> Any:
+            return parking.handle(context, request) if request.generation_id == 2 else echo(context, request)
+
+        async with Shell({HEARTBEAT: handle}) as shell:
+            client = await shell.client()
+            good = [client.frame(HEARTBEAT, 4, beat(number)) for number in (1, 2)]
+            client.writer.write(b"".join(good) + b"\0\0\0\2\0\0" + client.frame(HEARTBEAT, 4, beat(3)))
+            await eventually(lambda: parking.begun == [2])
+            parking.finish(2)
+            assert [(await client.receive(HEARTBEAT, 4))[1].error_code for _ in range(2)] == [1, 2]
+            assert await client.is_ended()
+
+    asyncio.run(run())
+
+
+def test_no_reply_leaves_no_gap() -> None:
+    """A request that is not answered (acks=0) is skipped in the line of replies."""
+
+    async def run() -> None:
+        def handle(context: RequestContext, request: HeartbeatRequest) -> Any:
+            return NO_REPLY if request.generation_id % 2 else echo(context, request)
+
+        async with Shell({HEARTBEAT: handle}) as shell:
+            client = await shell.client()
+            for number in range(6):
+                client.send(HEARTBEAT, 4, beat(number))
+            assert [(await client.receive(HEARTBEAT, 4))[0] for _ in range(3)] == [1, 3, 5]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_parked", [False, True])
+def test_close_ends_the_connection_in_its_turn(is_parked: bool) -> None:
+    """CLOSE, at once or from a future: earlier replies leave, the connection ends, later ones are never answered."""
+
+    async def run() -> None:
+        parking = Parking()
+
+        def handle(context: RequestContext, request: HeartbeatRequest) -> Any:
+            if request.generation_id == 2 and not is_parked:
+                return CLOSE
+            return parking.handle(context, request)
+
+        async with Shell({HEARTBEAT: handle}) as shell:
+            client = await shell.client()
+            for number in (1, 2, 3):
+                client.send(HEARTBEAT, 4, beat(number))
+            await eventually(lambda: {1, 3} <= set(parking.waiting))
+            parking.finish(3)
+            if is_parked:
+                parking.finish(2, CLOSE)
+            await asyncio.sleep(0.01)
+            parking.finish(1)
+            assert (await client.receive(HEARTBEAT, 4))[1].error_code == 1
+            assert await client.is_ended()
+            await eventually(lambda: shell.memory.used_bytes == 0 and not shell.server.connections)
+
+    asyncio.run(run())
+
+
+def test_what_was_begun_finishes_after_the_client_is_gone() -> None:
+    """A lost connection's futures are not cancelled; the info says it is gone, and its memory returns when they are done."""
+
+    async def run() -> None:
+        parking = Parking()
+        seen: list[RequestContext] = []
+
+        def handle(context: RequestContext, request: HeartbeatRequest) -> Any:
+            seen.append(context)
+            return parking.handle(context, request)
+
+        async with Shell({HEARTBEAT: handle}) as shell:
+            client = await shell.client()
+            client.send(HEARTBEAT, 4, beat(1))
+            client.send(HEARTBEAT, 4, beat(2))
+            await eventually(lambda: len(parking.begun) == 2)
+            assert seen[0].connection.is_open
+            client.writer.transport.abort()
+            await eventually(lambda: not shell.server.connections)
+            assert not seen[0].connection.is_open
+            assert shell.memory.used_bytes > 0
+            for number in (2, 1):
+                assert not parking.waiting[number].cancelled()
+                parking.finish(number)
+            await eventually(lambda: shell.memory.used_bytes == 0)
+
+    asyncio.run(run())
+
+
+def test_frames_may_come_byte_by_byte() -> None:
+    """Requests cut anywhere by the network are put together."""
+
+    async def run() -> None:
+        async with Shell({HEARTBEAT: echo}) as shell:
+            client = await shell.client()
+            for byte in client.frame(HEARTBEAT, 4, beat(9)):
+                client.writer.write(bytes([byte]))
+                await asyncio.sleep(0)
+            assert (await client.receive(HEARTBEAT, 4))[1].error_code == 9
+
+    asyncio.run(run())
+
+
+def test_handlers_see_both_ends_of_the_connection() -> None:
+    """The listener's name, the address that the client reached and the peer's own are known to handlers."""
+
+    async def run() -> None:
+        seen: list[RequestContext] = []
+
+        def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+            seen.append(context)
+            return HeartbeatResponse()
+
+        async with Shell({HEARTBEAT: handle}) as shell:
+            client = await shell.client()
+            await client.ask(HEARTBEAT, 4)
+            info = seen[0].connection
+            assert (info.listener, info.local_host, info.local_port) == ("PLAINTEXT", "127.0.0.1", shell.port)
+            assert (info.peer_host, info.peer_port) == client.writer.get_extra_info("sockname")
+            assert info.principal == "User:ANONYMOUS"
+
+    asyncio.run(run())

@@ -1,0 +1,324 @@
+"""Dispatch: from a frame to the handler, from what it gives back to a reply, and what becomes of errors."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import millrace
+from millrace.broker.dispatch import (
+    OTHER_REQUEST_BYTES_MAX,
+    PRODUCE_KEY,
+    Dispatcher,
+    Exchange,
+    Late,
+    Route,
+    has_error_code,
+)
+from millrace.broker.errors import CODES, code_of
+from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo, RequestContext
+from millrace.protocol.apis import ALL, API
+from millrace.protocol.codec import decode_response, encode_request
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError, WireError
+from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from millrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
+
+HEARTBEAT, METADATA = 12, 3
+CONNECTION = ConnectionInfo(1, "PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1")
+
+
+def frame(key: int, version: int, request: Any = None, client_id: str | None = "c") -> bytes:
+    return encode_request(API[key], version, 7, client_id, request or API[key].request_type())[4:]
+
+
+def never(coroutine: Any) -> Any:
+    raise AssertionError("no task was due")
+
+
+def begin(handle: Any, key: int = HEARTBEAT, version: int = 4, request: Any = None) -> tuple[Dispatcher, Exchange]:
+    dispatcher = Dispatcher({key: handle}, never)
+    return dispatcher, dispatcher.begin(frame(key, version, request), CONNECTION)
+
+
+def reply(dispatcher: Dispatcher, exchange: Exchange, outcome: Any) -> Any:
+    """The reply's response, through the bytes."""
+    buffers = dispatcher.encode(exchange, outcome)
+    assert buffers is not None
+    raw = b"".join(buffers)
+    assert int.from_bytes(raw[:4], "big") == len(raw) - 4
+    correlation_id, response = decode_response(exchange.route.api, exchange.version, raw[4:])
+    assert correlation_id == 7
+    return response
+
+
+def test_a_request_reaches_its_handler_and_its_response_the_wire() -> None:
+    """Header and body are decoded for the handler; the response carries the correlation id."""
+    seen: list[tuple[RequestContext, HeartbeatRequest]] = []
+
+    def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        seen.append((context, request))
+        return HeartbeatResponse(error_code=27)
+
+    dispatcher, exchange = begin(handle, request=HeartbeatRequest(group_id="g", generation_id=3))
+    ((context, request),) = seen
+    assert (context.api_key, context.api_version, context.correlation_id, context.client_id) == (12, 4, 7, "c")
+    assert context.connection is CONNECTION
+    assert (request.group_id, request.generation_id) == ("g", 3)
+    assert not exchange.is_parked
+    assert reply(dispatcher, exchange, exchange.outcome).error_code == 27
+
+
+def test_a_null_client_id_is_empty() -> None:
+    """Clients that send no client id are seen as ""."""
+    seen: list[str] = []
+    dispatcher = Dispatcher({12: lambda context, _: seen.append(context.client_id) or HeartbeatResponse()}, never)
+    dispatcher.begin(frame(12, 0, client_id=None), CONNECTION)
+    assert seen == [""]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\0",
+        b"\0\x0c\0\4\0\0\0",
+        frame(12, 4)[:-3],
+        frame(12, 4)[:12],
+        b"\x7f\xff" + frame(12, 4)[2:],
+        frame(3, 9),
+    ],
+)
+def test_what_cannot_be_decoded_is_a_wire_error(raw: bytes) -> None:
+    """Cut headers and bodies, unknown keys and keys without a handler end the connection, and no handler runs."""
+    with pytest.raises(WireError):
+        Dispatcher({12: never}, never).begin(raw, CONNECTION)
+
+
+@pytest.mark.parametrize(("key", "version"), [(12, 5), (12, 99), (12, -1), (0, 2), (22, 6)])
+def test_a_version_out_of_range_is_a_wire_error(key: int, version: int) -> None:
+    """Versions above and below the range, and unstable ones, end the connection."""
+    raw = key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + b"\0\0\0\7\0\1c" + bytes(60)
+    with pytest.raises(WireError):
+        Dispatcher({key: never}, never).begin(raw, CONNECTION)
+
+
+def test_surplus_bytes_are_tolerated() -> None:
+    """Bytes after the body are ignored, as Kafka does: librdkafka sends some."""
+    dispatcher = Dispatcher({3: lambda context, request: MetadataResponse()}, never)
+    dispatcher.begin(frame(3, 13) + b"\0\0\0", CONNECTION)
+
+
+def test_only_records_make_a_request_large() -> None:
+    """Above the bound a request without records is a wire error, whatever it holds; at the bound, and for Produce, it is not."""
+    for key, surplus_bytes, is_taken in ((METADATA, 0, True), (METADATA, 1, False), (PRODUCE_KEY, 1, True)):
+        dispatcher = Dispatcher({key: lambda context, request: CLOSE}, never)
+        small = frame(key, 12)
+        large = small + bytes(OTHER_REQUEST_BYTES_MAX - len(small) + surplus_bytes)
+        if is_taken:
+            assert dispatcher.begin(large, CONNECTION).outcome is CLOSE
+        else:
+            with pytest.raises(WireError):
+                dispatcher.begin(large, CONNECTION)
+
+
+def test_futures_and_coroutines_are_parked() -> None:
+    """A future is taken as it is, a coroutine becomes a task; both settle to their response."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[HeartbeatResponse] = loop.create_future()
+
+        async def cold() -> HeartbeatResponse:
+            await asyncio.sleep(0)
+            return HeartbeatResponse(error_code=2)
+
+        for outcome, code in ((future, 1), (cold(), 2)):
+            dispatcher = Dispatcher({12: lambda context, request, outcome=outcome: outcome}, loop.create_task)
+            exchange = dispatcher.begin(frame(12, 4), CONNECTION)
+            assert exchange.is_parked
+            if not future.done():
+                future.set_result(HeartbeatResponse(error_code=1))
+            await exchange.outcome
+            assert reply(dispatcher, exchange, dispatcher.settle(exchange)).error_code == code
+
+    asyncio.run(run())
+
+
+def test_verdicts_pass() -> None:
+    """NO_REPLY and CLOSE come through as they are, at once and from a future."""
+
+    async def run() -> None:
+        for verdict in (NO_REPLY, CLOSE):
+            _, exchange = begin(lambda context, request, verdict=verdict: verdict)
+            assert exchange.outcome is verdict
+            future = asyncio.get_running_loop().create_future()
+            future.set_result(verdict)
+            dispatcher, exchange = begin(lambda context, request, future=future: future)
+            assert dispatcher.settle(exchange) is verdict
+
+    asyncio.run(run())
+
+
+def test_an_exception_becomes_unknown_server_error(caplog: pytest.LogCaptureFixture) -> None:
+    """An assertion in a handler is answered with UNKNOWN_SERVER_ERROR, and its trace is logged once."""
+
+    def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        raise AssertionError("a defect")
+
+    dispatcher, exchange = begin(handle)
+    assert reply(dispatcher, exchange, exchange.outcome).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info is not None
+    assert "a defect" in caplog.text
+    assert exchange.route.errors_count == 1
+
+
+def test_a_wrong_return_value_is_a_defect_too() -> None:
+    """A handler that forgets to return anything, or returns another API's response, is answered with UNKNOWN_SERVER_ERROR."""
+    loop = asyncio.new_event_loop()
+    for outcome in (None, MetadataResponse()):
+        dispatcher = Dispatcher({12: lambda context, request, outcome=outcome: outcome}, loop.create_task)
+        exchange = dispatcher.begin(frame(12, 4), CONNECTION)
+        assert reply(dispatcher, exchange, exchange.outcome).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    loop.close()
+
+
+def test_refusals_carry_their_code(caplog: pytest.LogCaptureFixture) -> None:
+    """KafkaError and the house's remedies become codes, without a trace."""
+    cases = [
+        (KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), 25),
+        (Unavailable(), 7),
+        (Fenced(), 6),
+        (Corrupt(), 56),
+        (TimeoutError(), 7),
+    ]
+    for error, code in cases:
+
+        def handle(context: RequestContext, request: HeartbeatRequest, error: Exception = error) -> HeartbeatResponse:
+            raise error
+
+        dispatcher, exchange = begin(handle)
+        assert reply(dispatcher, exchange, exchange.outcome).error_code == code
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+class Fussy:
+    """A handler with an error form of its own."""
+
+    def handle(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+
+    def refuse(self, request: MetadataRequest, code: int) -> MetadataResponse:
+        return MetadataResponse(cluster_id=f"refused {code} for {len(request.topics or [])}")
+
+
+def test_a_handlers_own_error_form_comes_first() -> None:
+    """`refuse(request, code)` of the handler's object builds the answer."""
+    dispatcher, exchange = begin(Fussy().handle, METADATA, 12)
+    assert reply(dispatcher, exchange, exchange.outcome).cluster_id == "refused 5 for 0"
+
+
+def test_where_a_version_has_no_place_for_a_code_the_connection_closes() -> None:
+    """Metadata has a top-level code since version 13: there it is used, before it there is no honest answer."""
+
+    def handle(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+
+    dispatcher, exchange = begin(handle, METADATA, 13)
+    assert reply(dispatcher, exchange, exchange.outcome).error_code == 5
+    _, exchange = begin(handle, METADATA, 12)
+    assert exchange.outcome is CLOSE
+
+
+def test_a_response_that_cannot_be_encoded_is_answered_as_a_defect(caplog: pytest.LogCaptureFixture) -> None:
+    """A value out of its field's range is caught at encoding: UNKNOWN_SERVER_ERROR instead, or no answer where there is no place."""
+    dispatcher, exchange = begin(lambda context, request: HeartbeatResponse(error_code=70000))
+    assert reply(dispatcher, exchange, exchange.outcome).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    dispatcher, exchange = begin(lambda context, request: MetadataResponse(controller_id=2**40), METADATA, 9)
+    assert dispatcher.encode(exchange, exchange.outcome) is None
+
+
+def test_malformed_bytes_found_late_close() -> None:
+    """A WireError that escapes a handler, and a cancelled future, close the connection without a trace."""
+
+    def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        raise WireError("inside")
+
+    _, exchange = begin(handle)
+    assert exchange.outcome is CLOSE
+
+
+def test_every_top_level_code_can_be_encoded() -> None:
+    """For each API and version that is said to have a top-level code, a response with it is encoded and read back."""
+    for api in ALL:
+        for version in api.versions:
+            if not has_error_code(api.response_type, version):
+                continue
+            dispatcher = Dispatcher({}, never)
+            route = Route(api, never)
+            context = RequestContext(api.key, version, 7, "", CONNECTION)
+            exchange = Exchange(route, context, None, None, version)
+            assert reply(dispatcher, exchange, api.response_type(error_code=-1)).error_code == -1, (api.name, version)
+
+
+def test_a_late_handler_is_made_once_when_it_is_asked_for() -> None:
+    """Nothing is made at the start, one at the first request, and the same serves the second."""
+    made: list[int] = []
+
+    def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        return HeartbeatResponse()
+
+    def make() -> Any:
+        made.append(1)
+        return handle
+
+    dispatcher = Dispatcher({HEARTBEAT: Late(make)}, never)
+    assert not made
+    for _ in range(2):
+        dispatcher.begin(frame(HEARTBEAT, 4), CONNECTION)
+    assert made == [1]
+    assert dispatcher.routes[HEARTBEAT].requests_count == 2
+
+
+def house_errors() -> Iterator[type[MillraceError]]:
+    """Every subclass of MillraceError, after importing every module of the broker and below it."""
+    for package in ("runtime", "protocol", "wal", "s3stream", "kraft", "broker"):
+        for module in pkgutil.walk_packages([f"{millrace.__path__[0]}/{package}"], f"millrace.{package}."):
+            if module.name.rpartition(".")[2] == "__main__":
+                continue
+            importlib.import_module(module.name)
+    pending = [MillraceError]
+    while pending:
+        kind = pending.pop()
+        yield kind
+        pending += kind.__subclasses__()
+
+
+def test_every_error_of_the_house_has_a_code() -> None:
+    """Each subclass of MillraceError, in any package, is in the table itself or through its remedy."""
+    roots = {MillraceError}
+    gaps = [
+        f"{kind.__module__}.{kind.__name__}"
+        for kind in house_errors()
+        if kind not in roots and not any(base in CODES for base in kind.__mro__)
+    ]
+    assert not gaps
+
+
+def test_the_table_prefers_the_nearest_class() -> None:
+    """An error's own row wins over its remedy's, and what is no error of the house has no code."""
+
+    class Own(Exhausted):
+        pass
+
+    assert code_of(Own()) == CODES[Exhausted]
+    assert code_of(Closed()) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert code_of(KafkaError(3)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert code_of(ValueError()) is None

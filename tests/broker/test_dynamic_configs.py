@@ -1,0 +1,68 @@
+"""What may be changed of a broker while it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.broker.config_key import STORED
+from millrace.broker.config_table import all_keys
+from millrace.broker.dynamic_configs import DYNAMIC, STORED_DYNAMIC, THROTTLES, TOPIC_DEFAULTS, DynamicConfigs
+from millrace.kraft.topic_configs import TOPIC_CONFIGS, validate
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+
+CHECK = DynamicConfigs(all_keys()).check
+
+
+def refusal(name: str, value: str | None) -> tuple[int, str]:
+    with pytest.raises(KafkaError) as raised:
+        CHECK(name, value, False)
+    return raised.value.code, raised.value.message
+
+
+def code_of(name: str, value: str) -> int:
+    try:
+        CHECK(name, value, False)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+def test_what_may_change_changes_at_once_or_does_nothing() -> None:
+    """Each dynamic key is a default of a topic configuration, which holds at once, or is stored without effect anyway."""
+    table = {**all_keys(), **THROTTLES}
+    assert set(TOPIC_DEFAULTS) | set(STORED_DYNAMIC) == DYNAMIC
+    assert [name for name in STORED_DYNAMIC if table[name].standing != STORED] == []
+    assert [name for name in TOPIC_DEFAULTS if name not in table] == []
+
+
+@pytest.mark.parametrize("name", sorted(TOPIC_DEFAULTS))
+def test_a_value_that_passes_is_valid_for_topics(name: str) -> None:
+    """So that no topic is broken by a broker's default: the bounds of both tables are asked."""
+    config = TOPIC_CONFIGS[TOPIC_DEFAULTS[name]]
+    CHECK(name, config.default, False)
+    CHECK(name, None, True)
+    for value in ("", "x", "-1", "-2", "0", "1", "1.5", "true", "9" * 25, "compact", "delete,delete", "zstd"):
+        if code_of(name, value) == ErrorCode.NONE:
+            assert validate(config.name, value) is None, value
+
+
+def test_refusals() -> None:
+    """Kafka's codes: a key nobody knows, one that takes a restart (set or taken back), a value that cannot be."""
+    assert refusal("no.such.key", "1") == (ErrorCode.INVALID_CONFIG, "Unknown broker configuration no.such.key")
+    for value in ("2", None):
+        code, text = refusal("node.id", value)
+        assert (code, text) == (ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically: node.id")
+    assert refusal("log.retention.hours", "1")[0] == ErrorCode.INVALID_REQUEST
+    code, text = refusal("log.segment.bytes", "10")
+    assert (code, text) == (
+        ErrorCode.INVALID_REQUEST,
+        "Invalid value 10 for configuration log.segment.bytes: it is below 1.04858e+06",
+    )
+
+
+def test_throttles_of_a_reassignment_are_taken() -> None:
+    """Kafka's tools set them on brokers around a reassignment; there is nothing to hold back."""
+    for name in THROTTLES:
+        CHECK(name, "1000000", False)
+        assert refusal(name, "-1")[0] == ErrorCode.INVALID_REQUEST

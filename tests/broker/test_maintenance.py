@@ -1,0 +1,315 @@
+"""Retention by time and size, of open and closed partitions, with a wall clock that may jump; producers that expire."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millrace.broker import maintenance as maintenance_module
+from millrace.broker.maintenance import Maintenance, MaintenanceSettings
+from millrace.broker.wall_watch import ACCEPT_MS, JUMP_MAX_MS, WallWatch
+from millrace.protocol.metadata_records import ConfigRecord
+from millrace.protocol.stream_records import StreamRecord
+from millrace.s3stream.ids import StreamRole
+from tests.broker.house import NODE, BrokerHouse, topic_id
+from tests.broker.partitions.build import START_MS, batch, run
+from tests.s3stream.build import World
+
+DAY_MS = 86_400_000
+
+
+def made(house: BrokerHouse) -> Maintenance:
+    maintenance = Maintenance(house.directory, house.cache, house.clock, MaintenanceSettings())
+    maintenance._look_at_wall()
+    return maintenance
+
+
+def later(maintenance: Maintenance, house: BrokerHouse, step_ms: int) -> None:
+    """Time goes on, for both clocks alike."""
+    house.clock.now_ms += step_ms
+    assert maintenance._watch is not None
+    maintenance._watch._offset_ms += step_ms
+
+
+async def filled(house: BrokerHouse, name: str, **configs: str) -> None:
+    """Five batches of ten records, a day apart, each a segment of its own."""
+    house.make_topic(name, segment_bytes="150", **configs)
+    for day in range(5):
+        data = batch(10, timestamp=house.clock.now_ms - (5 - day) * DAY_MS)
+        await house.produce({(name, 0): data})
+
+
+async def start_of(house: BrokerHouse, name: str) -> int:
+    await house.settle()
+    return (await house.partition(name)).log_start_offset
+
+
+def test_open_partitions_lose_what_is_too_old_or_too_much() -> None:
+    """By retention.ms, by retention.bytes, by neither; compacted topics keep everything, those that do both do not."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        size = str(2 * len(batch(10, key=b"k")))
+        topics = {
+            "aged": ({"retention_ms": str(3 * DAY_MS + 1000)}, 20),
+            "sized": ({"retention_ms": "-1", "retention_bytes": size}, 30),
+            "kept": ({"retention_ms": "-1"}, 0),
+            "compacted": ({"retention_ms": "1", "cleanup_policy": "compact"}, 0),
+            "both": ({"retention_ms": "1", "cleanup_policy": "compact,delete"}, 50),
+        }
+        for name, (configs, _) in topics.items():
+            house.make_topic(name, segment_bytes="200", **configs)
+            for day in range(5):
+                await house.produce({(name, 0): batch(10, key=b"k", timestamp=START_MS - (5 - day) * DAY_MS)})
+        await made(house).retain()
+        found = {name: await start_of(house, name) for name in topics}
+        assert found == {name: expected for name, (_, expected) in topics.items()}
+        aged = await house.partition("aged")
+        assert aged.data.start == 20
+        assert len(aged.state.segments) == 3
+
+    run(scenario())
+
+
+def test_nothing_is_dropped_twice_or_before_it_is_durable() -> None:
+    """Rounds that find nothing new write nothing; what is in flight stays."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse(World(is_auto=False)).start()
+        house.make_topic("a", retention_ms="1000")
+        partition = await house.partition("a")
+        maintenance = made(house)
+        partition.append(batch(10, timestamp=START_MS - 5000), 9, START_MS, 0, lambda _: None)
+        await maintenance.retain()
+        assert partition.meta.stream.next_offset == 0
+        house.world.wal.confirm()
+        await maintenance.retain()
+        house.world.wal.confirm()
+        assert partition.log_start_offset == 10
+        await maintenance.retain()
+        assert partition.meta.stream.next_offset == 1
+
+    run(scenario())
+
+
+def test_a_wall_clock_that_jumps_forward_deletes_nothing() -> None:
+    """Retention by time stands still while the clock is far ahead, by size it goes on; set right, it goes on as before."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, "aged", retention_ms=str(30 * DAY_MS))
+        await filled(house, "sized", retention_ms=str(30 * DAY_MS), retention_bytes=str(len(batch(10))))
+        maintenance = made(house)
+        house.clock.now_ms += 365 * DAY_MS
+        await maintenance.retain()
+        assert maintenance.suspended_rounds == 1
+        assert await start_of(house, "aged") == 0
+        assert await start_of(house, "sized") > 0
+        house.clock.now_ms -= 365 * DAY_MS
+        later(maintenance, house, 28 * DAY_MS)
+        await maintenance.retain()
+        assert maintenance.suspended_rounds == 1
+        assert await start_of(house, "aged") == 30
+
+    run(scenario())
+
+
+def test_a_clock_that_jumped_opens_nothing() -> None:
+    """Closed partitions are left alone, too, until the clock is believed again."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, "a", retention_ms=str(30 * DAY_MS))
+        close_to_metadata(house, "a")
+        await restarted(house)
+        maintenance = made(house)
+        house.opener.opened.clear()
+        house.clock.now_ms += 365 * DAY_MS
+        await maintenance.retain()
+        assert house.opener.opened == []
+        house.clock.now_ms -= 365 * DAY_MS
+        await maintenance.retain()
+        assert len(house.opener.opened) == 1
+
+    run(scenario())
+
+
+def test_small_steps_of_the_clock_are_believed_and_large_ones_after_a_day() -> None:
+    """Steps within the bound, backward steps, and a new time that has stood long enough."""
+    watch = WallWatch(1_000_000_000, 0)
+    assert watch.look(1_000_000_000 + JUMP_MAX_MS, 0) == 0
+    assert watch.look(1_000_000_000 + 2 * JUMP_MAX_MS, 0) == 0
+    assert watch.look(500_000_000, 0) == 0
+    far = 500_000_000 + JUMP_MAX_MS + 1
+    assert watch.look(far, 0) == JUMP_MAX_MS + 1
+    assert watch.is_suspect
+    assert watch.look(far + 1000, 1000) == JUMP_MAX_MS + 1
+    assert watch.look(far + ACCEPT_MS - 1, ACCEPT_MS - 1) == JUMP_MAX_MS + 1
+    assert watch.look(far + ACCEPT_MS, ACCEPT_MS) == 0
+    assert not watch.is_suspect
+    farther = far + ACCEPT_MS + 100 * DAY_MS
+    assert watch.look(farther, ACCEPT_MS) > 0
+    assert watch.look(farther + 100 * DAY_MS, ACCEPT_MS) > 0
+    assert watch.look(farther + 100 * DAY_MS + ACCEPT_MS - 1, 2 * ACCEPT_MS - 1) > 0
+    assert watch.look(farther + 100 * DAY_MS + ACCEPT_MS, 2 * ACCEPT_MS) == 0
+
+
+def close_to_metadata(house: BrokerHouse, name: str, partitions: int = 1, *, is_empty: bool = False) -> None:
+    """Metadata knows the partitions' streams, as it would after a clean close."""
+    for index in range(partitions):
+        for number, role in enumerate((StreamRole.META, StreamRole.DATA, StreamRole.TIME)):
+            end = 0 if is_empty or role is not StreamRole.DATA else 50
+            stream_id = 10_000 + 1000 * len(house.publisher.image.topics) + 10 * index + number
+            house.publish(StreamRecord(stream_id, topic_id(name), index, role, 0, NODE, 0, 0, end))
+
+
+async def restarted(house: BrokerHouse) -> None:
+    await house.directory.close()
+    await house.engine.close(1000)
+    await house.crash()
+
+
+def test_closed_partitions_are_looked_at_once_and_then_when_due() -> None:
+    """After a start each with data is opened, retained and closed; then not again before its oldest segment is too old."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, "a", retention_ms=str(4 * DAY_MS + DAY_MS // 2))
+        close_to_metadata(house, "a")
+        await restarted(house)
+        maintenance = made(house)
+        house.opener.opened.clear()
+        await maintenance.retain()
+        assert len(house.opener.opened) == 1
+        await house.settle()
+        await asyncio.sleep(0.05)
+        assert house.directory.opened() == []
+        streams = house.opener.streams_of(topic_id("a"), 0)
+        assert not any(house.world.catalog.streams[stream].is_open for stream in streams)
+        assert house.world.catalog.streams[streams[1]].start == 10
+        await maintenance.retain()
+        assert len(house.opener.opened) == 1
+        later(maintenance, house, DAY_MS // 2)
+        await maintenance.retain()
+        assert len(house.opener.opened) == 1
+        later(maintenance, house, 1)
+        await maintenance.retain()
+        assert len(house.opener.opened) == 2
+        assert await start_of(house, "a") == 20
+
+    run(scenario())
+
+
+def test_a_changed_configuration_makes_closed_partitions_due() -> None:
+    """A shorter retention holds for what is closed, too."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, "a", retention_ms=str(100 * DAY_MS))
+        close_to_metadata(house, "a")
+        await restarted(house)
+        maintenance = made(house)
+        await maintenance.retain()
+        await asyncio.sleep(0.05)
+        opened = len(house.opener.opened)
+        house.publish(ConfigRecord(2, "a", "retention.ms", str(2 * DAY_MS)))
+        await maintenance.retain()
+        assert len(house.opener.opened) == opened + 1
+        await asyncio.sleep(0.05)
+        assert await start_of(house, "a") == 30
+
+    run(scenario())
+
+
+def test_idle_partitions_are_not_opened_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty ones, those of others, and those whose topics keep everything never; the rest a few a round, the shortest lived first."""
+    monkeypatch.setattr(maintenance_module, "OPENS_PER_ROUND", 3)
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("empty", 5)
+        close_to_metadata(house, "empty", 5, is_empty=True)
+        house.make_topic("away", 5, leader=2)
+        close_to_metadata(house, "away", 5)
+        for name, configs in (
+            ("kept", {"retention_ms": "-1"}),
+            ("compacted", {"cleanup_policy": "compact"}),
+            ("short", {"retention_ms": str(DAY_MS)}),
+            ("long", {"retention_ms": str(9 * DAY_MS)}),
+        ):
+            house.make_topic(name, 2, **configs)
+            for index in range(2):
+                await house.produce({(name, index): batch(10)})
+            close_to_metadata(house, name, 2)
+        await restarted(house)
+        house.opener.opened.clear()
+        maintenance = made(house)
+        rounds = []
+        for _ in range(3):
+            await maintenance.retain()
+            await asyncio.sleep(0.05)
+            rounds.append([(found.rstrip(b".").decode(), index) for found, index, _ in house.opener.opened])
+            house.opener.opened.clear()
+        assert rounds == [[("short", 0), ("short", 1), ("long", 0)], [("long", 1)], []]
+
+    run(scenario())
+
+
+def test_a_partition_that_a_client_comes_for_stays_open() -> None:
+    """A quiet visit does not close what is wanted by then."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, "a")
+        close_to_metadata(house, "a")
+        await restarted(house)
+        maintenance = made(house)
+        visit = asyncio.ensure_future(maintenance.retain())
+        while not house.directory._opening:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await house.produce({("a", 0): batch(1)})
+        await visit
+        await asyncio.sleep(0.02)
+        assert len(house.directory.opened()) == 1
+        assert (await house.partition("a")).is_led
+
+    run(scenario())
+
+
+def test_silent_producers_are_forgotten() -> None:
+    """After producer.id.expiration.ms without a write, in open partitions."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        settings = MaintenanceSettings(producer_expiration_ms=40)
+        maintenance = Maintenance(house.directory, house.cache, house.clock, settings)
+        await house.produce({("a", 0): batch(1, producer_id=1, sequence=0)})
+        await asyncio.sleep(0.03)
+        await house.produce({("a", 0): batch(1, producer_id=2, sequence=0)})
+        await asyncio.sleep(0.02)
+        await maintenance.expire_producers()
+        producers = (await house.partition("a")).state.producers
+        assert [producer.producer_id for producer in producers] == [2]
+
+    run(scenario())
+
+
+def test_rounds_come_by_themselves() -> None:
+    """`run` goes on until it is cancelled."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, "a", retention_ms=str(3 * DAY_MS + 1000))
+        settings = MaintenanceSettings(retention_check_interval_ms=10, producer_check_interval_ms=10)
+        running = asyncio.ensure_future(Maintenance(house.directory, house.cache, house.clock, settings).run())
+        partition = await house.partition("a")
+        async with asyncio.timeout(5):
+            while partition.log_start_offset != 20:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+
+    run(scenario())

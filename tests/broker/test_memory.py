@@ -1,0 +1,132 @@
+"""The memory budget of requests in flight: admission, the line, fairness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.broker.memory import RequestMemory
+
+
+class Soon:
+    """What a loop's call_soon does, by hand."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def __call__(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+
+    def run(self) -> None:
+        while self.calls:
+            self.calls.pop(0)()
+
+
+class Peer:
+    """One that wants to send frames of given sizes and waits in line for each that is not admitted; notes when it got each."""
+
+    def __init__(self, name: str, memory: RequestMemory, sizes: list[int], story: list[str]) -> None:
+        self.name, self.memory, self.sizes, self.story = name, memory, sizes, story
+        self.held: list[int] = []
+
+    def go(self, *, is_turn: bool = False) -> None:
+        while self.sizes:
+            if not self.memory.take(self.sizes[0], is_turn=is_turn):
+                self.memory.wait(self, lambda: self.go(is_turn=True))
+                return
+            is_turn = False
+            self.held.append(self.sizes.pop(0))
+            self.story.append(f"{self.name}{self.held[-1]}")
+
+    def finish(self) -> None:
+        self.memory.release(self.held.pop(0))
+
+
+def test_the_limit_is_overrun_by_one_frame_at_most() -> None:
+    """While anything is free the next frame is admitted whole, however large; then nobody is."""
+    memory = RequestMemory(100, Soon())
+    assert memory.take(99)
+    assert memory.take(500)
+    assert not memory.take(1)
+    assert memory.used_bytes == 599
+
+
+def test_nobody_overtakes_the_line() -> None:
+    """A newcomer is refused while another waits, even when there is room for the newcomer."""
+    soon = Soon()
+    memory = RequestMemory(100, soon)
+    assert memory.take(100)
+    memory.wait("first", lambda: None)
+    memory.release(100)
+    assert memory.is_short
+    assert not memory.take(1)
+    soon.run()
+    assert memory.take(1)
+
+
+def test_turns_go_round() -> None:
+    """Peers with many frames get one per turn: A, first in line for its second, then stands behind B and C for its third."""
+    soon, story = Soon(), []
+    memory = RequestMemory(1, soon)
+    peers = [Peer(name, memory, [1, 2, 3], story) for name in "ABC"]
+    for peer in peers:
+        peer.go()
+    while any(peer.held for peer in peers):
+        next(peer for peer in peers if peer.held).finish()
+        soon.run()
+    assert " ".join(story) == "A1 A2 B1 C1 A3 B2 C2 B3 C3"
+    assert memory.used_bytes == 0
+
+
+def test_one_who_leaves_the_line_is_not_called() -> None:
+    """A connection that is lost while it waits is forgotten, and the next one gets its turn."""
+    soon, called = Soon(), []
+    memory = RequestMemory(10, soon)
+    memory.take(10)
+    memory.wait("lost", lambda: called.append("lost"))
+    memory.wait("next", lambda: called.append("next"))
+    memory.forget("lost")
+    memory.forget("never there")
+    memory.release(10)
+    soon.run()
+    assert called == ["next"]
+
+
+def test_a_release_runs_nobody_inside_itself() -> None:
+    """Waiters run from the loop, not from within the release, so that replies of one connection never nest in another's."""
+    soon, called = Soon(), []
+    memory = RequestMemory(10, soon)
+    memory.take(10)
+    memory.wait("waiter", lambda: called.append("waiter"))
+    memory.release(10)
+    assert called == []
+    soon.run()
+    assert called == ["waiter"]
+
+
+def test_what_cannot_be_refused_keeps_others_out() -> None:
+    """Bytes that a slow reader leaves unsent count, and hold new frames back until they are gone."""
+    memory = RequestMemory(10, Soon())
+    memory.charge(50)
+    assert not memory.take(1)
+    memory.release(45)
+    assert memory.take(1)
+
+
+@given(st.lists(st.lists(st.integers(1, 30), max_size=6), min_size=1, max_size=6), st.integers(1, 40), st.randoms())
+def test_everybody_is_served_and_use_stays_bounded(sizes: list[list[int]], limit: int, chance: object) -> None:
+    """Whatever the sizes and the order of finishing: all frames get in, and use never exceeds the limit and one frame."""
+    soon, story = Soon(), []
+    memory = RequestMemory(limit, soon)
+    peers = [Peer(str(number), memory, list(wanted), story) for number, wanted in enumerate(sizes)]
+    for peer in peers:
+        peer.go()
+    while holders := [peer for peer in peers if peer.held]:
+        assert memory.used_bytes < limit + 30
+        chance.choice(holders).finish()  # type: ignore[attr-defined]
+        soon.run()
+    assert len(story) == sum(map(len, sizes))
+    assert memory.used_bytes == 0
+    assert not memory.is_short

@@ -1,0 +1,104 @@
+"""What an operator is told by each error that can end a start or a running node: a sentence, never a class name, a tuple or a trace."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import millrace
+from millrace.broker.binding import BindingRefused
+from millrace.broker.cli.refusals import sentence_of
+from millrace.broker.config import BrokerSettings, load
+from millrace.broker.errors import SettingsInvalid
+from millrace.broker.partitions.meta_stream import MetaCorrupt
+from millrace.broker.partitions.opening import StateCorrupt
+from millrace.kraft import errors as kraft
+from millrace.protocol.errors import KafkaError, WireError
+from millrace.runtime import disk, objectstore
+from millrace.runtime.disk_open import DirectRefused
+from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
+from millrace.runtime.net import ConnectFailed, ListenFailed
+from millrace.s3stream import errors as s3stream
+from millrace.wal import errors as wal
+
+SAMPLES: tuple[tuple[BaseException, str], ...] = (
+    (ListenFailed("127.0.0.1", 9092, "Address already in use"), "listeners"),
+    (BindingRefused("this and that do not belong together: do so"), "do so"),
+    (disk.DiskLocked("/d/.lock", "77"), "process 77"),
+    (disk.DiskFull("/d/wal", "No space left on device"), "make room"),
+    (disk.DiskFailed("/d/wal", "Input/output error"), "/d/wal: Input/output error"),
+    (DirectRefused("/d/wal"), "wal.direct.io=prefer"),
+    (kraft.LogCorrupt("/d/log", 7, "checksum differs"), "restore"),
+    (kraft.LogMismatch("/d/meta.properties", "node.id", 1, 2), "set it as it was"),
+    (kraft.SnapshotCorrupt("/d/1.checkpoint", "checksum differs"), "restore"),
+    (kraft.UnknownRecord("type 599"), "start the version that wrote it"),
+    (kraft.LogFull("/d/log"), "/d/log"),
+    (wal.WalCorrupt(8192, "no sound block"), "wal.lost.accept=true"),
+    (wal.WalMismatch("cluster", "ours", "theirs"), "s3.wal.path"),
+    (wal.WalMismatch("node", 1, 2), "s3.wal.path"),
+    (wal.WalMismatch("version", 1, 2), "later millrace"),
+    (wal.WalMismatch("capacity", 4096, 1024), "room"),
+    (wal.WalFenced(3, 4), "one process"),
+    (s3stream.StreamFenced(-1, 3), "one process"),
+    (s3stream.OffsetGap(3, 10, 20), "wal.lost.accept=true"),
+    (s3stream.ObjectCorrupt("entry checksum differs", 9), "wal.lost.accept=true"),
+    (s3stream.ObjectCorrupt("index checksum differs", 9, "c/objects/1"), "object c/objects/1"),
+    (objectstore.StoreDenied("k", "403 Forbidden"), "credentials"),
+    (objectstore.StoreUnavailable("k", "503"), "does not answer"),
+    (objectstore.StoreFull("k", "disk quota"), "full"),
+    (objectstore.ObjectMissing("k"), "lacks"),
+    (KafkaError(104, "not this one"), "INCONSISTENT_CLUSTER_ID"),
+    (PermissionError(13, "Permission denied", "/d"), "Permission denied"),
+)
+# Roots without a form of their own, and what cannot reach the process's end.
+NO_SAMPLE = {
+    MillraceError, Unavailable, Exhausted, Fenced, Corrupt, Closed, SettingsInvalid, objectstore.PreconditionFailed,
+    kraft.NotLeader, kraft.ProposalDropped, kraft.TooManyCommands, kraft.EpochMismatch, wal.WalFull, wal.WalClosed,
+    s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired,
+    ConnectFailed, MetaCorrupt, StateCorrupt,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def settings() -> BrokerSettings:
+    return load({}, data_dir="/d", machine_bytes=1 << 30).settings
+
+
+@pytest.mark.parametrize(("error", "part"), SAMPLES, ids=lambda one: type(one).__name__)
+def test_a_sentence_and_a_remedy(settings: BrokerSettings, error: BaseException, part: str) -> None:
+    """It says what is wrong and what can be done, in one line."""
+    sentence = sentence_of(error, settings)
+    assert sentence is not None
+    assert part in sentence
+    assert "\n" not in sentence
+    assert type(error).__name__ not in sentence
+    assert not re.search(r"\('|', |None|\bErrno\b", sentence), sentence
+
+
+def test_a_defect_has_none(settings: BrokerSettings) -> None:
+    """Its trace is worth more than its text."""
+    for error in (AssertionError("x"), KeyError("x"), WireError("x"), RuntimeError("x")):
+        assert sentence_of(error, settings) is None
+
+
+def house_errors() -> Iterator[type[MillraceError]]:
+    for package in ("runtime", "wal", "s3stream", "kraft", "broker"):
+        for module in pkgutil.walk_packages([f"{millrace.__path__[0]}/{package}"], f"millrace.{package}."):
+            if module.name.rpartition(".")[2] == "errors":
+                importlib.import_module(module.name)
+    pending: list[type[MillraceError]] = [MillraceError]
+    while pending:
+        kind = pending.pop()
+        yield kind
+        pending += kind.__subclasses__()
+
+
+def test_every_error_of_the_house_was_thought_of() -> None:
+    """A new one gets a sample above, or its reason to have none."""
+    seen = {type(error) for error, _ in SAMPLES} | NO_SAMPLE
+    gaps = {kind for kind in house_errors() if kind.__module__.startswith("millrace.")} - seen
+    assert not gaps

@@ -1,0 +1,286 @@
+"""The server: who may connect, who may stay, and the orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from millrace.broker.addresses import Endpoint
+from millrace.broker.connection_log import LINES_MAX, PERIOD_S, ConnectionLog, describe_greeting
+from millrace.broker.dispatch import Dispatcher
+from millrace.broker.memory import RequestBudget
+from millrace.broker.request import RequestContext
+from millrace.broker.server import Server, ServerSettings
+from millrace.protocol.messages.heartbeat import HeartbeatResponse
+from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from millrace.runtime.net import ConnectFailed, ListenFailed, LoopNet
+from tests.broker.shell import LOOPS, MIB, Shell, eventually
+from tests.live import free_port
+
+HEARTBEAT, BYTES = 12, 36
+
+
+def echo(context: RequestContext, request: Any) -> HeartbeatResponse:
+    return HeartbeatResponse()
+
+
+def make_server(settings: ServerSettings | None = None) -> Server:
+    loop = asyncio.get_running_loop()
+    memory = RequestBudget(MIB, loop.call_soon)
+    return Server(LoopNet(), Dispatcher({HEARTBEAT: echo}, loop.create_task), memory, settings or ServerSettings())
+
+
+def test_one_connection_too_many_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    """Above max.connections a newcomer is closed at once and the others stay; when one leaves, the next is taken."""
+    caplog.set_level(logging.INFO)
+
+    async def run() -> None:
+        async with Shell({HEARTBEAT: echo}, settings=ServerSettings(connections_max=2)) as shell:
+            first, second = await shell.client(), await shell.client()
+            await first.ask(HEARTBEAT, 4)
+            await second.ask(HEARTBEAT, 4)
+            third = await shell.client()
+            assert await third.is_ended()
+            assert "max.connections=2" in caplog.text
+            await first.ask(HEARTBEAT, 4)
+            second.close()
+            await eventually(lambda: len(shell.server.connections) == 1)
+            await (await shell.client()).ask(HEARTBEAT, 4)
+            assert (shell.server.accepted_count, shell.server.refused_count) == (4, 1)
+
+    asyncio.run(run())
+
+
+def test_connections_from_one_address_are_bounded() -> None:
+    """max.connections.per.ip counts by address; an exception for the address wins over it."""
+
+    async def run(settings: ServerSettings, taken: int) -> None:
+        async with Shell({HEARTBEAT: echo}, settings=settings) as shell:
+            for _ in range(taken):
+                await (await shell.client()).ask(HEARTBEAT, 4)
+            assert await (await shell.client()).is_ended()
+
+    asyncio.run(run(ServerSettings(connections_per_address_max=1), 1))
+    exceptions = {"127.0.0.1": 3}
+    asyncio.run(run(ServerSettings(connections_per_address_max=1, connections_per_address=exceptions), 3))
+
+
+def test_idle_connections_are_swept() -> None:
+    """A quiet connection is closed after connections.max.idle.ms; one that talks, and one with a request in flight, stay."""
+
+    async def run() -> None:
+        parked: list[asyncio.Future[Any]] = []
+
+        def park(context: RequestContext, request: Any) -> asyncio.Future[Any]:
+            parked.append(asyncio.get_running_loop().create_future())
+            return parked[0]
+
+        handlers = {HEARTBEAT: echo, BYTES: park}
+        async with Shell(handlers, settings=ServerSettings(idle_ms=120)) as shell:
+            quiet, busy, waiting = [await shell.client() for _ in range(3)]
+            waiting.send(BYTES, 2)
+            ended = asyncio.ensure_future(quiet.is_ended())
+            for _ in range(12):
+                await busy.ask(HEARTBEAT, 4)
+                await asyncio.sleep(0.03)
+            assert ended.done()
+            assert ended.result()
+            assert len(shell.server.connections) == 2
+            parked[0].set_result(SaslAuthenticateResponse())
+            await waiting.receive(BYTES, 2)
+
+    asyncio.run(run())
+
+
+def test_idle_time_may_be_without_bound() -> None:
+    """A negative connections.max.idle.ms closes nobody, and the sweep still runs."""
+
+    async def run() -> None:
+        async with Shell({HEARTBEAT: echo}, settings=ServerSettings(idle_ms=-1, stall_ms=20)) as shell:
+            client = await shell.client()
+            await asyncio.sleep(0.1)
+            await client.ask(HEARTBEAT, 4)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("loop_name", LOOPS)
+def test_a_stalled_reader_makes_way_for_those_who_wait(loop_name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A client that reads nothing and holds the budget is cut after the stall bound when others wait, not before."""
+    caplog.set_level(logging.INFO)
+
+    async def run() -> None:
+        big = SaslAuthenticateResponse(auth_bytes=bytes(8 * MIB))
+        handlers = {HEARTBEAT: echo, BYTES: lambda context, request: big}
+        async with Shell(handlers, memory_bytes=MIB, settings=ServerSettings(stall_ms=80)) as shell:
+            stalled = await shell.client()
+            stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            stalled.send(BYTES, 2)
+            await eventually(lambda: shell.memory.used_bytes > MIB)
+            await asyncio.sleep(0.2)
+            assert len(shell.server.connections) == 1
+            client = await shell.client()
+            await asyncio.wait_for(client.ask(HEARTBEAT, 4), 5)
+            assert len(shell.server.connections) == 1
+            assert "while others wait for memory" in caplog.text
+
+    LOOPS[loop_name](run())
+
+
+def test_a_stalled_sender_makes_way_for_those_who_wait() -> None:
+    """Beginning a large frame and not going on holds the budget only until others wait for it."""
+
+    async def run() -> None:
+        settings = ServerSettings(receive_stall_ms=80)
+        async with Shell({HEARTBEAT: echo}, memory_bytes=MIB, settings=settings) as shell:
+            promising, client = await shell.client(), await shell.client()
+            promising.writer.write((50 * MIB).to_bytes(4, "big") + bytes(64 << 10))
+            await eventually(lambda: shell.memory.used_bytes == 50 * MIB)
+            await asyncio.wait_for(client.ask(HEARTBEAT, 4), 5)
+            assert await promising.is_ended()
+            assert shell.memory.used_bytes == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("loop_name", LOOPS)
+def test_stop_lets_requests_in_flight_finish(loop_name: str) -> None:
+    """Stopping accepts no more and begins no more; what was begun is answered, then connections close; quiet ones close at once."""
+
+    async def run() -> None:
+        parked: list[asyncio.Future[Any]] = []
+
+        def park(context: RequestContext, request: Any) -> asyncio.Future[Any]:
+            parked.append(asyncio.get_running_loop().create_future())
+            return parked[-1]
+
+        async with Shell({HEARTBEAT: park}) as shell:
+            client, quiet = await shell.client(), await shell.client()
+            client.send(HEARTBEAT, 4)
+            await eventually(lambda: len(parked) == 1)
+            stopping = asyncio.ensure_future(shell.server.stop(grace_ms=5000))
+            assert await quiet.is_ended()
+            client.send(HEARTBEAT, 4)
+            with pytest.raises(OSError):
+                await shell.client()
+            await asyncio.sleep(0.02)
+            assert len(parked) == 1
+            assert not stopping.done()
+            parked[0].set_result(HeartbeatResponse(error_code=3))
+            assert (await client.receive(HEARTBEAT, 4))[1].error_code == 3
+            assert await client.is_ended()
+            assert await stopping == 0
+
+    LOOPS[loop_name](run())
+
+
+def test_stop_is_bounded() -> None:
+    """Requests that do not finish within the grace are cut, and counted."""
+
+    async def run() -> None:
+        begun: list[int] = []
+
+        def park(context: RequestContext, request: Any) -> asyncio.Future[Any]:
+            begun.append(1)
+            return asyncio.get_running_loop().create_future()
+
+        async with Shell({HEARTBEAT: park}) as shell:
+            client = await shell.client()
+            client.send(HEARTBEAT, 4)
+            await eventually(lambda: bool(begun))
+            assert await shell.server.stop(grace_ms=30) == 1
+            assert await client.is_ended()
+
+    asyncio.run(run())
+
+
+def test_listening_is_all_or_nothing() -> None:
+    """When the second of two listeners cannot be had, the first is given up again and the error names the address."""
+
+    async def run() -> None:
+        taken = make_server()
+        (endpoint,) = await taken.start([Endpoint("A", "127.0.0.1", 0)])
+        assert endpoint.port > 0
+        server = make_server()
+        wanted = [Endpoint("A", "127.0.0.1", free_port()), Endpoint("B", "127.0.0.1", endpoint.port)]
+        with pytest.raises(ListenFailed) as failed:
+            await server.start(wanted)
+        assert (failed.value.host, failed.value.port) == ("127.0.0.1", endpoint.port)
+        assert "in use" in failed.value.reason
+        with pytest.raises(ConnectFailed):
+            await LoopNet().connect(asyncio.Protocol, "127.0.0.1", wanted[0].port)
+        assert await server.stop() == 0
+        assert await taken.stop() == 0
+
+    asyncio.run(run())
+
+
+def test_several_listeners_and_every_address() -> None:
+    """An empty host listens on every address of the machine, IPv6 included where there is one, on one port."""
+
+    async def run() -> None:
+        server = make_server()
+        one, every = await server.start([Endpoint("ONE", "localhost", 0), Endpoint("EVERY", "", 0)])
+        assert one.port != every.port
+        for host in ("127.0.0.1", "::1"):
+            try:
+                _, writer = await asyncio.open_connection(host, every.port)
+            except OSError:
+                assert host == "::1"  # a machine without IPv6
+                continue
+            await eventually(lambda: bool(server.connections))
+            (connection,) = server.connections.values()
+            assert (connection.info.listener, connection.info.local_host) == ("EVERY", host)
+            writer.close()
+            await eventually(lambda: not server.connections)
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_connecting_to_nobody_is_unavailable() -> None:
+    """Net.connect to a closed port raises ConnectFailed with the address."""
+
+    async def run() -> None:
+        net = LoopNet()
+        listener = await net.listen(asyncio.Protocol, "127.0.0.1", 0)
+        transport, _ = await net.connect(asyncio.Protocol, "127.0.0.1", listener.port)
+        transport.close()
+        listener.close()
+        await asyncio.sleep(0.01)
+        with pytest.raises(ConnectFailed):
+            await net.connect(asyncio.Protocol, "127.0.0.1", listener.port)
+
+    asyncio.run(run())
+
+
+def test_lines_about_connections_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """A peer that errs in a loop gets a bounded number of lines a period; the next period says how many were left out."""
+    caplog.set_level(logging.INFO)
+    connection_log = ConnectionLog()
+    for number in range(100):
+        connection_log.ended(number / 1000, "10.0.0.1:5", "garbage")
+    assert len(caplog.records) == LINES_MAX
+    connection_log.ended(PERIOD_S + 1, "10.0.0.1:5", "garbage")
+    assert len(caplog.records) == LINES_MAX + 1
+    assert "90 more" in caplog.records[-1].getMessage()
+
+
+@pytest.mark.parametrize(
+    ("first_bytes", "word"),
+    [
+        (b"GET ", "HTTP"),
+        (b"PRI ", "HTTP"),
+        (b"\x16\x03\x01\x02", "TLS"),
+        (b"SSH-", "SSH"),
+        (b"\0\0\0\x20", ""),
+        (b"", ""),
+        (b"\x16\x03", ""),
+    ],
+)
+def test_other_protocols_are_recognised(first_bytes: bytes, word: str) -> None:
+    """The first bytes tell HTTP, TLS and SSH apart from a broken client."""
+    assert (word in describe_greeting(first_bytes)) if word else (describe_greeting(first_bytes) == "")

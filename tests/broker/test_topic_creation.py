@@ -1,0 +1,128 @@
+"""Topics made on the way, with a channel that answers by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from millrace.broker.topic_creation import NAMES_A_REQUEST, TopicCreation
+from millrace.kraft.errors import NotLeader, TooManyCommands
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+
+INTERNAL = {"__consumer_offsets": (50, {"cleanup.policy": "compact"})}
+
+
+class HandChannel:
+    """Keeps each request until the test answers it."""
+
+    def __init__(self) -> None:
+        self.requests: list[CreateTopicsRequest] = []
+        self.replies: list[asyncio.Future[Any]] = []
+
+    async def send(self, request: Any) -> Any:
+        self.requests.append(request)
+        self.replies.append(asyncio.get_running_loop().create_future())
+        return await self.replies[-1]
+
+    def names(self) -> list[list[str]]:
+        return [[topic.name for topic in request.topics] for request in self.requests]
+
+    def answer(self, place: int, code_of: Callable[[str], int] = lambda name: 0) -> None:
+        results = [CreatableTopicResult(t.name, error_code=code_of(t.name)) for t in self.requests[place].topics]
+        self.replies[place].set_result(CreateTopicsResponse(topics=results))
+
+
+def run(scenario: Callable[[HandChannel, TopicCreation], Any]) -> None:
+    async def main() -> None:
+        channel = HandChannel()
+        await asyncio.wait_for(scenario(channel, TopicCreation(channel, INTERNAL)), 5)
+
+    asyncio.run(main())
+
+
+def test_a_name_is_asked_for_once_however_many_want_it() -> None:
+    """Two askers that overlap share the creation of what both want; each hears of all it asked for."""
+
+    async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
+        first = asyncio.ensure_future(creation.ensure(["a", "b", "a"]))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(creation.ensure(["b", "c"]))
+        await asyncio.sleep(0.001)
+        assert channel.names() == [["a", "b"], ["c"]]
+        channel.answer(0, lambda name: {"a": 0, "b": ErrorCode.TOPIC_ALREADY_EXISTS}[name])
+        channel.answer(1, lambda name: ErrorCode.INVALID_CONFIG)
+        assert await first == {"a": 0, "b": 0}
+        assert await second == {"b": 0, "c": ErrorCode.INVALID_CONFIG}
+        third = asyncio.ensure_future(creation.ensure(["a"]))
+        await asyncio.sleep(0.001)
+        assert channel.names()[2:] == [["a"]]
+        third.cancel()
+
+    run(scenario)
+
+
+def test_many_names_go_in_few_requests() -> None:
+    """A hundred a request, so that neither the requests nor one of them grow without bound."""
+
+    async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
+        names = [f"t{number}" for number in range(2 * NAMES_A_REQUEST + 1)]
+        asked = asyncio.ensure_future(creation.ensure(names))
+        await asyncio.sleep(0.001)
+        assert list(map(len, channel.names())) == [NAMES_A_REQUEST, NAMES_A_REQUEST, 1]
+        for place in range(3):
+            channel.answer(place)
+        assert list(await asked) == names
+
+    run(scenario)
+
+
+def test_who_stops_waiting_does_not_stop_the_others() -> None:
+    """A cancelled asker leaves the creation to whoever else wants it."""
+
+    async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
+        first = asyncio.ensure_future(creation.ensure(["a"]))
+        second = asyncio.ensure_future(creation.ensure(["a"]))
+        await asyncio.sleep(0.001)
+        first.cancel()
+        await asyncio.sleep(0.001)
+        channel.answer(0)
+        assert await second == {"a": 0}
+
+    run(scenario)
+
+
+def test_a_controller_that_cannot_now_is_asked_again_by_the_client() -> None:
+    """Unavailable and Exhausted become LEADER_NOT_AVAILABLE, which every client retries; the next asking goes out anew."""
+
+    async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
+        for place, error in enumerate((NotLeader(), TooManyCommands(1))):
+            asked = asyncio.ensure_future(creation.ensure(["a"]))
+            await asyncio.sleep(0.001)
+            channel.replies[place].set_exception(error)
+            assert await asked == {"a": ErrorCode.LEADER_NOT_AVAILABLE}
+
+    run(scenario)
+
+
+def test_internal_topics_have_their_own_shape_or_are_not_made() -> None:
+    """__consumer_offsets with its partitions and configuration, others with the defaults; an internal topic without a shape of its own is
+    no client's to make."""
+
+    async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
+        asked = asyncio.ensure_future(creation.ensure(["__consumer_offsets", "plain"]))
+        await asyncio.sleep(0.001)
+        offsets, plain = channel.requests[0].topics
+        assert (offsets.num_partitions, [(c.name, c.value) for c in offsets.configs]) == (
+            50,
+            [("cleanup.policy", "compact")],
+        )
+        assert (plain.num_partitions, plain.replication_factor, plain.configs) == (-1, -1, [])
+        asked.cancel()
+        assert creation.may_create("__consumer_offsets")
+        assert creation.may_create("plain")
+        assert not creation.may_create("__transaction_state")
+        assert not creation.may_create("__share_group_state")
+
+    run(scenario)
