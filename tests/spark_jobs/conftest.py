@@ -1,0 +1,23 @@
+"""The SparkSession that all tests of a run share, and a live broker for the pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.live import LiveBroker
+from tests.spark_jobs.shared_session import shared_session, stop_session
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    yield shared_session()
+    stop_session()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
+    with LiveBroker(tmp_path_factory.mktemp("broker"), {"num.partitions": "3"}) as broker:
+        yield broker
