@@ -1,0 +1,189 @@
+"""A load of produce requests over raw sockets: one process, prepared frames, so that the client costs as little as can be.
+
+Not a benchmark of its own: bench.py and the soak use it. Every answer is read and its error code checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from millrace.protocol.apis import API
+from millrace.protocol.batches import build_batch
+from millrace.protocol.codec import decode_response, encode_request
+from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millrace.protocol.records import Record
+
+PRODUCE_VERSION = 9
+
+
+@dataclass
+class LoadResult:
+    requests_count: int = 0
+    bytes_count: int = 0
+    seconds: float = 0.0
+    latencies_s: list[float] = field(default_factory=list)
+
+    @property
+    def requests_per_second(self) -> float:
+        return self.requests_count / self.seconds
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.bytes_count / self.seconds
+
+    def quantile_ms(self, fraction: float) -> float:
+        ordered = sorted(self.latencies_s)
+        return 1000 * ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]
+
+
+def batch_of(records_count: int, value_bytes: int) -> bytes:
+    now_ms = int(time.time() * 1000)
+    return build_batch([Record(None, bytes(value_bytes), now_ms) for _ in range(records_count)])
+
+
+def produce_frame(topic: str, partition: int, batch: bytes) -> bytes:
+    data = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])]
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data)
+    return encode_request(API[0], PRODUCE_VERSION, 1, "load", request)
+
+
+class Producer(asyncio.Protocol):
+    """One connection that keeps `depth` requests in flight until told to stop."""
+
+    def __init__(self, frame: bytes, depth: int, result: LoadResult, pace_s: float = 0.0) -> None:
+        self._frame = frame
+        self._depth = depth
+        self._result = result
+        self._pace_s = pace_s
+        self._sent: deque[float] = deque()
+        self._unread = b""
+        self._is_stopping = False
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._pace_s:
+            self._tick()
+        else:
+            for _ in range(self._depth):
+                self._send()
+
+    def _tick(self) -> None:
+        if not self._is_stopping:
+            asyncio.get_running_loop().call_later(self._pace_s, self._tick)
+            self._send()
+
+    def _send(self) -> None:
+        self._sent.append(time.perf_counter())
+        self._transport.write(self._frame)
+
+    def data_received(self, data: bytes) -> None:
+        data = self._unread + data if self._unread else data
+        position = 0
+        while len(data) - position >= 4:
+            end = position + 4 + int.from_bytes(data[position : position + 4], "big")
+            if len(data) < end:
+                break
+            self._on_answer(data[position + 4 : end])
+            position = end
+        self._unread = data[position:]
+
+    def _on_answer(self, answer: bytes) -> None:
+        self._result.requests_count += 1
+        self._result.bytes_count += len(self._frame)
+        self._result.latencies_s.append(time.perf_counter() - self._sent.popleft())
+        if self._result.requests_count % 1000 == 1:
+            check_answer(answer)
+        if not self._is_stopping and not self._pace_s:
+            self._send()
+        elif self._is_stopping and not self._sent and not self.done.done():
+            self.done.set_result(None)
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        if not self._sent and not self.done.done():
+            self.done.set_result(None)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionError("the broker closed the connection"))
+
+
+def check_answer(answer: bytes) -> None:
+    _, response = decode_response(API[0], PRODUCE_VERSION, answer)
+    for topic in response.responses:
+        for partition in topic.partition_responses:
+            assert partition.error_code == 0, partition
+
+
+class ProduceLoad:
+    """One connection a frame, each with `depth` requests in flight, from `start` to `stop`; `measure` looks at a stretch of it."""
+
+    def __init__(self, port: int, frames: list[bytes], depth: int, pace_s: float = 0.0) -> None:
+        self._port = port
+        self._frames = frames
+        self._depth = depth
+        self._pace_s = pace_s
+        self._producers: list[Producer] = []
+        self.result = LoadResult()
+
+    async def start(self) -> ProduceLoad:
+        loop = asyncio.get_running_loop()
+        for frame in self._frames:
+            _, producer = await loop.create_connection(
+                lambda frame=frame: Producer(frame, self._depth, self.result, self._pace_s), "127.0.0.1", self._port
+            )
+            self._producers.append(producer)
+        return self
+
+    async def measure(self, seconds: float) -> LoadResult:
+        result = self.result
+        result.requests_count = result.bytes_count = 0
+        result.latencies_s.clear()
+        started = time.perf_counter()
+        await asyncio.sleep(seconds)
+        spent_s = time.perf_counter() - started
+        return LoadResult(result.requests_count, result.bytes_count, spent_s, list(result.latencies_s))
+
+    async def stop(self) -> None:
+        """Returns when every request was answered."""
+        for producer in self._producers:
+            producer.stop()
+        await asyncio.gather(*(producer.done for producer in self._producers))
+        for producer in self._producers:
+            producer.close()
+
+
+async def run_load(
+    port: int, frames: list[bytes], *, depth: int, seconds: float, pace_s: float = 0.0, warm_s: float = 1.0
+) -> LoadResult:
+    """One connection a frame. Measures `seconds` after a warm-up."""
+    load = await ProduceLoad(port, frames, depth, pace_s).start()
+    await asyncio.sleep(warm_s)
+    measured = await load.measure(seconds)
+    await load.stop()
+    return measured
+
+
+async def ask(port: int, key: int, version: int, request: Any) -> Any:
+    """One request on a connection of its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(encode_request(API[key], version, 1, "load", request))
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    frame = await reader.readexactly(size)
+    writer.close()
+    return decode_response(API[key], version, frame)[1]
+
+
+async def make_topic(port: int, topic: str, partitions: int = -1) -> None:
+    wanted = CreatableTopic(topic, num_partitions=partitions, replication_factor=-1)
+    response = await ask(port, 19, 5, CreateTopicsRequest(topics=[wanted], timeout_ms=60_000))
+    assert response.topics[0].error_code == 0, response

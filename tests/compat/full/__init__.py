@@ -1,0 +1,1 @@
+"""What takes minutes: collected when MILLRACE_COMPAT=full, run by `make compat`."""

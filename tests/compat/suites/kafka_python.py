@@ -1,0 +1,107 @@
+"""kafka-python's integration tests, from its source package, with what the package leaves out put back.
+
+Left out of it are `test/__init__.py`, without which Python finds its own `test` package, and `test/service.py`, of which an external broker needs
+two names. Its SASL and SSL tests start a Kafka of their own and are not for us.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.compat.suites.suite import Outcome, read_junit
+
+VERSION = "3.0.12"
+SERVICE = """
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+    def open(self): pass
+    def close(self): pass
+    def stop(self): pass
+    def dump_logs(self): pass
+
+
+class SpawnedService:
+    pass
+"""
+
+
+class KafkaPythonSuite:
+    """`speaks`: the Kafka release whose versions the clients are told to speak."""
+
+    # Its own brokers have a node 0 and let sessions be short.
+    overrides: Mapping[str, str] = {"node.id": "0", "num.partitions": "4", "group.min.session.timeout.ms": "1000"}
+    fickle: Mapping[str, str] = {}
+
+    def __init__(self, speaks: str, passed_min: int, known: Mapping[str, str]) -> None:
+        self.name = f"kafka-python {VERSION} as to Kafka {speaks}"
+        self.passed_min = passed_min
+        self.known = {
+            "test_create_describe_delete_acls": "no authorizer is configured: SECURITY_DISABLED, as Kafka says then",
+            "test_transactional_producer": "transactions are not served yet",
+            **known,
+        }
+        self._speaks = speaks
+
+    def fetch(self, folder: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+        source = ["download", "--no-deps", "--no-binary", ":all:", "-d", str(folder), f"kafka-python=={VERSION}"]
+        subprocess.run([*pip, *source], check=True)
+        subprocess.run(
+            [*pip, "install", "--no-deps", "--target", str(folder / "site"), "pytest-mock", "py"], check=True
+        )
+        (archive,) = folder.glob("kafka_python-*.tar.gz")
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        self._root(folder).joinpath("test", "__init__.py").touch()
+        self._root(folder).joinpath("test", "service.py").write_text(SERVICE)
+
+    def run(self, folder: Path, address: str) -> Outcome:
+        root, report = self._root(folder), folder / "report.xml"
+        environment = {
+            **os.environ,
+            "KAFKA_ROOT": str(folder),
+            "KAFKA_VERSION": self._speaks,
+            "KAFKA_URI": f"kafka://{address}",
+            "PYTHONPATH": f"{folder / 'site'}{os.pathsep}{root}",
+        }
+        words = [
+            "-m",
+            "pytest",
+            "test/integration",
+            "-q",
+            "--timeout",
+            "120",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+        ]
+        for other in ("sasl", "ssl"):
+            words.append(f"--ignore=test/integration/test_{other}_integration.py")
+        with (folder / "output").open("w") as output:
+            subprocess.run([sys.executable, *words], cwd=root, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        return read_junit(report)
+
+    def _root(self, folder: Path) -> Path:
+        return folder / f"kafka_python-{VERSION}"
+
+
+NEWEST = KafkaPythonSuite(
+    "4.3.0",
+    51,
+    {"test_describe_configs_broker_resource": "wants advertised.listeners set, as in the settings of its own brokers"},
+)
+OLDER = KafkaPythonSuite(
+    "2.8.0",
+    46,
+    {
+        "test_kafka_version_infer": "wants the release that it was told; ours is found out as 4.3, rightly",
+        "test_describe_configs_broker_resource": "wants advertised.listeners changeable, as it was before Kafka 4",
+    },
+)

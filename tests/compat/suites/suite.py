@@ -1,0 +1,67 @@
+"""What a suite is: how it is fetched and run, what it is known to fail at and why, and how its outcome is judged.
+
+Kept true: a failure that has no reason here is a failure of the run, and so is a reason that no longer fails; a suite that ran fewer tests
+than it is known to hold is one, too, since most of them skip in silence when they find no broker.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass
+class Outcome:
+    """Names of tests, by what became of them."""
+
+    passed: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)  # with the first line of why
+    skipped: list[str] = field(default_factory=list)
+
+
+class Suite(Protocol):
+    name: str
+    passed_min: int  # how many tests pass at least
+    overrides: Mapping[str, str]  # settings of the broker that the suite's own set-up has, too
+    known: Mapping[str, str]  # pattern of a test's name -> why it fails; each must match a failure
+    fickle: Mapping[str, str]  # the same of those that fail now and then
+
+    def fetch(self, folder: Path) -> None:
+        """Gets and repairs it, in `folder`."""
+
+    def run(self, folder: Path, address: str) -> Outcome:
+        """All of it, against the broker at `address`."""
+
+
+def judge(suite: Suite, outcome: Outcome) -> list[str]:
+    """What is not as it is known to be; empty when all is well."""
+    found = [
+        f"{name}: {why}"
+        for name, why in outcome.failed.items()
+        if not any(re.search(known, name) for known in suite.known)
+    ]
+    for known, why in suite.known.items():
+        if not any(re.search(known, name) for name in outcome.failed):
+            found.append(f"nothing that is called {known} failed any more: take it off the list ({why})")
+    if len(outcome.passed) < suite.passed_min:
+        found.append(f"only {len(outcome.passed)} tests passed, {suite.passed_min} at least did before")
+    return found
+
+
+def read_junit(path: Path) -> Outcome:
+    """The report that pytest and mocha write."""
+    outcome = Outcome()
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        name = case.get("name", "")
+        bad = next((found for kind in ("failure", "error") if (found := case.find(kind)) is not None), None)
+        if bad is not None:
+            outcome.failed[name] = (bad.get("message") or bad.text or "").strip().split("\n")[0][:300]
+        elif case.find("skipped") is not None:
+            outcome.skipped.append(name)
+        else:
+            outcome.passed.append(name)
+    return outcome

@@ -1,0 +1,118 @@
+"""Each client writes every kind of record in every codec; each client reads what each other wrote.
+
+Between them stands the log as it is stored, read by our own codec: it must hold what was sent, and each reader must show what it holds.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import pytest
+
+from millrace.protocol.batches import Codec
+from tests.compat.clients.client import Client
+from tests.compat.conftest import Clients
+from tests.compat.records import CODECS, MAX_MESSAGE_BYTES, Record, sample
+from tests.compat.wire import Batch, Wire
+from tests.live import LiveBroker
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@dataclass
+class Written:
+    """A topic that one client filled, and what it sent."""
+
+    sent: list[Record] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    seconds: tuple[float, float] = (0.0, 0.0)
+    error: Exception | None = None
+
+    @property
+    def stored(self) -> list[Record]:
+        return [record for batch in self.batches for record in batch.records]
+
+
+class Matrix:
+    """Each client writes once and reads once, when a test first asks. What a writer could not write, readers leave out."""
+
+    def __init__(self, clients: Clients, broker: LiveBroker) -> None:
+        self._clients = clients
+        self._address = broker.address
+        self._large: dict[bytes, bytes] = {}
+        self._written = cache(self._write)
+        self.read = cache(self._read)
+
+    def client(self, name: str) -> Client:
+        return self._clients.named(name)
+
+    def written(self, name: str) -> Written:
+        written = self._written(name)
+        if written.error is not None:
+            raise AssertionError(f"{name} could not write") from written.error
+        return written
+
+    def _write(self, name: str) -> Written:
+        client = self.client(name)
+        written = Written()
+        with Wire(self._address) as wire:
+            wire.create(f"of-{name}", max_message_bytes=MAX_MESSAGE_BYTES)
+            started = time.time()
+            try:
+                for codec in CODECS:
+                    records = [record for record in sample(codec) if client.can_send(record)]
+                    client.produce(self._address, f"of-{name}", codec, records)
+                    written.sent += records
+            except Exception as error:
+                written.error = error
+            written.seconds = started, time.time()
+            written.batches = wire.batches(f"of-{name}")
+        return written
+
+    def _read(self, name: str) -> dict[str, list[Record]]:
+        writers = [writer for writer in Clients.NAMES if self._written(writer).error is None]
+        read = self.client(name).read(self._address, [f"of-{writer}" for writer in writers])
+        return {topic: list(map(self._shared, records)) for topic, records in read.items()}
+
+    def _shared(self, record: Record) -> Record:
+        """With the one copy of its value that is kept: eight times a 1 MiB value of every writer would be half a gigabyte."""
+        value = record.value
+        return (
+            record
+            if value is None or len(value) < 4096
+            else replace(record, value=self._large.setdefault(value, value))
+        )
+
+
+@pytest.fixture(scope="session")
+def matrix(clients: Clients, broker: LiveBroker) -> Matrix:
+    return Matrix(clients, broker)
+
+
+@pytest.mark.parametrize("writer", Clients.NAMES)
+def test_what_is_written_is_stored(matrix: Matrix, writer: str) -> None:
+    """Keys, values, headers, nulls, sizes, order; the timestamps given, and the time of sending elsewhere; each codec."""
+    written = matrix.written(writer)
+    assert len(written.sent) >= 60 * len(CODECS)
+    assert [record.offset for record in written.stored] == list(range(len(written.sent)))
+    earliest, latest = (int(seconds * 1000) for seconds in written.seconds)
+    for sent, stored in zip(written.sent, written.stored, strict=True):
+        if sent.timestamp is None:
+            assert stored.timestamp is not None
+            assert earliest - 1 <= stored.timestamp <= latest + 1
+        assert replace(stored, offset=-1, timestamp=sent.timestamp) == sent
+    assert {Codec(batch.codec).name.lower() for batch in written.batches} == set(CODECS)
+
+
+@pytest.mark.parametrize("reader", Clients.NAMES)
+@pytest.mark.parametrize("writer", Clients.NAMES)
+def test_what_is_stored_is_read(matrix: Matrix, writer: str, reader: str) -> None:
+    """A reader shows every record of a writer as it is stored, offsets and timestamps too."""
+    show = matrix.client(reader).show
+    stored = [show(record) for record in matrix.written(writer).stored]
+    read = matrix.read(reader)[f"of-{writer}"]
+    assert len(read) == len(stored)
+    for seen, expected in zip(read, stored, strict=True):
+        assert seen == expected

@@ -1,0 +1,223 @@
+"""Room runs out: on the machine's disk, in the bucket, under the WAL. Nothing acknowledged is lost, deletions go on, producers are told
+to come again, and once there is room all goes on by itself.
+
+The same on a real file system is tests/live/test_full_disk.py; here time is virtual, the power may go meanwhile, and a start is tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millrace.runtime.disk import DiskFull
+from millrace.runtime.errors import Unavailable
+from tests.sim import asking
+from tests.sim.checkers import AcknowledgedIsThere, Checker, OnceInOrder, TopicsHold
+from tests.sim.client import SimClient
+from tests.sim.disk import Fail
+from tests.sim.history import History, Place, TopicStory
+from tests.sim.hunt import Tally
+from tests.sim.look import judge, look
+from tests.sim.loop import SimLoop, run_simulation
+from tests.sim.node import SimNode
+from tests.sim.run import Plan, Strike, run_plan
+from tests.sim.workload import Actor, part_of
+from tests.sim.world import World
+
+ROOM_BYTES = 1 << 40
+OK, TIMED_OUT, STORAGE_ERROR = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class House:
+    """A node with two topics, and a client that remembers what it was told."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.world = World(loop, "full")
+        self.node = SimNode(self.world)
+        self.history = History()
+        self.client: SimClient = self.world.client("client", self.node.address)
+        self._actor = Actor(self.client, self.history, self.world.rand, self.world.clock)
+
+    async def open(self) -> House:
+        await self.node.start()
+        self.kept = await self._topic("kept")
+        self.doomed = await self._topic("doomed")
+        for place in (self.kept, self.doomed):
+            assert await self.produce(place, 3) == Counter({OK: 3})
+        return self
+
+    async def _topic(self, name: str) -> Place:
+        topic_id = await asking.create_topic(self.client, name, 1, {})
+        self.history.topics[topic_id] = TopicStory(name, topic_id, 1)
+        return topic_id, 0
+
+    async def produce(self, place: Place, count: int) -> Counter[int]:
+        """One batch after another; gives how many had which answer."""
+        codes: Counter[int] = Counter()
+        for _ in range(count):
+            batch = self._actor.batch(place)
+            self.history.on_sent(place, "client", batch.values)
+            request = asking.produce_request(place, batch.frame)
+            part = part_of(await self.client.ask(0, request))
+            codes[part.error_code] += 1
+            if not part.error_code:
+                self.history.on_acknowledged(place, part.base_offset, batch.values)
+        return codes
+
+    async def create(self, name: str) -> int:
+        (answer,) = (await self.client.ask(19, CreateTopicsRequest([CreatableTopic(name, 1, 1)]))).topics
+        return int(answer.error_code)
+
+    async def delete_doomed(self) -> None:
+        story = self.history.topics[self.doomed[0]]
+        story.is_doomed = True
+        await asking.delete_topic(self.client, self.doomed[0])
+        story.is_gone = True
+
+    async def check(self) -> None:
+        """All that was acknowledged is there; again from objects, after a stop and a start."""
+        checkers: list[Checker] = [AcknowledgedIsThere(), OnceInOrder(), TopicsHold()]
+        for _ in range(2):
+            judge(checkers, self.history, await look(self.client, self.history))
+            assert self.history.findings == []
+            await self.node.stop()
+            await self.node.start()
+        assert all(checker.count for checker in checkers)
+
+
+def drive(test: Callable[[House], Coroutine[Any, Any, None]]) -> None:
+    async def main(loop: SimLoop) -> None:
+        await test(await House(loop).open())
+        assert loop.problems == []
+
+    run_simulation(main)
+
+
+async def fill_disk(house: House) -> None:
+    """Nothing fits any more, and the broker has noticed."""
+    disk = house.node.disk
+    disk.capacity_bytes = disk.used_bytes() + 50
+    codes = [await house.create(f"more{number}") for number in range(3)]
+    assert codes == [OK, STORAGE_ERROR, STORAGE_ERROR], codes
+
+
+def test_a_full_metadata_disk() -> None:
+    """New topics are refused, deletions taken; producers go on until WAL and cache are full, then are told to come again; with room
+    everything goes on, the refused things too."""
+
+    async def test(house: House) -> None:
+        await fill_disk(house)
+        assert await house.produce(house.kept, 10) == Counter({OK: 10})
+        await house.delete_doomed()
+        codes = await house.produce(house.kept, 150)
+        assert set(codes) == {OK, TIMED_OUT}
+        assert codes[OK] > 20
+        house.node.disk.capacity_bytes = ROOM_BYTES
+        await asyncio.sleep(10)
+        assert await house.produce(house.kept, 20) == Counter({OK: 20})
+        assert await house.create("after") == OK
+        await house.check()
+
+    drive(test)
+
+
+def test_the_power_goes_while_the_metadata_disk_is_full() -> None:
+    """A start without room waits or ends, and loses nothing; with room it serves what was acknowledged, and the deletion holds."""
+
+    async def test(house: House) -> None:
+        await fill_disk(house)
+        await house.produce(house.kept, 20)
+        await house.delete_doomed()
+        house.node.cut_power()
+        starting = asyncio.ensure_future(house.node.start())
+        house.node.disk.capacity_bytes = house.node.disk.used_bytes() + 4_000
+        await asyncio.sleep(60)
+        assert not starting.done()
+        house.node.disk.capacity_bytes = ROOM_BYTES
+        await starting
+        assert await house.produce(house.kept, 5) == Counter({OK: 5})
+        await house.check()
+
+    drive(test)
+
+
+def test_a_start_without_a_byte_of_room() -> None:
+    """It ends with DiskFull, as often as it is tried, and leaves everything as it was."""
+
+    async def test(house: House) -> None:
+        await fill_disk(house)
+        await house.produce(house.kept, 20)
+        house.node.cut_power()
+        for _ in range(3):
+            starting = asyncio.ensure_future(house.node.start())
+            house.node.disk.capacity_bytes = house.node.disk.used_bytes()
+            await asyncio.wait([starting])
+            error = starting.exception()
+            assert error is not None
+            assert isinstance(error.__cause__, DiskFull)
+        house.node.disk.capacity_bytes = ROOM_BYTES
+        await house.node.start()
+        await house.check()
+
+    drive(test)
+
+
+def test_a_full_bucket() -> None:
+    """Producers go on until WAL and cache are full, then wait; log starts still move and topics are still made and deleted; with room
+    what waits is uploaded."""
+
+    async def test(house: House) -> None:
+        house.world.bucket.capacity_bytes = house.world.bucket.used_bytes()
+        codes = await house.produce(house.kept, 150)
+        assert set(codes) == {OK, TIMED_OUT}
+        assert await house.create("more") == OK
+        log = house.history.log(house.kept)
+        log.start_asked = log.start_promised = 5
+        assert await asking.delete_records(house.client, "kept", 0, 5) == 5
+        await house.delete_doomed()
+        assert house.world.bucket.hits["FULL"] > 3
+        house.world.bucket.capacity_bytes = None
+        await asyncio.sleep(15)
+        assert await house.produce(house.kept, 20) == Counter({OK: 20})
+        await house.check()
+
+    drive(test)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_write_of_the_wal_fails(code: int) -> None:
+    """Thin provisioning, or a broken device: what was in flight has an unknown outcome, so the process ends; the next one goes on."""
+
+    async def test(house: House) -> None:
+        disk = house.node.disk
+        disk.at_write(disk.write_count + 2, Fail(code))
+        with pytest.raises(Unavailable):
+            await house.produce(house.kept, 5)
+        await house.node.gone
+        assert [type(failure).__name__ for failure in house.node.failures] == [
+            "DiskFull" if code == errno.ENOSPC else "DiskFailed"
+        ]
+        await house.node.start()
+        assert await house.produce(house.kept, 5) == Counter({OK: 5})
+        await house.check()
+
+    drive(test)
+
+
+def test_storms_without_room() -> None:
+    """Whole runs in which disk or bucket are full for two seconds, also with the power going meanwhile."""
+    tally = Tally()
+    for number in range(6):
+        weather = ("full disk", "full bucket")[number % 2]
+        strikes = (Strike("write", 60 + 25 * number),) if number > 1 else ()
+        tally.add(run_plan(Plan(f"room {number}", strikes, weather=weather)))
+    assert [f"{outcome.plan}: {line}" for outcome in tally.failed for line in outcome.findings[:3]] == []
+    assert tally.hits["full"] > 0
+    assert tally.hits["FULL"] > 0

@@ -1,0 +1,116 @@
+"""kill -9 at random moments under an idempotent producer: everything acknowledged is there, once, in order.
+
+The kernel keeps what was written, so this proves recovery and not durability; power cuts are tests/sim's. A short form runs with the suite,
+`make crash` runs at least 50 kills (MILLRACE_KILLS).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from tests.crash.history import History
+from tests.live import LiveBroker
+
+KILLS = int(os.environ.get("MILLRACE_KILLS", "6"))
+SEED = int(os.environ.get("MILLRACE_SEED", "20"))
+PARTITIONS = 4
+TOPIC = "crash"
+
+
+class Load(threading.Thread):
+    """Produces unique values round robin until told to stop, then waits for what is in flight."""
+
+    def __init__(self, address: str, history: History) -> None:
+        super().__init__(daemon=True)
+        self.history = history
+        self.errors: list[str] = []
+        self.is_stopping = False
+        self._producer = Producer(
+            {
+                "bootstrap.servers": address,
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 200,
+                "retry.backoff.ms": 20,
+                "message.timeout.ms": 120_000,
+                "log_level": 0,
+            }
+        )
+
+    def run(self) -> None:
+        number = 0
+        while not self.is_stopping:
+            partition = number % PARTITIONS
+            value = b"%d-%d" % (partition, number) + b"." * (number % 700)
+            try:
+                self._producer.produce(TOPIC, value, partition=partition, on_delivery=self._on_delivery)
+            except BufferError:
+                self._producer.poll(0.05)
+                continue
+            self.history.on_sent(partition, value)
+            number += 1
+            self._producer.poll(0)
+            if number % 50 == 0:
+                time.sleep(0.005)
+        self._producer.flush(90)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.errors.append(str(error))
+            return
+        value, partition, offset = message.value(), message.partition(), message.offset()
+        assert value is not None
+        assert partition is not None
+        assert offset is not None
+        self.history.on_acknowledged(value, (partition, offset))
+
+
+def read_all(address: str) -> list[tuple[int, int, bytes]]:
+    """Every record of the topic, from the beginning to the ends as they are now."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False})
+    ends = {}
+    for partition in range(PARTITIONS):
+        low, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=20)
+        assert low == 0
+        ends[partition] = high
+    consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
+    read: list[tuple[int, int, bytes]] = []
+    deadline = time.monotonic() + 60
+    while len(read) < sum(ends.values()):
+        assert time.monotonic() < deadline, f"read {len(read)} of {ends}"
+        for message in consumer.consume(5000, 0.5):
+            assert message.error() is None, message.error()
+            read.append((message.partition(), message.offset(), message.value()))  # type: ignore[arg-type]
+    consumer.close()
+    return read
+
+
+def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path) -> None:
+    """A producer goes on through kills at random moments; afterwards the log agrees with what it was told, also read from objects."""
+    chance = random.Random(SEED)
+    broker = LiveBroker(tmp_path, {"num.partitions": str(PARTITIONS), "s3.wal.upload.interval.ms": "300"})
+    history = History()
+    with broker:
+        load = Load(broker.address, history)
+        load.start()
+        for _ in range(KILLS):
+            time.sleep(chance.choice((0.02, 0.2, 0.6, 1.2)) * chance.random())
+            broker.kill()
+            broker.start()
+        time.sleep(0.5)
+        load.is_stopping = True
+        load.join(120)
+        assert not load.errors, load.errors[:5]
+        assert len(history.acknowledged) == sum(len(values) for values in history.sent.values())
+        assert len(history.acknowledged) > 100 * PARTITIONS
+        assert history.findings(read_all(broker.address)) == []
+        broker.restart()  # caches are empty now, and the WAL
+        assert history.findings(read_all(broker.address)) == []
+        assert broker.metrics()['millrace_reads{source="objects"}'] > 0

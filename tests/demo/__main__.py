@@ -1,0 +1,225 @@
+"""`make demo`: the whole of the product on real data, in one go; ends with a table of what was done and measured.
+
+    pass 1   more than 1 GB of this machine's own files through two client libraries into two topics; read back by a consumer group, then,
+             after a restart that leaves all caches empty, from the beginning by another library; ingested by Spark; digests compared
+    pass 2   the same on new topics with kill -9 of the broker in mid-stream, of the pipeline too
+
+Bigger than the caches: the broker is held to 256 MiB. Exit code 1 if any digest differs. Sizes in MB by DEMO_MB (1100) and DEMO_KILL_MB (200).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.demo.dataset import Digest
+from tests.live import LiveBroker
+
+MB = 1_000_000
+CLIENTS = ("confluent", "kafka-python")
+KILL_EVERY_S = 4.0
+Row = tuple[str, str, str]
+
+
+class Demo:
+    def __init__(self, folder: Path) -> None:
+        overrides = {
+            "num.partitions": "4",
+            "memory.max.bytes": "256MiB",
+            "s3.wal.upload.interval.ms": "5000",
+            "offsets.topic.num.partitions": "4",
+        }
+        self.folder = folder
+        self.broker = LiveBroker(folder / "broker", overrides)
+        self.rows: list[Row] = []
+        self.is_good = True
+
+    def run(self) -> int:
+        self.broker.start()
+        self.row(
+            "broker ready", f"{self.broker.ready_seconds:.2f} s", f"{self.broker.memory_bytes() / MB:.0f} MB resident"
+        )
+        try:
+            self.one_pass("pass1", int(os.environ.get("DEMO_MB", "1100")), kills=False)
+            self.one_pass("pass2", int(os.environ.get("DEMO_KILL_MB", "200")), kills=True)
+        finally:
+            self.broker.kill()
+        self.print_table()
+        return 0 if self.is_good else 1
+
+    def one_pass(self, name: str, megabytes: int, *, kills: bool) -> None:
+        print(f"\n{name}: {megabytes} MB{', killing the broker in mid-stream' if kills else ''}", flush=True)
+        topics = [f"{name}-{client}" for client in CLIENTS]
+        started = time.monotonic()
+        commands = [
+            ("tests.demo.produce", client, self.broker.address, topic, str(megabytes * MB // 2), str(share), "2")
+            for share, (client, topic) in enumerate(zip(CLIENTS, topics, strict=True))
+        ]
+        outputs, kill_count = self.run_together(commands, kills)
+        produced = [digest_of(output) for output in outputs]
+        total = sum(int(digest.split(":")[1]) for digest in produced)
+        seconds = time.monotonic() - started
+        how = f"{kill_count} kills" if kills else "no kill"
+        self.row(
+            f"{name}: produce by {' and '.join(CLIENTS)}",
+            f"{total / MB:.0f} MB in {seconds:.1f} s",
+            f"{total / seconds / MB:.0f} MB/s, {how}",
+        )
+        self.read_back(name, "group", topics, produced)
+        if not kills:
+            self.broker.restart()
+            self.row(f"{name}: restart, caches empty", f"{self.broker.ready_seconds:.2f} s", "")
+        self.read_back(name, "beginning", topics, produced)
+        self.ingest(name, topics, produced, kills)
+
+    def read_back(self, name: str, mode: str, topics: Sequence[str], produced: Sequence[str]) -> None:
+        before = self.broker.metrics()
+        started = time.monotonic()
+        commands = [
+            ("tests.demo.consume", mode, self.broker.address, topic, f"{name}-readers", digest.split(":")[0])
+            for topic, digest in zip(topics, produced, strict=True)
+        ]
+        outputs, _ = self.run_together(commands, False)
+        seconds = time.monotonic() - started
+        read = [digest_of(output) for output in outputs]
+        reads = reads_between(before, self.broker.metrics())
+        self.check(f"{name}: read by {mode}, {seconds:.1f} s", read, produced, reads)
+
+    def ingest(self, name: str, topics: Sequence[str], produced: Sequence[str], kills: bool) -> None:
+        table, config = self.folder / f"lake-{name}", self.folder / f"{name}.toml"
+        names = ", ".join(f'"{topic}"' for topic in topics)
+        config.write_text(
+            f'[kafka]\nbootstrap_servers = "{self.broker.address}"\ntopics = [{names}]\nmax_offsets_per_trigger = 20000\n'
+            f'[table]\npath = "{table}"\ncheckpoint = "{self.folder}/checkpoint-{name}"\n'
+            '[spark]\n"spark.driver.memory" = "2g"\n"spark.master" = "local[2]"\n'
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "millrace.broker",
+            "pipeline",
+            "run",
+            "ingest",
+            "--config",
+            str(config),
+            "--once",
+        ]
+        started = time.monotonic()
+        if kills:
+            victim = subprocess.Popen([sys.executable, "-m", "millrace.spark_jobs", *command[5:]])
+            time.sleep(25)
+            victim.kill()
+            victim.wait()
+        subprocess.run(command, check=True)
+        seconds = time.monotonic() - started
+        how = ", killed once" if kills else ""
+        self.check(f"{name}: ingest to Parquet{how}, {seconds:.1f} s", table_digests(table, topics), produced, "")
+
+    def run_together(self, commands: Sequence[Sequence[str]], kills: bool) -> tuple[list[str], int]:
+        """Runs them side by side, showing what they print; meanwhile kills the broker now and then if asked to."""
+        processes = [
+            subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True)
+            for command in commands
+        ]
+        outputs: list[list[str]] = [[] for _ in processes]
+        readers = [threading.Thread(target=show, args=pair) for pair in zip(processes, outputs, strict=True)]
+        for reader in readers:
+            reader.start()
+        try:
+            kill_count = self.kill_now_and_then(processes) if kills else 0
+            for reader in readers:
+                reader.join()
+        finally:
+            for process in processes:
+                process.kill()
+        for command, process in zip(commands, processes, strict=True):
+            if process.wait():
+                raise SystemExit(f"{' '.join(command)} failed with exit code {process.returncode}")
+        return ["".join(output) for output in outputs], kill_count
+
+    def kill_now_and_then(self, processes: Sequence[subprocess.Popen[str]]) -> int:
+        """Kills and restarts the broker until the processes end, eight times at most."""
+        kill_count = 0
+        next_kill = time.monotonic() + 1.0
+        while any(process.poll() is None for process in processes):
+            time.sleep(0.1)
+            if time.monotonic() >= next_kill and kill_count < 8:
+                self.broker.kill()
+                self.broker.start()
+                kill_count += 1
+                next_kill = time.monotonic() + KILL_EVERY_S
+                print(f"  broker killed and back in {self.broker.ready_seconds:.2f} s", flush=True)
+        return kill_count
+
+    def check(self, what: str, found: Sequence[str], expected: Sequence[str], note: str) -> None:
+        same = list(found) == list(expected)
+        self.is_good = self.is_good and same
+        verdict = "digests equal" if same else f"DIGESTS DIFFER: {list(found)} for {list(expected)}"
+        self.row(what, verdict, note)
+
+    def row(self, what: str, result: str, note: str) -> None:
+        self.rows.append((what, result, note))
+        print(f"{what}: {result}  {note}", flush=True)
+
+    def print_table(self) -> None:
+        widths = [max(len(row[column]) for row in self.rows) for column in range(3)]
+        print(
+            "\n"
+            + "\n".join(
+                "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in self.rows
+            )
+        )
+
+
+def show(process: subprocess.Popen[str], output: list[str]) -> None:
+    """Passes on what a process prints while it prints it, and keeps it."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        output.append(line)
+        if line.startswith("  "):
+            print(line, end="", flush=True)
+
+
+def digest_of(output: str) -> str:
+    return next(line.split()[1] for line in reversed(output.splitlines()) if line.startswith("digest "))
+
+
+def reads_between(before: dict[str, float], after: dict[str, float]) -> str:
+    words = []
+    for source in ("log_cache", "block_cache", "objects"):
+        name = f'millrace_reads{{source="{source}"}}'
+        words.append(f"{source} {after.get(name, 0) - before.get(name, 0):.0f}")
+    return "reads: " + ", ".join(words)
+
+
+def table_digests(table: Path, topics: Sequence[str]) -> list[str]:
+    """Of each topic's rows, as any reader of Parquet sees them."""
+    import pyarrow.dataset as datasets
+
+    digests = {topic: Digest() for topic in topics}
+    columns = ["topic", "key", "value"]
+    for batch in datasets.dataset(table, partitioning="hive").to_batches(columns=columns, batch_size=2000):
+        for topic, key, value in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+            digests[topic].add(key, value)
+    return [str(digest) for digest in digests.values()]
+
+
+def main() -> int:
+    parent = os.environ.get("DEMO_DIR")
+    folder = Path(tempfile.mkdtemp(prefix="millrace-demo-", dir=parent))
+    print(f"demo under {folder}", flush=True)
+    try:
+        return Demo(folder).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

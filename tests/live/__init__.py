@@ -1,0 +1,157 @@
+"""A real broker process for tests: started from this checkout, found by its ready line, killed by its own pid.
+
+Not a fixture of its own: `with LiveBroker(folder) as broker: ... broker.address`. Ports are the system's choice unless given, so
+that a restarted broker can keep its address (`restart()` does).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+READY_TIMEOUT_S = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class LiveBroker:
+    """One `millrace serve` on loopback, with its data under `folder`. `wal`: the WAL's capacity; a broker takes that much of the disk
+    for as long as its folder is kept, so tests that write little say so."""
+
+    def __init__(
+        self,
+        folder: Path,
+        overrides: dict[str, str] | None = None,
+        env: dict[str, str] | None = None,
+        *,
+        wal: str = "",
+    ) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.admin_port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        small = {"s3.wal.path": f"0@file://{folder}/data/wal?capacity={wal}"} if wal else {}
+        self._overrides = {"group.initial.rebalance.delay.ms": "0", **small, **(overrides or {})}
+        self._env = {**os.environ, **(env or {})}
+        self._env.pop("PYTHONDONTWRITEBYTECODE", None)  # a real start finds its modules compiled
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log_path = folder / "broker.log"
+        self.ready_seconds = 0.0
+
+    def command(self) -> list[str]:
+        settings = {
+            "listeners": f"PLAINTEXT://{self.address}",
+            "admin.listener": f"127.0.0.1:{self.admin_port}",
+            **self._overrides,
+        }
+        words = [sys.executable, "-m", "millrace.broker", "serve", "--data-dir", str(self.folder / "data")]
+        for key, value in settings.items():
+            words += ["--override", f"{key}={value}"]
+        return words
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> LiveBroker:
+        """Returns when the broker has printed its ready line; its whole output goes to `log_path`."""
+        self.begin()
+        return self.wait_ready()
+
+    def begin(self) -> None:
+        """Starts the process, and waits for nothing."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=log, env=self._env)
+
+    def wait_ready(self) -> LiveBroker:
+        started = time.monotonic()
+        log = self.log_path.open("ab")
+        assert self._process is not None
+        assert self._process.stdout is not None
+        seen = b""
+        while b"millrace ready" not in seen:
+            readable, _, _ = select.select([self._process.stdout], [], [], 0.5)
+            chunk = os.read(self._process.stdout.fileno(), 65536) if readable else b""
+            seen += chunk
+            log.write(chunk)
+            log.flush()
+            if (readable and not chunk) or time.monotonic() - started > READY_TIMEOUT_S:
+                self.kill()
+                raise AssertionError(f"no ready line: {seen!r}\n{self.log_path.read_text()[-4000:]}")
+        self.ready_seconds = time.monotonic() - started
+        log.close()
+        return self
+
+    def kill(self) -> None:
+        """kill -9, and wait for the end."""
+        if self._process is not None:
+            self._process.kill()
+            self._close()
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM, a controlled shutdown; gives the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(
+                f"no end within {timeout_s} s of SIGTERM:\n{self.log_path.read_text()[-4000:]}"
+            ) from None
+        self._close()
+        return code
+
+    def _close(self) -> None:
+        assert self._process is not None
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+    def restart(self) -> LiveBroker:
+        if self._process is not None:
+            self.stop()
+        return self.start()
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def metrics(self) -> dict[str, float]:
+        """The admin listener's /metrics as name{labels} -> value."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        rows = (re.match(r"^([^#\s][^ ]*) ([-+0-9.eEinfNa]+)$", line) for line in text.splitlines())
+        return {row.group(1): float(row.group(2)) for row in rows if row}
+
+    def cpu_seconds(self) -> float:
+        """User and system time of the broker's process so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory_bytes(self) -> int:
+        """Resident memory of the broker's process."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def __enter__(self) -> LiveBroker:
+        return self.start() if self._process is None else self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()

@@ -1,0 +1,189 @@
+"""Bytes that rot under the broker: in objects, in the WAL, in the metadata log. What is damaged is refused by name, the rest goes on.
+
+A start that refuses changes nothing: the same files, mended, start and hold everything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.live import LiveBroker
+from tests.live.client import Client
+from tests.live.test_s3 import ready_page, wait_until
+
+STORAGE_ERROR = 56
+MIB = 1 << 20
+METADATA = Path("metadata/__cluster_metadata-0")
+
+
+def broker_on(folder: Path, **settings: object) -> LiveBroker:
+    return LiveBroker(folder, {name.replace("_", "."): str(value) for name, value in settings.items()}, wal="8MiB")
+
+
+def flip(path: Path, position: int) -> None:
+    """One bit; a second time it mends."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def place_of(folder: Path, content: bytes) -> tuple[Path, int]:
+    """The object that holds these bytes, and where."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and (position := path.read_bytes().find(content)) >= 0:
+            return path, position
+    raise AssertionError("no object holds it")
+
+
+def test_a_damaged_object_fails_only_who_needs_it(tmp_path: Path) -> None:
+    """A byte flipped in one partition's block: its reads are answered with an error at once, and other partitions are read, in the same
+    request and from the same object; then the object is gone: other objects are read. Mended, all is read, without a restart."""
+    values = {name: os.urandom(100_000) for name in ("hurt", "sound", "later")}
+    with broker_on(tmp_path) as broker:
+        with Client(broker.address) as client:
+            for topic in ("hurt", "sound"):
+                client.create(topic)
+                client.produce(topic, [values[topic]])
+        broker.restart()
+        with Client(broker.address) as client:
+            client.produce("hurt", [values["later"]])
+        path, position = place_of(tmp_path / "data" / "objects", values["hurt"])
+        broker.restart()
+        with Client(broker.address) as client:
+            flip(path, position + 50_000)
+            answers = client.fetch([("hurt", 0, 0), ("sound", 0, 0)])
+            assert answers["hurt", 0].error_code == STORAGE_ERROR
+            assert b"".join([answers["sound", 0].records or b""]).find(values["sound"]) > 0
+            assert client.read("hurt", start=1) == [values["later"]]
+            client.produce("hurt", [b"it still takes records"])
+            flip(path, position + 50_000)
+            assert client.read("hurt")[:2] == [values["hurt"], values["later"]]
+        broker.restart()
+        with Client(broker.address) as client:
+            assert client.read("hurt", start=1)[0] == values["later"]  # the partition is open
+            away = path.with_name(".away")
+            path.rename(away)
+            assert client.fetch([("hurt", 0, 0)])["hurt", 0].error_code == STORAGE_ERROR
+            assert client.fetch([("sound", 0, 0)])["sound", 0].error_code == STORAGE_ERROR
+            assert client.read("hurt", start=1)[0] == values["later"]
+            away.rename(path)
+            assert client.read("hurt")[0] == values["hurt"]
+            wait_until(lambda: client.fetch([("sound", 0, 0)])["sound", 0].error_code == 0)
+            assert client.read("sound") == [values["sound"]]
+
+
+class Case:
+    """A start on a copy of the data, damaged: the process, and what its files were."""
+
+    def __init__(self, name: str, source: Path, folder: Path, damage: Callable[[Path], object]) -> None:
+        self.name = name
+        self.folder = folder / name
+        shutil.copytree(source, self.folder / "data")
+        damage(self.folder / "data")
+        self.before = held(self.folder / "data")
+        self.broker = broker_on(self.folder)
+        self.process = subprocess.Popen(self.broker.command(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def check_refused(self, *words: str) -> None:
+        said = self.process.communicate(timeout=30)[1].decode()
+        last = said.splitlines()[-1]
+        assert self.process.returncode == 1, (self.name, said)
+        assert last.startswith("millrace: cannot start: "), (self.name, said)
+        assert all(word in last for word in words), (self.name, last)
+        assert "Traceback" not in said, (self.name, said)
+        assert held(self.folder / "data") == self.before, self.name
+
+    def check_ready(self) -> None:
+        """It starts; then it is killed."""
+        try:
+            wait_until(lambda: ready_page(self.broker) == "ready\n")
+        finally:
+            self.process.kill()
+            self.process.communicate()
+
+
+def held(folder: Path) -> dict[str, bytes]:
+    """WAL and objects. The metadata log may hear of a start that then fails."""
+    files = [folder / "wal", *sorted((folder / "objects").rglob("*"))]
+    return {path.name: path.read_bytes() for path in files if path.is_file()}
+
+
+def killed_broker(folder: Path, **settings: object) -> tuple[Path, dict[str, list[bytes]]]:
+    """The data of a broker that was killed with records in its WAL alone."""
+    values = {"a": [os.urandom(20_000) for _ in range(10)], "b": [os.urandom(100) for _ in range(10)]}
+    with broker_on(folder, **settings) as broker, Client(broker.address) as client:
+        for topic in values:
+            client.create(topic)
+        for place in range(10):
+            for topic in values:
+                client.produce(topic, [values[topic][place]])
+        broker.kill()
+    return folder / "data", values
+
+
+def check_whole(folder: Path, values: dict[str, list[bytes]]) -> None:
+    with broker_on(folder) as broker, Client(broker.address) as client:
+        assert {topic: client.read(topic) for topic in values} == values
+
+
+def test_a_damaged_wal_refuses_the_start(tmp_path: Path) -> None:
+    """A byte below what was confirmed, a file cut short, both headers: refused with the place, nothing changed. One header of two is
+    enough, and the files as they were hold everything."""
+    data, values = killed_broker(tmp_path / "source")
+    position = (data / "wal").read_bytes().find(values["a"][2])
+    size = (data / "wal").stat().st_size
+    cases = [
+        Case("flipped", data, tmp_path, lambda data: flip(data / "wal", position)),
+        Case("cut", data, tmp_path, lambda data: os.truncate(data / "wal", size // 2)),
+        Case("headless", data, tmp_path, lambda data: [flip(data / "wal", 20), flip(data / "wal", 4096 + 20)]),
+    ]
+    cases[0].check_refused("the WAL", "damaged at position")
+    cases[1].check_refused("the WAL", f"{size // 2} bytes")
+    cases[2].check_refused("the WAL")
+    flip(data / "wal", 20)
+    check_whole(tmp_path / "source", values)
+
+
+def test_a_damaged_metadata_log_refuses_the_start(tmp_path: Path) -> None:
+    """A byte in its midst, a quorum state that is none or that is gone, no word of the cluster: refused by file and place. A torn tail is
+    what a power cut leaves: it starts, and holds everything."""
+    data, values = killed_broker(tmp_path / "source")
+    segment = "00000000000000000000.log"
+    size = (data / METADATA / segment).stat().st_size
+    cases = [
+        Case("flipped", data, tmp_path, lambda data: flip(data / METADATA / segment, size // 2)),
+        Case("state", data, tmp_path, lambda data: (data / METADATA / "quorum-state").write_text('{"leaderEpoch":')),
+        Case("stateless", data, tmp_path, lambda data: (data / METADATA / "quorum-state").unlink()),
+        Case("bound", data, tmp_path, lambda data: (data / METADATA.parent / "meta.properties").unlink()),
+    ]
+    cases[0].check_refused("metadata log", segment, "at byte")
+    cases[1].check_refused("metadata log", "quorum-state")
+    cases[2].check_refused("metadata log", "quorum-state")
+    cases[3].check_refused("metadata log directory is empty")
+    with (data / METADATA / segment).open("ab") as file:
+        file.write(os.urandom(50))
+    check_whole(tmp_path / "source", values)
+
+
+def test_a_damaged_snapshot_is_made_up_for(tmp_path: Path) -> None:
+    """The newest snapshot is damaged, be it the first or a later one: the one before it and the log hold all. Nothing of what a later one
+    stands on is left: refused by name."""
+    first, _ = killed_broker(tmp_path / "first", metadata_log_max_record_bytes_between_snapshots=1000)
+    later, values = killed_broker(tmp_path / "later", metadata_log_max_record_bytes_between_snapshots=200)
+    (only,) = (first / METADATA).glob("*.checkpoint")
+    flip(only, 100)
+    one = Case("one", first, tmp_path, lambda data: None)
+    before, newest = sorted((later / METADATA).glob("*.checkpoint"))
+    lost = Case(
+        "lost", later, tmp_path, lambda data: [(data / METADATA / name.name).unlink() for name in (before, newest)]
+    )
+    lost.check_refused("metadata log")
+    one.check_ready()
+    flip(newest, 100)
+    check_whole(tmp_path / "later", values)

@@ -1,0 +1,141 @@
+"""A disk that fills up under the broker: WAL, objects and metadata on one small ext4, mounted from an image.
+
+Where nothing may be mounted the tests are left out, and a warning says why; what they rest on is also shown without a mount, in
+tests/s3stream/test_storage.py (room for small states) and tests/runtime/test_objectstore_local.py (room that objects leave).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.live import LiveBroker
+from tests.live.client import EARLIEST, LATEST, MIB, Client
+from tests.live.small_disk import CannotMount, SmallDisk
+from tests.live.test_s3 import ready_page, wait_until
+
+TIMED_OUT, STORAGE_ERROR = 7, 56
+DISK_BYTES = 192 * MIB
+BALLAST_BYTES = 56 * MIB
+VALUE_BYTES = 500_000
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    made = SmallDisk(tmp_path, DISK_BYTES)
+    try:
+        made.__enter__()
+    except CannotMount as reason:
+        warnings.warn(f"no test of a full disk: {reason}", stacklevel=1)
+        pytest.skip(str(reason))
+    yield made
+    made.__exit__(None, None, None)
+
+
+def on_disk(folder: Path, disk: SmallDisk) -> LiveBroker:
+    settings = {
+        "s3.data.buckets": f"0@file://{disk.path}/objects",
+        "s3.wal.path": f"0@file://{disk.path}/wal?capacity=24MiB",
+        "log.dirs": f"{disk.path}/meta",
+        "s3.wal.upload.interval.ms": "100",
+        "s3.object.delete.retention.minutes": "0",
+        "log.retention.check.interval.ms": "300",
+    }
+    return LiveBroker(folder, settings)
+
+
+def take_all(disk: SmallDisk, name: str) -> None:
+    """Takes whatever room is left, as somebody else's file."""
+    with (disk.path / name).open("ab", buffering=0) as file:
+        for size_bytes in (MIB, 4096):
+            try:
+                while True:
+                    file.write(bytes(size_bytes))
+            except OSError:
+                pass
+
+
+def fill(client: Client, topic: str) -> list[bytes]:
+    """Produces until a batch waits for room in vain; what was acknowledged, by offset."""
+    taken: list[bytes] = []
+    for _ in range(2 * DISK_BYTES // VALUE_BYTES):
+        value = os.urandom(VALUE_BYTES)
+        answer = client.send(topic, [value], timeout_ms=1000)
+        if answer.error_code:
+            assert answer.error_code == TIMED_OUT
+            return taken
+        assert answer.base_offset == len(taken)
+        taken.append(value)
+    raise AssertionError("the disk did not fill")
+
+
+def grow_metadata(client: Client) -> str:
+    """Makes topics until one is refused; why."""
+    for number in range(5000):
+        try:
+            client.create(f"small{number}")
+        except AssertionError as refused:
+            return str(refused)
+    raise AssertionError("the metadata log did not fill")
+
+
+def test_a_full_disk_holds_up_producers_and_takes_deletions(tmp_path: Path, disk: SmallDisk) -> None:
+    """Producers wait or are told to try again, nothing acknowledged is lost; deletions and retention make room, also when there is none
+    at all for metadata; then uploads go on."""
+    with on_disk(tmp_path / "broker", disk) as broker, Client(broker.address) as client:
+        client.create("fill")
+        client.create("doomed")
+        client.create("aged", retention_ms=6000)
+        for _ in range(6):
+            client.produce("aged", [os.urandom(VALUE_BYTES)])
+            client.produce("doomed", [os.urandom(VALUE_BYTES)])
+        taken = fill(client, "fill")
+        assert "uploads wait" in ready_page(broker)
+        take_all(disk, "filler")
+        told: list[object] = []
+        patient = Producer({"bootstrap.servers": broker.address, "message.timeout.ms": 60_000, "log_level": 0})
+        patient.produce("fill", b"patience", on_delivery=lambda error, _: told.append(error))
+        patient.poll(0)
+        assert "full" in grow_metadata(client)
+        assert client.delete("doomed") == 0
+        start = len(taken) * 3 // 4
+        assert client.delete_records("fill", start) == 0
+        assert client.offset("fill", EARLIEST) == start
+        wait_until(lambda: client.offset("aged", EARLIEST) == client.offset("aged", LATEST))
+        wait_until(lambda: ready_page(broker) == "ready\n")
+        assert patient.flush(20) == 0
+        assert told == [None]
+        kept = taken[start:]
+        assert client.read("fill", start=start)[: len(kept)] == kept
+        broker.kill()
+        broker.start()
+        with Client(broker.address) as after:
+            values = after.read("fill", start=start)
+            assert values[: len(kept)] == kept
+            assert b"patience" in values[len(kept) :]
+
+
+def test_a_start_on_a_full_disk_waits_for_room(tmp_path: Path, disk: SmallDisk) -> None:
+    """Killed while the disk is full, started while it is: the start says what it waits for, and goes on once there is room."""
+    ballast = disk.path / "ballast"
+    ballast.write_bytes(bytes(BALLAST_BYTES))
+    with on_disk(tmp_path / "broker", disk) as broker:
+        with Client(broker.address) as client:
+            client.create("fill")
+            taken = fill(client, "fill")
+        broker.kill()
+        broker.begin()
+        wait_until(lambda: "recovering what the WAL holds" in ready_page(broker))
+        time.sleep(0.3)
+        assert "StoreFull" in ready_page(broker)
+        ballast.unlink()
+        broker.wait_ready()
+        with Client(broker.address) as client:
+            assert client.read("fill")[: len(taken)] == taken
+            assert client.send("fill", [b"after"]).error_code == 0

@@ -1,0 +1,126 @@
+"""What clients asked for, what they were told, and what they were shown: plain data, filled by the actors of workload.py.
+
+A record's value is unique and names its producer, so that what is read needs no other trace. What a client was told at once
+contradicts something earlier (a watermark that fell, an offset with two meanings) becomes a finding on the spot; the rest is for
+checkers.py at a quiet moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Place = tuple[bytes, int]
+"""Topic id and partition: a topic that is made again under its old name is another topic."""
+
+
+@dataclass(slots=True)
+class Log:
+    """One partition as its clients know it."""
+
+    sent: dict[str, list[bytes]] = field(default_factory=dict)  # by producer, in order of sending
+    acknowledged: dict[int, bytes] = field(default_factory=dict)  # by offset
+    confirmed: dict[bytes, None] = field(
+        default_factory=dict
+    )  # durable, though the offset was not told (a duplicate's answer)
+    shown: dict[int, bytes] = field(default_factory=dict)  # by offset, whatever a reader ever got
+    high_watermark: int = 0  # the highest that anybody was told
+    log_start: int = 0  # the same
+    start_asked: int = 0  # what DeleteRecords asked for at most
+    start_promised: int = 0  # what it was told is done
+    is_ageing: bool = False  # retention may raise the start by itself
+
+
+@dataclass(slots=True)
+class TopicStory:
+    """One topic under one id. `is_gone` once its deletion was acknowledged; `is_doomed` once it was asked for."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    is_doomed: bool = False
+    is_gone: bool = False
+
+
+@dataclass(slots=True)
+class Commits:
+    """Offsets that a group committed for one partition, in order of asking. `promised` is how many of them are settled by the last answer."""
+
+    asked: list[int] = field(default_factory=list)
+    promised: int = 0
+
+    def allowed(self) -> list[int]:
+        """What may be found: the last that was promised, or anything asked for after it."""
+        return self.asked[max(0, self.promised - 1) :] if self.promised else [-1, *self.asked]
+
+
+@dataclass
+class History:
+    logs: dict[Place, Log] = field(default_factory=dict)
+    topics: dict[bytes, TopicStory] = field(default_factory=dict)
+    commits: dict[tuple[str, str, int], Commits] = field(default_factory=dict)  # group, topic, partition
+    owners: dict[tuple[str, int, int], str] = field(default_factory=dict)  # group, generation, partition -> member
+    producer_ids: list[int] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+
+    def log(self, place: Place) -> Log:
+        return self.logs.setdefault(place, Log())
+
+    def find(self, kind: str, text: str) -> None:
+        self.findings.append(f"{kind}: {text}")
+
+    def on_sent(self, place: Place, producer: str, values: list[bytes]) -> None:
+        self.log(place).sent.setdefault(producer, []).extend(values)
+
+    def on_acknowledged(self, place: Place, base_offset: int, values: list[bytes]) -> None:
+        log = self.log(place)
+        for offset, value in enumerate(values, base_offset):
+            if log.acknowledged.setdefault(offset, value) != value:
+                self.find("two-meanings", f"{shown(place)} {offset} was acknowledged for two records")
+            self._meet(place, offset, value)
+
+    def on_shown(self, place: Place, offset: int, value: bytes) -> None:
+        self._meet(place, offset, value)
+
+    def _meet(self, place: Place, offset: int, value: bytes) -> None:
+        """An offset that anyone was told or shown keeps its meaning."""
+        known = self.log(place).shown.setdefault(offset, value)
+        if known != value:
+            self.find("two-meanings", f"{shown(place)} {offset} was {known[:24]!r} and is {value[:24]!r}")
+
+    def watermarks(self, place: Place) -> tuple[int, int]:
+        """Start and high watermark as known now: no answer to what is asked from now on may be lower. (Answers to two clients may cross.)"""
+        log = self.log(place)
+        return log.log_start, log.high_watermark
+
+    def on_watermarks(self, place: Place, log_start: int, high_watermark: int, known: tuple[int, int]) -> None:
+        """`known`: `watermarks` from before the question."""
+        log = self.log(place)
+        if high_watermark < known[1]:
+            self.find("watermark-fell", f"{shown(place)} from {known[1]} to {high_watermark}")
+        if log_start < known[0]:
+            self.find("log-start-fell", f"{shown(place)} from {known[0]} to {log_start}")
+        if log_start > max(log.start_asked, log.log_start) and not log.is_ageing:
+            self.find(
+                "log-start-rose", f"{shown(place)} is {log_start}, and nobody asked for more than {log.start_asked}"
+            )
+        log.high_watermark = max(log.high_watermark, high_watermark)
+        log.log_start = max(log.log_start, log_start)
+
+    def on_owned(self, group: str, generation: int, partition: int, member_id: str) -> None:
+        owner = self.owners.setdefault((group, generation, partition), member_id)
+        if owner != member_id:
+            self.find("two-owners", f"{group} generation {generation} partition {partition}: {owner} and {member_id}")
+
+    def on_commit_asked(self, group: str, topic: str, partition: int, offset: int) -> int:
+        """A number for `on_commit_promised`."""
+        commits = self.commits.setdefault((group, topic, partition), Commits())
+        commits.asked.append(offset)
+        return len(commits.asked)
+
+    def on_commit_promised(self, group: str, topic: str, partition: int, number: int) -> None:
+        commits = self.commits[group, topic, partition]
+        commits.promised = max(commits.promised, number)
+
+
+def shown(place: Place) -> str:
+    return f"{place[0].hex()[:8]}-{place[1]}"

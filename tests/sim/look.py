@@ -1,0 +1,53 @@
+"""Reads all that a cluster shows to a client, for the checkers: topics, every partition from start to end, what groups committed."""
+
+from __future__ import annotations
+
+from millrace.protocol.error_codes import ErrorCode
+from tests.sim import asking
+from tests.sim.checkers import Checker, Found, FoundLog
+from tests.sim.client import SimClient
+from tests.sim.history import History, Place
+
+
+async def look(client: SimClient, history: History) -> Found:
+    found = Found(is_read=True)
+    for name, (topic_id, partitions) in (await asking.topics_of(client)).items():
+        found.topics[name] = topic_id
+        for index in range(partitions):
+            found.logs[topic_id, index] = await read_log(client, history, name, (topic_id, index))
+    for group, topic, index in history.commits:
+        place = found.topics[topic], index
+        found.commits[group, topic, index] = await asking.committed_offset(client, group, place)
+    return found
+
+
+async def read_log(client: SimClient, history: History, name: str, place: Place) -> FoundLog:
+    """All of one partition; from its beginning again when that was cut meanwhile."""
+    while True:
+        known = history.watermarks(place)
+        start, end = await asking.list_offsets(client, name, place[1])
+        history.on_watermarks(place, start, end, known)
+        records: list[tuple[int, bytes, int]] = []
+        offset, is_whole = start, True
+        while offset < end and is_whole:
+            part = await asking.fetch_patiently(client, place, offset)
+            found = asking.timed_records_of(part, offset)
+            records += found
+            is_whole = bool(found)
+            offset = found[-1][0] + 1 if found else offset
+        if is_whole or part.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            times = [time for _, _, time in records]
+            log = FoundLog(start, end, [(offset, value) for offset, value, _ in records], times)
+            if times and not history.log(place).is_ageing:
+                for asked in (min(times), times[len(times) // 2], max(times), max(times) + 1):
+                    log.lookups.append((asked, await asking.list_offset(client, name, place[1], asked)))
+            return log
+
+
+def judge(checkers: list[Checker], history: History, found: Found) -> None:
+    """Findings go into the history, and so does what was read: it was shown."""
+    for checker in checkers:
+        history.findings += checker.check(history, found)
+    for place, log in found.logs.items():
+        for offset, value in log.records:
+            history.on_shown(place, offset, value)

@@ -1,0 +1,194 @@
+"""An event loop with virtual time: it jumps to the next deadline and never sleeps; production code runs on it unchanged.
+
+Three things make a run replayable. Time is whole microseconds, so that sums do not drift. Tasks and futures are hashed by birth order,
+since `TaskGroup` and `asyncio.wait` walk sets, whose order else follows memory addresses. There are no threads: `run_in_executor` refuses.
+
+A `Life` is one run of one process, from its start to its kill. Whatever a life's code schedules belongs to it (a context variable
+carries it through tasks, timers and callbacks), so `end_life` can stop a process at any await as a power cut does: nothing of it runs
+again, no `finally`, no `except CancelledError`. Its tasks are kept, unfinalized, until the loop ends: a coroutine that is freed
+would run its `finally` then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+START_US = 1_000_000_000
+TURNS_MAX = 1_000_000  # of the loop without time passing: more is a circle
+
+
+class SimStalled(Exception):
+    """Nothing is scheduled, and the run is not over; or it runs in a circle without time passing."""
+
+
+class Life:
+    """One run of one process. `is_over` is set by `SimLoop.end_life` alone."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_over = False
+
+    def __repr__(self) -> str:
+        return f"{self.name}{' (over)' if self.is_over else ''}"
+
+
+LIFE: ContextVar[Life | None] = ContextVar("LIFE", default=None)
+
+
+def own_context(life: Life | None) -> Context:
+    """A context in which everything belongs to `life` (None: to the run itself)."""
+    context = copy_context()
+    context.run(LIFE.set, life)
+    return context
+
+
+class SimFuture(asyncio.Future[Any]):
+    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimTask(asyncio.Task[Any]):
+    def __init__(self, number: int, coro: Any, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
+        self._number = number
+        super().__init__(coro, loop=loop, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Jump:
+    """What the loop waits on: instead of waiting, time is moved."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._turns = 0
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise SimStalled("nothing is scheduled")
+        if timeout > 0:
+            self._turns = 0
+            self._loop.now_us += max(1, round(timeout * 1e6))
+        else:
+            self._turns += 1
+            if self._turns > TURNS_MAX:
+                raise SimStalled(f"{TURNS_MAX} turns at {self._loop.now_us} us")
+        return []
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """`problems` collects what asyncio would only log: exceptions that nobody took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_us = START_US
+        self.problems: list[str] = []
+        self._clock_resolution = 5e-7  # below a unit of time, so that no timer is early
+        self._selector = _Jump(self)
+        self._births = itertools.count(1)
+        self._born: list[SimTask] = []
+        self._prune_at = 1000
+        self._is_ended = False
+        self.set_task_factory(self._make_task)
+
+    # Time and order.
+
+    def time(self) -> float:
+        return self.now_us / 1e6
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = super().call_at(round(when * 1e6) / 1e6, callback, *args, context=context)
+        if self._is_of_the_dead(context):
+            handle.cancel()
+        return handle
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        if self._is_of_the_dead(context):
+            handle = asyncio.Handle(callback, args, self, context)
+            handle.cancel()
+            return handle
+        return super().call_soon(callback, *args, context=context)
+
+    def create_future(self) -> SimFuture:
+        return SimFuture(next(self._births), self)
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> SimTask:
+        task = SimTask(next(self._births), coro, loop, **options)
+        self._born.append(task)
+        if len(self._born) > self._prune_at:
+            self._born = [task for task in self._born if not task.done()]
+            self._prune_at = 1000 + 2 * len(self._born)
+        return task
+
+    # Lives.
+
+    def _is_of_the_dead(self, context: Context | None) -> bool:
+        life = LIFE.get() if context is None else context.get(LIFE)
+        return self._is_ended or (life is not None and life.is_over)
+
+    def end_life(self, life: Life) -> None:
+        """Nothing of it runs again, but for what remains of the callback that called this."""
+        life.is_over = True
+        for handle in itertools.chain(self._ready, self._scheduled):  # type: ignore[attr-defined]
+            if handle._context.get(LIFE) is life:
+                handle.cancel()
+
+    # The end.
+
+    def end(self) -> None:
+        """Closes the loop and every coroutine that was abandoned, in order of birth; what their `finally` schedules comes to nothing, and
+        what they log of it is not heard."""
+        self._is_ended = True
+        logging.disable()
+        for task in self._born:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()
+        logging.disable(logging.NOTSET)
+        self._born.clear()
+        self.close()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self._is_ended:
+            error = context.get("exception")
+            self.problems.append(f"{context.get('message')}: {error!r}")
+
+    # What BaseEventLoop leaves to its heirs, and what must not happen here.
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        if not self._is_ended:
+            super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:  # type: ignore[override]
+        raise AssertionError(f"{func} would run in a thread")
+
+
+def run_simulation(main: Callable[[SimLoop], Coroutine[Any, Any, T]]) -> T:
+    """Runs `main` on a loop of its own. What it leaves running is abandoned."""
+    loop = SimLoop()
+    try:
+        return loop.run_until_complete(main(loop))
+    finally:
+        loop.end()

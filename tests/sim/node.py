@@ -1,0 +1,209 @@
+"""One machine: a disk that stays, and a broker process on it that is started, stopped, killed or cut off the power.
+
+The process is the real `Broker` on simulated edges. Each start is a `Life`; when the disk's power goes, the life ends in that instant:
+none of its code runs again, its store requests arrive or not, its connections break, and `restart` finds what the fate left. A process
+that ends by itself (`Broker.failed`) is killed as its own edge would (exit), with the machine still up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from millrace.broker.app import Broker
+from millrace.broker.config import BrokerSettings
+from millrace.runtime import Runtime
+from millrace.runtime.clock import Clock
+from millrace.runtime.disk import BLOCK_BYTES
+from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.rand import Rand
+from millrace.runtime.storeaddress import StoreAddress
+from tests.sim.disk import Fate, SimDisk, any_fate, drop, keep, tear
+from tests.sim.loop import Life, own_context
+from tests.sim.objectstore import SimObjectStore, StoreFaults
+from tests.sim.settings import PORT, node_settings
+from tests.sim.world import World
+
+DISK_LATENCY_S = 0.002
+QUIET = StoreFaults(latency_ms=(1, 12), timeout_ms=2_000)
+
+
+FATES = ("drop", "keep", "tear", "tear blocks", "any")
+
+
+def fate_of(name: str, rand: Rand) -> Fate:
+    """What becomes of that which was not durable."""
+    if name in ("drop", "keep"):
+        return {"drop": drop, "keep": keep}[name]
+    return {"tear": tear(rand), "tear blocks": tear(rand, BLOCK_BYTES), "any": any_fate(rand)}[name]
+
+
+class StartFailed(Exception):
+    """The process ended before it was ready; its reason is the cause."""
+
+
+class SimNode:
+    """`life_count` counts starts; `gone` is done when the running process is. `strikes` are called at their point: the number of a disk write
+    or of a store event (a request sets out, or takes effect), counted over all lives from 1."""
+
+    def __init__(self, world: World, node_id: int = 1, settings: BrokerSettings | None = None) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.name = f"node{node_id}"
+        self.host = f"10.0.0.{node_id}"
+        self.address = (self.host, PORT)
+        self.settings = settings or node_settings(node_id, self.host)
+        self.store_faults = QUIET
+        self.life_count = 0
+        self.life: Life | None = None
+        self.broker: Broker | None = None
+        self.store: SimObjectStore | None = None
+        self.failures: list[BaseException] = []  # why processes ended by themselves
+        self.gone: asyncio.Future[None] = world.loop.create_future()
+        self._ready: asyncio.Future[None] = world.loop.create_future()
+        self._rand = world.rand.split(self.name)
+        self.counts: Counter[str] = Counter()  # "write", "store"
+        self.strikes: dict[tuple[str, int], Callable[[], None]] = {}
+        self._strikes_met = 0
+        self.fate_name = "any"
+        self.is_stopped_in_order = False  # the last stop was no strike's
+        self.disk = SimDisk(self._rand.split("disk"), latency_s=DISK_LATENCY_S)
+        self._adopt(self.disk)
+
+    def _adopt(self, disk: SimDisk) -> None:
+        self.disk = disk
+        disk.on_event = self._on_disk_event
+        disk.on_cut = self._on_power_cut
+
+    def _on_disk_event(self, *words: object) -> None:
+        self.world.trace.note(self.name, "disk", *words)
+        if words[0] != "cut":
+            self._count("write")
+
+    def _on_store_event(self, *words: object) -> None:
+        self.world.trace.note(self.name, "store", *words)
+        self._count("store")
+
+    def _count(self, kind: str) -> None:
+        self.counts[kind] += 1
+        strike = self.strikes.pop((kind, self.counts[kind]), None)
+        if strike is not None:
+            hits = self.world.hits
+            hits[f"strike at a {kind}"] += 1
+            hits[
+                "strike while it starts" if self.life is not None and not self.is_ready else "strike while it serves"
+            ] += 1
+            hits["second strike"] += self._strikes_met
+            self._strikes_met += 1
+            strike()
+
+    def twin(self, disk: SimDisk) -> SimNode:
+        """The same machine in a world of its own, with this disk and the bucket as it is now: what would happen if."""
+        world = World(self.world.loop, f"twin {self.life_count}")
+        world.bucket.objects = dict(self.world.bucket.objects)
+        twin = SimNode(world, self.node_id, self.settings)
+        twin._adopt(disk)
+        return twin
+
+    # Lives.
+
+    async def start(self) -> None:
+        """A new process, on what `fate_name` leaves of the disk where the power went. Returns when it serves; StartFailed when it
+        ended instead, by itself or by a cut."""
+        assert self.life is None, f"{self.name} runs"
+        if self.life_count:
+            fate = fate_of(self.fate_name, self._rand.split(f"fate {self.life_count}"))
+            self._adopt(self.disk.restart(fate, power_was_cut=self.disk.was_cut.is_set()))
+        self.life_count += 1
+        self.world.trace.note(self.name, "start", self.life_count)
+        life = self.life = Life(f"{self.name} life {self.life_count}")
+        self.gone, self._ready = self.world.loop.create_future(), self.world.loop.create_future()
+        self.world.loop.create_task(self._run(life), context=own_context(life))
+        await self._ready
+
+    async def ready(self) -> None:
+        """Returns when it serves, whoever starts it, and however often it takes."""
+        while not self.is_ready:  # noqa: ASYNC110  (each life has a future of its own)
+            await asyncio.sleep(0.01)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.life is not None and self._ready.done()
+
+    async def _run(self, life: Life) -> None:
+        """Within the life: what `millrace serve` does."""
+        try:
+            broker = self.broker = Broker(self.settings, self._runtime(life))
+            broker.failed.add_done_callback(lambda failed: self._on_failed(life, failed.exception()))
+            await broker.start()
+        except Exception as error:
+            self._end(life, error)
+        else:
+            self._ready.set_result(None)
+
+    def _runtime(self, life: Life) -> Runtime:
+        rand = self._rand.split(life.name)
+        store = self.store = SimObjectStore(self.world.bucket, rand.split("store"), self.store_faults)
+        store.on_event = self._on_store_event
+
+        async def open_store(address: StoreAddress, clock: Clock) -> ObjectStore:
+            return store
+
+        return Runtime(self.world.clock, rand, self.disk, self.world.net.host(self.host, life), open_store)
+
+    def set_store_faults(self, faults: StoreFaults) -> None:
+        """From now on, for this and later lives."""
+        self.store_faults = faults
+        if self.store is not None:
+            self.store.faults = faults
+
+    async def stop(self) -> None:
+        """A controlled shutdown, as by SIGTERM. Returns when the process is gone, in order or not."""
+        assert self.life is not None
+        self.is_stopped_in_order = False
+        self.world.trace.note(self.name, "stop", self.life_count)
+        self.world.loop.create_task(self._stop(self.life), context=own_context(self.life))
+        await self.gone
+
+    async def _stop(self, life: Life) -> None:
+        assert self.broker is not None
+        await self.broker.stop()
+        self.is_stopped_in_order = not life.is_over
+        self._end(life, None)
+
+    def kill(self) -> None:
+        """As kill -9: the disk keeps what it was given."""
+        if self.life is not None:
+            self.world.hits["kill"] += 1
+            self._end(self.life, None)
+
+    def cut_power(self) -> None:
+        self.disk.cut()
+
+    def _on_power_cut(self) -> None:
+        self.world.hits[f"{min(4, len(self.disk.pending()))} other writes under way at a cut"] += 1
+        if self.life is not None:
+            self._end(self.life, None)
+
+    def _on_failed(self, life: Life, error: BaseException | None) -> None:
+        if error is not None and not life.is_over:
+            self.failures.append(error)
+            self._end(life, error)
+
+    def _end(self, life: Life, error: BaseException | None) -> None:
+        """The process is gone: nothing of it runs, and its peers hear of it."""
+        if life.is_over:
+            return
+        self.world.trace.note(self.name, "down", self.life_count, type(error).__name__ if error else "")
+        self.world.loop.end_life(life)
+        if self.store is not None:
+            self.store.on_event = self.world.trace.of(self.name)
+            self.store.cut({"drop": False, "keep": True}.get(self.fate_name))
+        self.world.net.reset(self.host)
+        self.life = self.broker = None
+        self.gone.set_result(None)
+        if not self._ready.done():
+            failed = StartFailed(self.name)
+            failed.__cause__ = error
+            self._ready.set_exception(failed)

@@ -1,0 +1,394 @@
+"""An object store in memory with the faults of a real one, drawn from a seed or planned one by one.
+
+`SimBucket` is what the store holds: it outlives every node and is shared by them. `SimObjectStore` is one node's way
+to it. A call is a request that travels there, takes effect in one instant, and an answer that travels back; the
+effect does not depend on the caller any more once the request is under way:
+
+    REFUSED, THROTTLED   503, SlowDown (also above `requests_per_s_max`): no effect
+    LOST_REQUEST         a timeout, no effect
+    LOST_ANSWER          a timeout, though it took effect
+    LATE                 a timeout, and the effect comes after it: a write of the past, as from a node thought dead
+    LOST_RACE            a conditional put finds that a rival's came an instant before (`rival` makes its bytes)
+
+Of what was not finished when the caller is cancelled, or the node's power goes (`cut`), each request takes effect or
+not, whole or not at all, by a coin. After `cut` nothing answers any more; a restarted node takes a new SimObjectStore
+on the same bucket. `SimBucket.is_away` makes every node's requests time out without effect; `rot` damages what is
+stored, `capacity_bytes` makes puts fail with StoreFull. `hits` counts each fault that struck, so that a hunt can tell which it never
+reached. `on_event` is told of each request as it sets out and as it takes effect. Time is the loop's, in whole milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+from typing import Any, TypeVar
+
+from millrace.runtime.clock import Clock
+from millrace.runtime.disk import Buffer
+from millrace.runtime.errors import Closed
+from millrace.runtime.objectstore import (
+    Keys,
+    ObjectEntry,
+    ObjectMissing,
+    PreconditionFailed,
+    StoreFull,
+    StoreUnavailable,
+)
+from millrace.runtime.rand import Rand
+
+T = TypeVar("T")
+LIST_PAGE_KEYS = 1000
+
+
+class StoreFault(Enum):
+    NONE = auto()
+    REFUSED = auto()
+    THROTTLED = auto()
+    LOST_REQUEST = auto()
+    LOST_ANSWER = auto()
+    LATE = auto()
+    LOST_RACE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFaults:
+    """How often each fault strikes, in thousandths of the requests, and how long things take. LATE strikes writes alone, LOST_RACE
+    conditional puts; a draw that does not apply is no fault."""
+
+    refused: int = 0
+    throttled: int = 0
+    lost_request: int = 0
+    lost_answer: int = 0
+    late: int = 0
+    lost_race: int = 0
+    latency_ms: tuple[int, int] = (0, 0)  # of a whole request, both included
+    timeout_ms: int = 10_000
+    late_ms: tuple[int, int] = (0, 60_000)  # after the timeout
+    requests_per_s_max: int | None = None
+
+    def weights(self) -> tuple[tuple[StoreFault, int], ...]:
+        return (
+            (StoreFault.REFUSED, self.refused),
+            (StoreFault.THROTTLED, self.throttled),
+            (StoreFault.LOST_REQUEST, self.lost_request),
+            (StoreFault.LOST_ANSWER, self.lost_answer),
+            (StoreFault.LATE, self.late),
+            (StoreFault.LOST_RACE, self.lost_race),
+        )
+
+
+@dataclass(slots=True)
+class SimUpload:
+    key: str
+    parts: dict[int, bytes] = field(default_factory=dict)
+    state: str = "open"  # open, complete, aborted
+
+
+class SimBucket:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.objects: dict[str, tuple[bytes, int]] = {}  # key -> content, wall time of the put
+        self.uploads: list[SimUpload] = []
+        self.is_away = False
+        self.capacity_bytes: int | None = None
+        self.hits: Counter[str] = Counter()
+
+    def put(self, key: str, content: bytes) -> None:
+        held_bytes = len(self.objects[key][0]) if key in self.objects else 0
+        if self.capacity_bytes is not None and self.used_bytes() - held_bytes + len(content) > self.capacity_bytes:
+            self.hits["FULL"] += 1
+            raise StoreFull(key)
+        self.objects[key] = (content, self._clock.wall_ms())
+
+    def used_bytes(self) -> int:
+        return sum(len(content) for content, _ in self.objects.values())
+
+    def put_if_absent(self, key: str, content: bytes) -> None:
+        if key not in self.objects:
+            self.put(key, content)
+        elif self.objects[key][0] != content:
+            raise PreconditionFailed(key)
+
+    def get(self, key: str) -> bytes:
+        if key not in self.objects:
+            raise ObjectMissing(key)
+        return self.objects[key][0]
+
+    def head(self, key: str) -> ObjectEntry | None:
+        found = self.objects.get(key)
+        return None if found is None else ObjectEntry(key, len(found[0]), found[1])
+
+    def page(self, prefix: str, after: str) -> list[ObjectEntry]:
+        keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
+        return [entry for key in keys[:LIST_PAGE_KEYS] if (entry := self.head(key)) is not None]
+
+    def delete(self, keys: Sequence[str]) -> Keys:
+        for key in keys:
+            self.objects.pop(key, None)
+        return []
+
+    def complete(self, upload: SimUpload) -> None:
+        if upload.state == "aborted":
+            raise ObjectMissing(upload.key)
+        if upload.state == "open":
+            upload.state = "complete"
+            self.put(upload.key, b"".join(upload.parts[number] for number in sorted(upload.parts)))
+
+    def abort(self, upload: SimUpload) -> None:
+        if upload.state == "open":
+            upload.state = "aborted"
+
+    def unfinished_uploads(self) -> list[str]:
+        """Keys of uploads that were neither completed nor aborted: what a store would bill for ever."""
+        return [upload.key for upload in self.uploads if upload.state == "open"]
+
+    def rot(self, key: str, position: int, mask: int = 1) -> None:
+        """Flips bits of one stored byte."""
+        content, modified_ms = self.objects[key]
+        damaged = bytearray(content)
+        damaged[position] ^= mask
+        self.objects[key] = (bytes(damaged), modified_ms)
+        self.hits["ROT"] += 1
+
+
+class SimObjectStore:
+    def __init__(
+        self,
+        bucket: SimBucket,
+        rand: Rand,
+        faults: StoreFaults | None = None,
+        rival: Callable[[str, bytes], bytes] = lambda key, own: b"a rival's bytes",
+    ) -> None:
+        """`faults` may be replaced at any time; `requests` counts by operation."""
+        self.bucket = bucket
+        self.faults = faults or StoreFaults()
+        self.requests: Counter[str] = Counter()
+        self.was_cut = False
+        self._rand = rand
+        self._rival = rival
+        self._planned: dict[str, deque[StoreFault]] = {}
+        self._under_way: dict[int, _Request] = {}
+        self._number = 0
+        self._is_closed = False
+        self.on_event: Callable[..., None] = lambda *words: None
+        self._second = -1  # of the throttle's count
+        self._in_second = 0
+
+    def plan(self, operation: str, *faults: StoreFault) -> None:
+        """The next requests of this operation meet these faults, in order, whatever chance would have drawn."""
+        self._planned.setdefault(operation, deque()).extend(faults)
+
+    def cut(self, takes_effect: bool | None = None) -> None:
+        """The node's power goes: requests under way arrive now or never (None: by a coin), and no answer comes to anyone."""
+        self.was_cut = True
+        for request in list(self._under_way.values()):
+            request.abandon(bool(self._rand.below(2)) if takes_effect is None else takes_effect)
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        content = b"".join(parts)
+        await self._call("put", key, lambda: self.bucket.put(key, content), is_write=True)
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        content = b"".join(parts)
+
+        def effect() -> None:
+            if fault is StoreFault.LOST_RACE and key not in self.bucket.objects:
+                self.bucket.put(key, self._rival(key, content))
+            self.bucket.put_if_absent(key, content)
+
+        fault = self._draw("put_if_absent", is_write=True)
+        await self._send(f"put_if_absent {key}", effect, fault)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        assert 0 <= start < end, (start, end)
+        return await self._call("get", key, lambda: self.bucket.get(key)[start:end])
+
+    async def get(self, key: str) -> bytes:
+        return await self._call("get", key, lambda: self.bucket.get(key))
+
+    async def head(self, key: str) -> ObjectEntry | None:
+        return await self._call("head", key, lambda: self.bucket.head(key))
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectEntry]:
+        while True:
+            page = await self._call("list", prefix, partial(self.bucket.page, prefix, after))
+            for entry in page:
+                yield entry
+            if len(page) < LIST_PAGE_KEYS:
+                return
+            after = page[-1].key
+
+    async def delete(self, keys: Sequence[str]) -> Keys:
+        named = tuple(keys)
+        return await self._call("delete", " ".join(named), lambda: self.bucket.delete(named), is_write=True)
+
+    async def start_multipart(self, key: str) -> SimMultipart:
+        upload = SimUpload(key)
+        await self._call("multipart_start", key, lambda: self.bucket.uploads.append(upload))
+        return SimMultipart(self, upload)
+
+    async def close(self) -> None:
+        self._is_closed = True
+
+    async def _call(self, operation: str, key: str, effect: Callable[[], T], *, is_write: bool = False) -> T:
+        return await self._send(f"{operation} {key}", effect, self._draw(operation, is_write=is_write))
+
+    async def _send(self, what: str, effect: Callable[[], T], fault: StoreFault) -> T:
+        loop = asyncio.get_running_loop()
+        if self.was_cut:
+            await loop.create_future()  # nothing answers any more
+        number = self._number = self._number + 1
+
+        def take_effect() -> T:
+            self.on_event(number, "effect", what)
+            return effect()
+
+        request = _Request(take_effect, loop.create_future(), lambda: self._under_way.pop(number, None))
+        self._under_way[number] = request
+        total_ms = self._between(self.faults.latency_ms)
+        there_ms = self._rand.below(total_ms + 1)
+        timeout_ms = self.faults.timeout_ms
+        if fault in (StoreFault.REFUSED, StoreFault.THROTTLED):
+            request.fail_in(total_ms, fault)
+        elif fault is StoreFault.LOST_REQUEST:
+            request.fail_in(timeout_ms, fault)
+        elif fault is StoreFault.LOST_ANSWER:
+            request.arrive_in(there_ms, None)
+            request.fail_in(timeout_ms, fault)
+        elif fault is StoreFault.LATE:
+            request.arrive_in(timeout_ms + self._between(self.faults.late_ms), None)
+            request.fail_in(timeout_ms, fault)
+        else:
+            request.arrive_in(there_ms, total_ms - there_ms)
+        self.on_event(number, "sent", what, fault.name)
+        try:
+            return await request.answer
+        except asyncio.CancelledError:
+            if not self.was_cut:
+                request.abandon(bool(self._rand.below(2)))
+            raise
+
+    def _draw(self, operation: str, *, is_write: bool) -> StoreFault:
+        """Counts the request and says what befalls it."""
+        if self._is_closed:
+            raise Closed("object store")
+        self.requests[operation] += 1
+        if self.was_cut:
+            return StoreFault.NONE
+        if self.bucket.is_away:
+            self.bucket.hits["AWAY"] += 1
+            return StoreFault.LOST_REQUEST
+        fault = self._chosen(operation, is_write)
+        if fault is not StoreFault.NONE:
+            self.bucket.hits[fault.name] += 1
+        return fault
+
+    def _chosen(self, operation: str, is_write: bool) -> StoreFault:
+        planned = self._planned.get(operation)
+        if planned:
+            return planned.popleft()
+        if self._is_over_rate():
+            return StoreFault.THROTTLED
+        drawn = self._rand.below(1000)
+        for fault, weight in self.faults.weights():
+            if drawn < weight:
+                is_apt = {StoreFault.LATE: is_write, StoreFault.LOST_RACE: operation == "put_if_absent"}.get(
+                    fault, True
+                )
+                return fault if is_apt else StoreFault.NONE
+            drawn -= weight
+        return StoreFault.NONE
+
+    def _is_over_rate(self) -> bool:
+        if self.faults.requests_per_s_max is None:
+            return False
+        second = int(asyncio.get_running_loop().time())
+        if second != self._second:
+            self._second, self._in_second = second, 0
+        self._in_second += 1
+        return self._in_second > self.faults.requests_per_s_max
+
+    def _between(self, bounds: tuple[int, int]) -> int:
+        return bounds[0] + self._rand.below(bounds[1] - bounds[0] + 1)
+
+
+class SimMultipart:
+    def __init__(self, store: SimObjectStore, upload: SimUpload) -> None:
+        self._store = store
+        self._upload = upload
+        self._count = 0
+
+    def put_part(self, parts: Sequence[Buffer], number: int | None = None) -> Coroutine[Any, Any, None]:
+        if number is None:
+            number, self._count = self._count, self._count + 1
+        content = b"".join(parts)
+        key = f"{self._upload.key} {number}"
+        return self._store._call(
+            "multipart_part", key, lambda: self._upload.parts.__setitem__(number, content), is_write=True
+        )
+
+    async def complete(self) -> None:
+        assert len(self._upload.parts) == self._count, "complete before every part was written"
+        upload, bucket = self._upload, self._store.bucket
+        await self._store._call("multipart_complete", upload.key, lambda: bucket.complete(upload), is_write=True)
+
+    async def abort(self) -> None:
+        upload, bucket = self._upload, self._store.bucket
+        await self._store._call("multipart_abort", upload.key, lambda: bucket.abort(upload))
+
+
+class _Request:
+    """One request under way: its effect happens once or never, and its answer is given once or never."""
+
+    def __init__(
+        self, effect: Callable[[], Any], answer: asyncio.Future[Any], on_settled: Callable[[], object]
+    ) -> None:
+        self.answer = answer
+        self._effect = effect
+        self._on_settled = on_settled
+        self._loop = answer.get_loop()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._is_due = False  # the effect is still to come
+
+    def arrive_in(self, there_ms: int, back_ms: int | None) -> None:
+        """Takes effect then; answers so long after, or not."""
+        self._is_due = True
+        self._timers.append(self._loop.call_later(there_ms / 1000, self._arrive, back_ms))
+
+    def fail_in(self, total_ms: int, fault: StoreFault) -> None:
+        self._timers.append(self._loop.call_later(total_ms / 1000, self._answer, None, StoreUnavailable(fault.name)))
+
+    def abandon(self, takes_effect: bool) -> None:
+        """Nobody waits any more."""
+        for timer in self._timers:
+            timer.cancel()
+        self._on_settled()
+        if self._is_due and takes_effect:
+            self._arrive(None)
+        self._is_due = False
+
+    def _arrive(self, back_ms: int | None) -> None:
+        self._is_due = False
+        result, error = None, None
+        try:
+            result = self._effect()
+        except (ObjectMissing, PreconditionFailed, StoreFull) as refusal:
+            error = refusal
+        if back_ms is None:
+            self._on_settled()
+        else:
+            self._timers.append(self._loop.call_later(back_ms / 1000, self._answer, result, error))
+
+    def _answer(self, result: Any, error: Exception | None) -> None:
+        if not self._is_due:
+            self._on_settled()
+        if self.answer.done():
+            return
+        if error is not None:
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result(result)

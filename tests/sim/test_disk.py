@@ -1,0 +1,200 @@
+"""The simulated disk itself: what it keeps, what a power cut may take, and that its faults strike when planned."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+
+from millrace.runtime.aligned import Arena
+from millrace.runtime.disk import DiskFailed, DiskFull
+from millrace.runtime.rand import Rand
+from tests.sim.disk import Cut, Fail, Misdirect, SimDisk, any_fate, drop, keep, tear
+
+PATH = "/d/block"
+
+
+def test_a_block_write_is_durable_when_it_completes_and_not_before() -> None:
+    """A cut while the write is under way may lose it; after its completion never."""
+
+    async def run() -> None:
+        disk = SimDisk(hops=5)
+        file = await disk.open_block(PATH, 8192)
+        view = Arena(4096).view
+        view[:] = b"a" * 4096
+        write = file.write_at(4096, view)
+        assert disk.restart(drop).files[PATH].durable == bytes(8192)
+        assert disk.restart(keep).files[PATH].durable == bytes(4096) + b"a" * 4096
+        await write
+        assert disk.pending() == []
+        assert disk.restart(drop).files[PATH].durable == bytes(4096) + b"a" * 4096
+
+    asyncio.run(run())
+
+
+def test_a_torn_write_keeps_some_sectors() -> None:
+    """Each sector is old or new, never a mixture, and both happen."""
+
+    async def run() -> None:
+        disk = SimDisk(hops=5)
+        file = await disk.open_block(PATH, 8192)
+        view = Arena(8192).view
+        view[:] = b"a" * 8192
+        file.write_at(0, view)
+        data = disk.restart(tear(Rand(b"tear"))).files[PATH].durable
+        sectors = [bytes(data[at : at + 512]) for at in range(0, 8192, 512)]
+        assert sorted(set(sectors)) == [bytes(512), b"a" * 512]
+
+    asyncio.run(run())
+
+
+def test_an_unsynced_append_may_go_a_synced_one_stays() -> None:
+    """A log file's appends are visible at once and durable with the sync that was asked for after them."""
+
+    async def run() -> None:
+        disk = SimDisk()
+        log = await disk.open_log("/d/log")
+        await log.append([b"one"])
+        await log.sync()
+        await log.append([b"two"])
+        assert await log.read_at(0, 10) == b"onetwo"
+        assert disk.restart(drop).files["/d/log"].durable == b"one"
+        assert disk.restart(keep).files["/d/log"].durable == b"onetwo"
+        assert disk.restart(power_was_cut=False).files["/d/log"].visible == b"onetwo"
+
+    asyncio.run(run())
+
+
+def test_after_a_cut_nothing_completes() -> None:
+    """The planned cut strikes at its write; from then on every operation waits for ever."""
+
+    async def run() -> None:
+        disk = SimDisk()
+        log = await disk.open_log("/d/log")
+        disk.at_write(disk.write_count + 2, Cut())
+        await log.append([b"one"])
+        syncing = asyncio.create_task(log.sync())
+        await disk.was_cut.wait()
+        reading = asyncio.create_task(disk.read_file("/d/log"))
+        await asyncio.sleep(0.01)
+        assert not syncing.done()
+        assert not reading.done()
+        assert disk.hits["cut"] == 2
+        syncing.cancel()
+        reading.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_replaced_file_is_the_old_or_the_new() -> None:
+    """A cut during write_file leaves one of the two, whole; both happen."""
+
+    async def run() -> None:
+        seen = set()
+        for seed in range(20):
+            disk = SimDisk(Rand(b"%d" % seed))
+            await disk.write_file("/d/f", b"old")
+            disk.at_write(disk.write_count + 1, Cut())
+            task = asyncio.create_task(disk.write_file("/d/f", b"new!"))
+            await disk.was_cut.wait()
+            task.cancel()
+            seen.add(await disk.restart().read_file("/d/f"))
+        assert seen == {b"old", b"new!"}
+
+    asyncio.run(run())
+
+
+def test_a_kill_leaves_what_a_power_cut_may_still_take() -> None:
+    """After a kill appends that were not synced, and a new file under its name, are there and not durable; a sync, and the next change
+    in the folder, make them so."""
+
+    async def killed(seed: int) -> SimDisk:
+        disk = SimDisk(Rand(b"%d" % seed))
+        log = await disk.open_log("/d/log")
+        await log.append([b"one"])
+        disk.at_write(disk.write_count + 1, Cut())
+        task = asyncio.create_task(disk.write_file("/d/f", b"new"))
+        await disk.was_cut.wait()
+        task.cancel()
+        return disk.restart(power_was_cut=False)
+
+    async def run() -> None:
+        seen = set()
+        for seed in range(20):
+            disk = await killed(seed)
+            assert await disk.read_file("/d/log") == b"one"
+            is_there = await disk.read_file("/d/f") == b"new"
+            cut = disk.restart(drop)
+            seen.add((is_there, await cut.read_file("/d/f"), await cut.read_file("/d/log")))
+            if is_there:
+                await disk.make_folder("/d/x")
+            await (await disk.open_log("/d/log")).sync()
+            cut = disk.restart(drop)
+            assert await cut.read_file("/d/f") == (b"new" if is_there else None)
+            assert await cut.read_file("/d/log") == b"one"
+        assert seen == {(True, None, b""), (False, None, b"")}
+
+    asyncio.run(run())
+
+
+def test_failures_are_the_houses() -> None:
+    """EIO is DiskFailed, ENOSPC and a full disk are DiskFull; a misdirected write lands elsewhere and says nothing."""
+
+    async def run() -> None:
+        disk = SimDisk(capacity_bytes=20_000)
+        file = await disk.open_block(PATH, 12288)
+        view = Arena(4096).view
+        view[:] = b"a" * 4096
+        for fault, error in ((Fail(), DiskFailed), (Fail(errno.ENOSPC), DiskFull)):
+            disk.at_write(disk.write_count + 1, fault)
+            with pytest.raises(error):
+                await file.write_at(0, view)
+        with pytest.raises(DiskFull):
+            await disk.write_file("/d/f", bytes(10_000))
+        disk.at_write(disk.write_count + 1, Misdirect())
+        await file.write_at(4096, view)
+        assert disk.files[PATH].durable[8192:] == b"a" * 4096
+        disk.flip(PATH, 8192)
+        assert disk.files[PATH].durable[8192] == ord("a") ^ 1
+
+    asyncio.run(run())
+
+
+def test_a_changed_buffer_is_noticed() -> None:
+    """Whoever changes a buffer while its write is under way breaks the contract, and the disk says so."""
+
+    async def run() -> None:
+        problems = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context["exception"]))
+        disk = SimDisk()
+        file = await disk.open_block(PATH, 8192)
+        view = Arena(4096).view
+        file.write_at(0, view)
+        view[0] = 1
+        await asyncio.sleep(0.01)
+        assert [type(problem) for problem in problems] == [AssertionError]
+
+    asyncio.run(run())
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    """Order of completion and fates follow the seed alone."""
+
+    async def history(seed: bytes) -> tuple[list[int], bytes]:
+        disk, order = SimDisk(Rand(seed), hops=9), []
+        file = await disk.open_block(PATH, 65536)
+        view = Arena(4096).view
+        view[:] = b"a" * 4096
+        writes = [file.write_at(number * 4096, view) for number in range(16)]
+        for number, write in enumerate(writes):
+            write.add_done_callback(lambda _, number=number: order.append(number))
+        await asyncio.gather(*writes[:8])
+        return list(order), bytes(disk.restart(any_fate(disk.rand)).files[PATH].durable)
+
+    async def run() -> None:
+        first = await history(b"same")
+        assert first == await history(b"same")
+        assert first != await history(b"other")
+
+    asyncio.run(run())

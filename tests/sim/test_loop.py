@@ -1,0 +1,145 @@
+"""The simulated loop: time that jumps, order that does not follow addresses, and processes that end without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sim.loop import START_US, Life, SimLoop, SimStalled, own_context, run_simulation
+
+
+def test_time_jumps_and_sums_do_not_drift() -> None:
+    """A million tenths of a second later it is exactly then, and a long sleep takes no time."""
+
+    async def main(loop: SimLoop) -> None:
+        await asyncio.sleep(86_400 * 3)
+        for _ in range(1000):
+            await asyncio.sleep(0.1)
+        assert loop.now_us == START_US + (86_400 * 3 + 100) * 1_000_000
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.000_25):
+                await loop.create_future()
+        assert loop.now_us % 1_000_000 == 250
+
+    run_simulation(main)
+
+
+def test_no_timer_is_early() -> None:
+    """Timers a microsecond apart run a microsecond apart, each at its own time."""
+    seen: list[tuple[int, int]] = []
+
+    async def main(loop: SimLoop) -> None:
+        for number in range(1, 2000):
+            at_us = START_US + 7_000_000 + number
+            loop.call_at(at_us / 1e6, lambda at_us=at_us: seen.append((at_us, loop.now_us)))
+        await asyncio.sleep(60)
+
+    run_simulation(main)
+    assert len(seen) == 1999
+    assert all(asked == at for asked, at in seen)
+
+
+def test_a_task_group_cancels_in_order_of_birth() -> None:
+    """The children of a group that fails are cancelled in one order, whatever their addresses are."""
+
+    async def main(loop: SimLoop) -> list[int]:
+        cancelled: list[int] = []
+
+        async def child(number: int) -> None:
+            try:
+                await asyncio.sleep(10)
+            finally:
+                cancelled.append(number)
+
+        async def parent() -> None:
+            async with asyncio.TaskGroup() as group:
+                for number in range(40):
+                    group.create_task(child(number))
+                    _ = [object() for _ in range(number % 7)]
+                await asyncio.sleep(1)
+                raise RuntimeError
+
+        with pytest.raises(ExceptionGroup):
+            await parent()
+        return cancelled
+
+    assert run_simulation(main) == run_simulation(main)
+
+
+def test_nothing_to_do_is_no_end() -> None:
+    """A run that waits for what nobody will do is stopped, and so is one that goes round without time passing."""
+
+    async def wait(loop: SimLoop) -> None:
+        await loop.create_future()
+
+    with pytest.raises(SimStalled):
+        run_simulation(wait)
+
+
+def test_a_life_that_is_over_does_nothing_more() -> None:
+    """Its tasks do not run on, not even their `finally`; its timers and callbacks are dropped; others go on."""
+    seen: list[str] = []
+
+    async def main(loop: SimLoop) -> None:
+        life = Life("victim")
+
+        async def victim() -> None:
+            loop.call_later(1, seen.append, "timer")
+            loop.create_task(grandchild())
+            try:
+                await asyncio.sleep(1)
+            finally:
+                seen.append("finally")
+
+        async def grandchild() -> None:
+            await asyncio.sleep(0.2)
+            seen.append("grandchild before")
+            await asyncio.sleep(1)
+            seen.append("grandchild after")
+
+        task = loop.create_task(victim(), context=own_context(life))
+        waiting = asyncio.ensure_future(asyncio.wait([task], timeout=2))
+        await asyncio.sleep(0.5)
+        loop.end_life(life)
+        await waiting
+        assert not task.done()
+        assert seen == ["grandchild before"]
+
+    run_simulation(main)
+
+
+def test_a_life_ends_at_any_instant() -> None:
+    """Ended by its own code, the rest of that callback still runs, and nothing that it schedules."""
+    seen: list[str] = []
+
+    async def main(loop: SimLoop) -> None:
+        life = Life("own end")
+
+        async def body() -> None:
+            loop.call_soon(seen.append, "scheduled before")
+            loop.end_life(life)
+            loop.call_soon(seen.append, "scheduled after")
+            seen.append("rest")
+            await asyncio.sleep(0)
+            seen.append("next turn")
+
+        loop.create_task(body(), context=own_context(life))
+        await asyncio.sleep(1)
+
+    run_simulation(main)
+    assert seen == ["rest"]
+
+
+def test_what_nobody_took_is_a_problem() -> None:
+    """An exception that escapes a callback is kept, and threads are refused."""
+
+    async def main(loop: SimLoop) -> None:
+        loop.call_soon(lambda: 1 // 0)
+        with pytest.raises(AssertionError):
+            await asyncio.to_thread(print)
+        await asyncio.sleep(0)
+        assert len(loop.problems) == 1
+        assert "ZeroDivisionError" in loop.problems[0]
+
+    run_simulation(main)
