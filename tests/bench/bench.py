@@ -23,6 +23,7 @@ from pathlib import Path
 import uvloop
 
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.bench.device import Device
 from tests.bench.fetch_load import FetchLoad
 from tests.bench.produce_load import LoadResult, ProduceLoad, ask, batch_of, make_topic, produce_frame
@@ -186,9 +187,7 @@ class Bench:
             before = broker.cpu_seconds()
             await asyncio.sleep(1.5)
             alone_s = broker.cpu_seconds() - before
-            readers = await FetchLoad(broker.port, name, [0] * 10).start()
-            for reader in readers.consumers:
-                reader.offset = max((other.offset for other in readers.consumers), default=0)
+            readers = await FetchLoad(broker.port, name, [0] * 10).start(await end_of(broker.port, name))
             await asyncio.sleep(1.0)
             before, counted = broker.cpu_seconds(), readers.count.fetches_count
             await asyncio.sleep(1.5)
@@ -220,6 +219,13 @@ class Bench:
         beside = f"made in {created_s:.1f} s; {memory:.0f} MiB"
         self.add("ready, 10,000 idle partitions", f"{ready:.2f} s", beside, "1 s", ready < 1)
         self.add("  CPU over 5 s", f"{used:.1f} % of a core", "", "none", used < 1)
+
+
+async def end_of(port: int, topic: str) -> int:
+    """The latest offset of partition 0."""
+    wanted = ListOffsetsTopic(topic, [ListOffsetsPartition(0, timestamp=-1)])
+    response = await ask(port, 2, 5, ListOffsetsRequest(replica_id=-1, topics=[wanted]))
+    return int(response.topics[0].partitions[0].offset)
 
 
 def bare_start_s() -> float:

@@ -30,7 +30,7 @@ class FetchCount:
 
 
 class Consumer(asyncio.Protocol):
-    def __init__(self, topic: str, partition: int, count: FetchCount) -> None:
+    def __init__(self, topic: str, partition: int, count: FetchCount, offset: int) -> None:
         self._topic = topic
         self._partition = partition
         self._count = count
@@ -38,7 +38,7 @@ class Consumer(asyncio.Protocol):
         self._session_id = 0
         self._session_epoch = 0
         self._is_stopping = False
-        self.offset = 0
+        self.offset = offset
         self.high_watermark = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -115,11 +115,13 @@ class FetchLoad:
         self.consumers: list[Consumer] = []
         self.count = FetchCount()
 
-    async def start(self) -> FetchLoad:
+    async def start(self, offset: int = 0) -> FetchLoad:
         loop = asyncio.get_running_loop()
         for partition in self._partitions:
             _, consumer = await loop.create_connection(
-                lambda partition=partition: Consumer(self._topic, partition, self.count), "127.0.0.1", self._port
+                lambda partition=partition: Consumer(self._topic, partition, self.count, offset),
+                "127.0.0.1",
+                self._port,
             )
             self.consumers.append(consumer)
         return self
