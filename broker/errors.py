@@ -18,7 +18,7 @@ from millrace.runtime.disk import DiskFailed, DiskFull
 from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
 from millrace.runtime.net import ListenFailed
 from millrace.runtime.objectstore import StoreDenied
-from millrace.s3stream.errors import OffsetBeyondEnd, OffsetTrimmed, StreamMissing, UploadExpired
+from millrace.s3stream.errors import CompactionRefused, OffsetBeyondEnd, OffsetTrimmed, StreamMissing, UploadExpired
 
 
 class SettingsInvalid(MillraceError):
@@ -40,6 +40,7 @@ CODES: dict[type[BaseException], ErrorCode] = {
     DiskFailed: ErrorCode.KAFKA_STORAGE_ERROR,
     StoreDenied: ErrorCode.KAFKA_STORAGE_ERROR,
     UploadExpired: ErrorCode.KAFKA_STORAGE_ERROR,
+    CompactionRefused: ErrorCode.KAFKA_STORAGE_ERROR,
     BindingRefused: ErrorCode.KAFKA_STORAGE_ERROR,
     StreamMissing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     OffsetTrimmed: ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -5,6 +5,7 @@
                 <- StreamMissing      no stream has that id: never created, or deleted
                 <- OffsetTrimmed      asked for below the stream's start
                 <- OffsetBeyondEnd    asked for above the stream's confirmed end
+                <- CompactionRefused  metadata moved on since a compaction was planned: plan anew
                 <- UploadExpired      an object was not committed within the ttl it was prepared with: prepare another, put again
     Corrupt     <- ObjectCorrupt      stored bytes fail their check or their layout; never retried
                 <- OffsetGap          entries of a stream do not continue: what lay between was lost
@@ -71,6 +72,14 @@ class UploadExpired(MillraceError):
     def __init__(self, object_id: int) -> None:
         super().__init__(object_id)
         self.object_id = object_id
+
+
+class CompactionRefused(MillraceError):
+    """Metadata has moved on since the plan was made. Nothing was changed; a new plan is to be made."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class OffsetGap(Corrupt):

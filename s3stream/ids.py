@@ -26,6 +26,7 @@ class ObjectKind(IntEnum):
 
     STREAM_SET = 0
     STREAM = 1
+    COMPOSITE = 2  # of one stream; links other objects and holds no data of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +80,62 @@ class UploadCommit:
     size_bytes: int
     ranges: tuple[StreamRange, ...]
     stream_objects: tuple[CommittedStreamObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBounds:
+    """[start, end) of what a stream has committed and not trimmed."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSetInfo:
+    """A committed stream-set object of this node. `order_id`: newer data has a higher one; `data_time_ms`: when its oldest data was committed."""
+
+    object_id: ObjectId
+    size_bytes: int
+    order_id: int
+    data_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamObjectInfo:
+    """A committed object of one stream: its own, or a composite. `size_bytes` of a composite is that of the data it links."""
+
+    object_id: ObjectId
+    kind: ObjectKind
+    size_bytes: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedStreamObject:
+    """A stream object or a composite that compaction made."""
+
+    object_id: ObjectId
+    kind: ObjectKind
+    size_bytes: int
+    range: StreamRange
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionCommit:
+    """What one compaction changes in metadata, atomically. It moves no stream's end; retried with the same ids, it changes nothing.
+
+    `object_id` is a new stream-set object, which takes the least order id and data time of the sources, or NO_OBJECT. `compacted_ids` are
+    replaced: their files go after the grace. `superseded_ids` are composites whose linked files live on in a composite of this commit:
+    only their own file goes. `linked_ids` leave metadata and keep their files, for a composite of this commit links them.
+    `dropped_link_ids` were linked by a superseded composite and hold nothing that is wanted: their files go after the grace.
+    """
+
+    object_id: ObjectId
+    size_bytes: int
+    ranges: tuple[StreamRange, ...]
+    stream_objects: tuple[CompactedStreamObject, ...]
+    compacted_ids: tuple[ObjectId, ...]
+    superseded_ids: tuple[ObjectId, ...] = ()
+    linked_ids: tuple[ObjectId, ...] = ()
+    dropped_link_ids: tuple[ObjectId, ...] = ()

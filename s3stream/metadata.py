@@ -6,10 +6,20 @@ StreamFenced (a newer epoch owns the stream or the node) or StreamMissing. Verbs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from millrace.s3stream.ids import ObjectId, ObjectInfo, OpenedStream, StreamId, UploadCommit
+from millrace.s3stream.ids import (
+    CompactionCommit,
+    ObjectId,
+    ObjectInfo,
+    OpenedStream,
+    StreamBounds,
+    StreamId,
+    StreamObjectInfo,
+    StreamSetInfo,
+    UploadCommit,
+)
 
 
 class StreamCatalog(Protocol):
@@ -36,4 +46,33 @@ class ObjectCatalog(Protocol):
     def find_objects(self, stream_id: StreamId, start: int, end: int, limit: int) -> Sequence[ObjectInfo]:
         """Committed objects that hold parts of [start, end), continuous and in offset order from the one holding `start`, at most
         `limit`; empty when `start` is not committed. From the local image: no waiting."""
+        ...
+
+
+class CompactionCatalog(Protocol):
+    """What compaction asks beside. Lists are of the local image: stale by a little, never wrong about what they name."""
+
+    async def prepare(self, count: int, ttl_ms: int) -> ObjectId:
+        """As ObjectCatalog."""
+        ...
+
+    async def commit_compaction(self, commit: CompactionCommit) -> None:
+        """On return readers are sent to the new objects. CompactionRefused when a source is no longer committed, or the new objects do not
+        cover what of the sources is still wanted: nothing was changed, and the plan is to be thrown away."""
+        ...
+
+    def stream_set_objects(self) -> Sequence[StreamSetInfo]:
+        """This node's, newest data last."""
+        ...
+
+    def stream_objects(self, stream_id: StreamId) -> Sequence[StreamObjectInfo]:
+        """In offset order. Between two of them there may be data that is in stream-set objects."""
+        ...
+
+    def open_streams(self) -> Sequence[StreamId]:
+        """Streams this node has open: the ones whose objects it may compact."""
+        ...
+
+    def stream_bounds(self, stream_ids: Sequence[StreamId]) -> Mapping[StreamId, StreamBounds]:
+        """Of those that exist."""
         ...

@@ -58,7 +58,7 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
 NO_SAMPLE = {
     MillraceError, Unavailable, Exhausted, Fenced, Corrupt, Closed, SettingsInvalid, objectstore.PreconditionFailed,
     kraft.NotLeader, kraft.ProposalDropped, kraft.TooManyCommands, kraft.EpochMismatch, wal.WalFull, wal.WalClosed,
-    s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired,
+    s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired, s3stream.CompactionRefused,
     ConnectFailed, MetaCorrupt, StateCorrupt,
 }  # fmt: skip
 

@@ -23,7 +23,7 @@ from millrace.protocol.header import request_header
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.protocol.primitives import uvarint
 from tests.live import LiveBroker
-from tests.live.client import MIB, Client, batch_of
+from tests.live.client import MIB, Client
 
 CONNECTIONS = int(os.environ.get("MILLRACE_CONNECTIONS", "1500"))
 FRAME_BYTES = 100 * MIB
