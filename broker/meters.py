@@ -53,6 +53,9 @@ def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> Non
     registry.gauge("millrace_wal_used_bytes", "Bytes in the WAL that are not trimmed", lambda: wal.used_bytes)
     registry.gauge("millrace_wal_capacity_bytes", "Size of the WAL", lambda: wal.capacity_bytes)
     registry.gauge("millrace_room_bytes", "Bytes that may be appended now", lambda: storage.room_bytes)
+    phases = "Seconds of the recovery at start, by phase"
+    for phase, seconds in storage.recovered.phases.items():
+        registry.gauge("millrace_recovery_seconds", phases, _constant(seconds), phase=phase)
     reads = "Entries read, by where they were found"
     registry.gauge("millrace_reads", reads, lambda: storage.reads_from_log_cache, source="log_cache")
     cache = storage.block_cache
@@ -96,3 +99,7 @@ def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatc
 
 def _reader(owner: object, name: str) -> Callable[[], float]:
     return lambda: float(getattr(owner, name))
+
+
+def _constant(value: float) -> Callable[[], float]:
+    return lambda: value

@@ -7,7 +7,7 @@ Not here: finding the end of the WAL (wal/), the upload (uploader.py). Keeps tru
   * a record is given up only when its stream is not open here any more or its offsets are committed already; one that leaves a hole behind the
     committed end is OffsetGap, and the start fails: what was acknowledged is never dropped in silence;
   * the WAL is reset only after everything was committed: a crash at any point is recovered by the next start;
-  * memory holds one block of what is not yet committed, whatever the WAL's size.
+  * memory holds two blocks of what is not yet committed, one that is read and one that is put, whatever the WAL's size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced, StreamMissing
 from millrace.s3stream.ids import OpenedStream, StreamId
-from millrace.s3stream.log_cache import LogCache
+from millrace.s3stream.log_cache import CacheBlock, LogCache
 from millrace.s3stream.metadata import StreamCatalog
 from millrace.s3stream.objects.format import Entry, EntryHeader, decode_entry
 from millrace.s3stream.uploader import Uploader
@@ -39,6 +39,16 @@ class Recovered:
     committed_count: int = 0  # found in objects already
     unknown_count: int = 0  # of streams not open here
     closed_count: int = 0
+    # Where the time went, one after another: until the first record was asked for; until the last one was judged, uploads of what
+    # came before included; until all was committed; until streams were closed and the WAL reset.
+    open_s: float = 0.0
+    read_s: float = 0.0
+    flush_s: float = 0.0
+    close_s: float = 0.0
+
+    @property
+    def phases(self) -> dict[str, float]:
+        return {"open": self.open_s, "read": self.read_s, "flush": self.flush_s, "close": self.close_s}
 
 
 class ExpectedOffsets:
@@ -72,8 +82,32 @@ async def recover(
     """On return the WAL is empty, every stream that was open is closed, and `cache` holds the newest of what was recovered.
     Cancelled or failed at any point, nothing is lost."""
     recovered = Recovered()
+    lap = Laps()
     opened = await catalog.opening_streams()
-    expected = ExpectedOffsets(opened)
+    recovered.open_s = lap.seconds()
+    flush = Flush(uploader, cache)
+    try:
+        await _read(wal, ExpectedOffsets(opened), recovered, flush, seal_bytes)
+        recovered.read_s = lap.seconds()
+        cache.seal()
+        for block in cache.take_sealed():
+            await flush.begin(block)
+        await flush.finish()
+    finally:
+        await flush.stop()
+    recovered.flush_s = lap.seconds()
+    recovered.closed_count = await close_in_catalog(catalog, [(stream.stream_id, stream.epoch) for stream in opened])
+    await wal.reset()
+    recovered.close_s = lap.seconds()
+    if opened or recovered.accepted_count:
+        log.info("recovered: %s", recovered)
+    return recovered
+
+
+async def _read(
+    wal: WriteAheadLog, expected: ExpectedOffsets, recovered: Recovered, flush: Flush, seal_bytes: int
+) -> None:
+    cache = flush.cache
     async for record in wal.recover():
         header, payload = _decode(record)
         if not expected.judge(header, recovered):
@@ -83,14 +117,48 @@ async def recover(
         )
         if cache.active.size_bytes >= seal_bytes:
             cache.seal()
-        await _upload_sealed(uploader, cache)
-    cache.seal()
-    await _upload_sealed(uploader, cache)
-    recovered.closed_count = await close_in_catalog(catalog, [(stream.stream_id, stream.epoch) for stream in opened])
-    await wal.reset()
-    if opened or recovered.accepted_count:
-        log.info("recovered: %s", recovered)
-    return recovered
+        for block in cache.take_sealed():
+            await flush.begin(block)
+
+
+class Flush:
+    """Sealed blocks to objects, one at a time and in order, while the next one is read."""
+
+    def __init__(self, uploader: Uploader, cache: LogCache) -> None:
+        self.cache = cache
+        self._uploader = uploader
+        self._under_way: asyncio.Task[None] | None = None
+
+    async def begin(self, block: CacheBlock) -> None:
+        """Begins the block's upload once the one before is committed."""
+        await self.finish()
+        self._under_way = asyncio.create_task(self._upload(block), name=f"recovery-{block.number}")
+
+    async def finish(self) -> None:
+        if self._under_way is not None:
+            await self._under_way
+            self._under_way = None
+
+    async def stop(self) -> None:
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.gather(self._under_way, return_exceptions=True)
+
+    async def _upload(self, block: CacheBlock) -> None:
+        await self._uploader.upload(block)
+        self.cache.free(block)
+        self.cache.evict()
+
+
+class Laps:
+    """Seconds of the loop's clock between one asking and the next."""
+
+    def __init__(self) -> None:
+        self._last = asyncio.get_running_loop().time()
+
+    def seconds(self) -> float:
+        last, self._last = self._last, asyncio.get_running_loop().time()
+        return self._last - last
 
 
 async def close_in_catalog(catalog: StreamCatalog, streams: list[tuple[StreamId, int]]) -> int:
@@ -119,10 +187,3 @@ def _decode(record: WalRecord) -> tuple[EntryHeader, memoryview]:
     if end != len(record.payload):
         raise ObjectCorrupt(f"{len(record.payload) - end} bytes follow the entry", record.position + end, "(wal)")
     return header, payload
-
-
-async def _upload_sealed(uploader: Uploader, cache: LogCache) -> None:
-    for block in cache.take_sealed():
-        await uploader.upload(block)
-        cache.free(block)
-        cache.evict()
