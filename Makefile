@@ -47,6 +47,12 @@ test: $(SPARK_READY) tools-system ## lint, types and the whole suite
 quick: $(DEV_READY) ## the suite without the parts that start other runtimes
 	@$(BIN)/python -m pytest --ignore=tests/compat --ignore=tests/spark_jobs
 
+compat: $(SPARK_READY) tools-system jars ## every client against every kind of record, group and tool; some minutes
+	@MILLRACE_COMPAT=full $(BIN)/python -m pytest tests/compat --durations=15
+
+client-suites: $(DEV_READY) ## the tests that clients' authors wrote, from their packages: docs/clients.md; ONLY="NAME ..." for some
+	@$(BIN)/python -m tests.compat.suites $(ONLY)
+
 demo: $(SPARK_READY) spark_jobs/jars/.ready ## 1 GB of real files through the whole product, digests compared; then with kill -9
 	@$(BIN)/python -m tests.demo
 
@@ -82,4 +88,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info tests/compat/java/libs spark_jobs/jars .mypy_cache .ruff_cache
 
-.PHONY: bench help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim
+.PHONY: bench client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim
