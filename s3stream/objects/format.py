@@ -247,17 +247,17 @@ def decode_index(data: memoryview) -> memoryview:
     return rows
 
 
-def encode_footer(footer: Footer) -> bytes:
+def encode_footer(footer: Footer, magic: bytes = FOOTER_MAGIC) -> bytes:
     head = _FOOTER_HEAD.pack(footer.index_position, footer.index_size_bytes, VERSION, 0, 0, footer.object_size_bytes)
-    return head + _CRC.pack(crc32c(head)) + FOOTER_MAGIC
+    return head + _CRC.pack(crc32c(head)) + magic
 
 
-def decode_footer(data: memoryview, object_size_bytes: int) -> Footer:
+def decode_footer(data: memoryview, object_size_bytes: int, expected_magic: bytes = FOOTER_MAGIC) -> Footer:
     """`data` is the last 48 bytes of an object of that size."""
     if len(data) != FOOTER_BYTES:
         raise ObjectCorrupt("footer is cut off")
     index_position, index_size, version, flags, zero, object_size, padding, crc, magic = _FOOTER.unpack(data)
-    _expect("footer", magic == FOOTER_MAGIC, version, flags | zero | any(padding), 0)
+    _expect("footer", magic == expected_magic, version, flags | zero | any(padding), 0)
     if crc32c(data[: _FOOTER_HEAD.size]) != crc:
         raise ObjectCorrupt("footer checksum differs")
     if object_size != object_size_bytes:

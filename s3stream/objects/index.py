@@ -27,6 +27,11 @@ class ObjectIndex:
     def __repr__(self) -> str:
         return f"ObjectIndex({self.count} rows, blocks end at {self.blocks_end})"
 
+    @property
+    def encoded(self) -> memoryview:
+        """All rows as they are stored."""
+        return self._rows
+
     def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[BlockRef]:
         """Blocks that hold [start, end) of the stream, from the one holding `start`; empty when `start` is not here.
 

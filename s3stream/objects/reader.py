@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.errors import ObjectCorrupt
+from millrace.s3stream.objects.composite import CompositeIndex, Link
 from millrace.s3stream.objects.format import FOOTER_BYTES, ROW_BYTES, BlockRef, Entry, decode_blocks, decode_footer
 from millrace.s3stream.objects.index import ObjectIndex
 
@@ -106,6 +107,40 @@ class ObjectReader:
 
     def _named(self, error: ObjectCorrupt, position: int) -> ObjectCorrupt:
         return error if error.key else ObjectCorrupt(error.reason, position + error.position, self.key)
+
+
+class CompositeReader:
+    """Reads one composite: which linked object holds an offset, and its blocks there. Their data comes by an ObjectReader of that object."""
+
+    def __init__(self, store: ObjectStore, key: str) -> None:
+        self.key = key
+        self._store = store
+        self._index: CompositeIndex | None = None
+        self._loading = asyncio.Lock()
+
+    @property
+    def known_index(self) -> CompositeIndex | None:
+        """The index, if it was loaded."""
+        return self._index
+
+    async def index(self) -> CompositeIndex:
+        """Loaded once, with one GET of the whole object; those who ask meanwhile share the load."""
+        async with self._loading:
+            if self._index is None:
+                data = memoryview(await self._store.get(self.key))
+                try:
+                    self._index = CompositeIndex(data)
+                except ObjectCorrupt as error:
+                    raise ObjectCorrupt(error.reason, error.position, self.key) from None
+            return self._index
+
+    async def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> tuple[Link, list[BlockRef]] | None:
+        """See CompositeIndex.find."""
+        index = self._index or await self.index()
+        try:
+            return index.find(stream_id, start, end, max_bytes)
+        except ObjectCorrupt as error:
+            raise ObjectCorrupt(error.reason, error.position, self.key) from None
 
 
 def _adjacent(refs: Sequence[BlockRef]) -> list[list[BlockRef]]:
