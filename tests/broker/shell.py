@@ -91,7 +91,7 @@ class Shell:
         return client
 
 
-async def eventually(is_true: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def eventually(is_true: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Waits until a condition of the other side of a socket holds."""
     async with asyncio.timeout(timeout_s):
         while not is_true():  # noqa: ASYNC110  (the condition is on the other side of a socket)

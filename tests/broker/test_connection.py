@@ -56,6 +56,11 @@ def payload(number: int, size: int) -> SaslAuthenticateRequest:
     return SaslAuthenticateRequest(auth_bytes=bytes([number]) + bytes(size - 1))
 
 
+def holds_and_waits(shell: Shell) -> tuple[bool, int]:
+    """Whether a frame has room, and how many stand in line: looked at before the next client sends, it makes their order certain."""
+    return shell.memory.used_bytes > 0, shell.memory.waiting_count
+
+
 def echo(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     return HeartbeatResponse(error_code=request.generation_id)
 
@@ -214,16 +219,13 @@ def test_the_memory_budget_holds_requests_back_in_turn() -> None:
 
     async def run() -> None:
         parking = ParkingBytes()
-        async with Shell({BYTES: parking.handle}, memory_bytes=MIB) as shell:
+        async with Shell({BYTES: parking.handle}, memory_bytes=2 * MIB) as shell:  # half of it is for large frames
             clients = [await shell.client() for _ in range(4)]
             for number, client in enumerate(clients):
                 client.send(BYTES, 2, payload(number, 600_000))
-                await client.writer.drain() if number < 2 else None
-                await asyncio.sleep(0.02)
-            await eventually(lambda: parking.begun == [0, 1])
+                await eventually(lambda number=number: len(parking.begun) + shell.memory.waiting_count == number + 1)  # type: ignore[misc]
             await asyncio.sleep(0.02)
             assert parking.begun == [0, 1]
-            assert shell.memory.is_short
             for number, client in enumerate(clients):
                 await eventually(lambda number=number: number in parking.waiting)  # type: ignore[misc]
                 parking.finish(number)
@@ -236,21 +238,22 @@ def test_the_memory_budget_holds_requests_back_in_turn() -> None:
 
 @both_loops
 def test_a_large_frame_is_charged_when_a_part_of_it_is_here(loop_name: str) -> None:
-    """Its length alone costs nothing; 64 KiB of a 10 MiB frame reserve all of it: a second client waits, and is served when the first is
-    lost."""
+    """Its length alone costs nothing; 64 KiB of a 10 MiB frame reserve all of it: a second large frame waits, and is served when the
+    first is lost."""
 
     async def run() -> None:
-        async with Shell({HEARTBEAT: echo, BYTES: echo}, memory_bytes=MIB) as shell:
+        small = SaslAuthenticateResponse(error_code=5)
+        async with Shell({HEARTBEAT: echo, BYTES: lambda context, request: small}, memory_bytes=MIB) as shell:
             hoarder, client = await shell.client(), await shell.client()
             hoarder.writer.write((10 * MIB).to_bytes(4, "big") + b"begin")
             await client.ask(HEARTBEAT, 4, beat(4))
             assert shell.memory.used_bytes == 0
             hoarder.writer.write(bytes(64 << 10))
             await eventually(lambda: shell.memory.used_bytes == 10 * MIB)
-            client.send(HEARTBEAT, 4, beat(5))
-            await eventually(lambda: shell.memory.is_short)
+            client.send(BYTES, 2, payload(0, 100_000))
+            await eventually(lambda: shell.memory.waiting_count == 1)
             hoarder.close()
-            assert (await client.receive(HEARTBEAT, 4))[1].error_code == 5
+            assert (await client.receive(BYTES, 2))[1].error_code == 5
             assert shell.memory.used_bytes == 0
 
     LOOPS[loop_name](run())
@@ -281,8 +284,8 @@ def test_one_who_waits_for_memory_and_is_lost_leaves_the_line() -> None:
         async with Shell({BYTES: parking.handle}, memory_bytes=MIB) as shell:
             clients = [await shell.client() for _ in range(3)]
             for number, client in enumerate(clients):
-                client.send(BYTES, 2, payload(number, 20 * MIB))
-                await eventually(lambda number=number: shell.memory.waiting_count == number)  # type: ignore[misc]
+                client.send(BYTES, 2, payload(number, 10 * MIB))
+                await eventually(lambda number=number: holds_and_waits(shell) == (True, number))  # type: ignore[misc]
             clients[1].writer.transport.abort()
             await eventually(lambda: 0 in parking.waiting)
             parking.finish(0)
@@ -301,11 +304,10 @@ def test_one_who_waits_for_memory_when_all_must_end_leaves_the_line() -> None:
         async with Shell({BYTES: parking.handle}, memory_bytes=MIB) as shell:
             for number in range(2):
                 (await shell.client()).send(BYTES, 2, payload(number, 2 * MIB))
-                await eventually(lambda number=number: shell.memory.waiting_count == number)  # type: ignore[misc]
+                await eventually(lambda number=number: holds_and_waits(shell) == (True, number))  # type: ignore[misc]
             await eventually(lambda: 0 in parking.waiting)
             stopping = asyncio.ensure_future(shell.server.stop())
-            await asyncio.sleep(0.01)
-            assert not shell.memory.is_short
+            await eventually(lambda: shell.memory.waiting_count == 0)
             parking.finish(0)
             assert await stopping == 0
             assert (parking.begun, shell.memory.used_bytes) == ([0], 0)
