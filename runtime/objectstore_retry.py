@@ -4,8 +4,9 @@ Only Unavailable is repeated, and a timeout is Unavailable: the outcome of what 
 must bear being done twice. They do: a put puts the same bytes, a delete of what is gone succeeds, and `put_if_absent`
 knows by content an object that an earlier attempt of ours had put (each store compares when it loses), so a writer
 that must be told from others puts something of its own into the bytes. Buffers must not change before the call
-returns: they may be sent again. A part of a multipart upload is repeated under its own number. Not here: what a
-store's errors mean (each store maps its own).
+returns: they may be sent again. A part of a multipart upload is repeated under its own number; of a delete, only the keys
+that were refused. A gate, where there is one, is passed before each attempt. Not here: what a store's errors mean
+(each store maps its own).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Unavailable
@@ -36,6 +38,25 @@ class RetryPolicy:
 
 
 FOR_EVER = RetryPolicy(attempts_max=None)
+# A key that a store refuses to delete may be refused for good, so this is not the policy's number.
+REFUSED_KEY_REPEATS = 3
+
+
+class StoreGate(Protocol):
+    """Stands before every attempt: for who bounds traffic, or slows down when the store wants it."""
+
+    async def enter(self, sent_bytes: int, received_bytes: int) -> None:
+        """Waits until so much may be sent and received; the time is not charged to the attempt. Unavailable counts as a failed attempt."""
+        ...
+
+    def on_end(self, sent_bytes: int, error: Unavailable | None) -> None:
+        """An attempt that was let in was answered, or not."""
+        ...
+
+    def on_received(self, size_bytes: int) -> None:
+        """So much came that nobody could know of before."""
+        ...
+
 
 OnRetry = Callable[[str, int, Unavailable], None]
 
@@ -47,34 +68,42 @@ class RetryingObjectStore:
         rand: Rand,
         policy: RetryPolicy = FOR_EVER,
         on_retry: OnRetry | None = None,
+        gate: StoreGate | None = None,
     ) -> None:
         """`on_retry(operation, attempts so far, error)` is called before each wait, for logs and counters."""
         self._store = store
         self._rand = rand
         self._policy = policy
         self._on_retry = on_retry
+        self._gate = gate
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        await self.attempt("put", lambda: self._store.put(key, parts))
+        await self.attempt("put", lambda: self._store.put(key, parts), sum(map(len, parts)))
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
-        await self.attempt("put_if_absent", lambda: self._store.put_if_absent(key, parts))
+        await self.attempt("put_if_absent", lambda: self._store.put_if_absent(key, parts), sum(map(len, parts)))
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        return await self.attempt("get", lambda: self._store.get_range(key, start, end))
+        return await self.attempt("get", lambda: self._store.get_range(key, start, end), 0, end - start)
 
     async def get(self, key: str) -> bytes:
-        return await self.attempt("get", lambda: self._store.get(key))
+        data = await self.attempt("get", lambda: self._store.get(key))
+        if self._gate is not None:
+            self._gate.on_received(len(data))
+        return data
 
     async def head(self, key: str) -> ObjectEntry | None:
         return await self.attempt("head", lambda: self._store.head(key))
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectEntry]:
-        """After a failure the listing goes on beyond the last key it gave. Progress starts the count afresh."""
+        """After a failure the listing goes on beyond the last key it gave. Progress starts the count afresh. A page that does not come
+        within an attempt's time is a failure like any other."""
         failures = 0
         while True:
+            entries = aiter(self._store.list(prefix, after))
+            following = partial(anext, entries, None)
             try:
-                async for entry in self._store.list(prefix, after):
+                while (entry := await self._once(following)) is not None:
                     after, failures = entry.key, 0
                     yield entry
                 return
@@ -83,7 +112,15 @@ class RetryingObjectStore:
                 await self._wait("list", failures, error)
 
     async def delete(self, keys: Sequence[str]) -> Keys:
-        """Keys the store refuses one by one are given back, not repeated."""
+        """Keys that the store refuses one by one are asked for again, alone, a few times at most: those it still refuses are given back."""
+        left = await self._delete_once(keys)
+        for failures in range(1, REFUSED_KEY_REPEATS + 1):
+            if not left or not await self._may_repeat("delete", failures, StoreUnavailable(left[0], "not deleted")):
+                break
+            left = await self._delete_once(left)
+        return left
+
+    async def _delete_once(self, keys: Sequence[str]) -> Keys:
         return await self.attempt("delete", lambda: self._store.delete(keys))
 
     async def start_multipart(self, key: str) -> RetryingMultipart:
@@ -94,15 +131,29 @@ class RetryingObjectStore:
     async def close(self) -> None:
         await self._store.close()
 
-    async def attempt(self, operation: str, call: Callable[[], Awaitable[_T]]) -> _T:
+    async def attempt(
+        self, operation: str, call: Callable[[], Awaitable[_T]], sent_bytes: int = 0, received_bytes: int = 0
+    ) -> _T:
         """Runs `call` until it answers; raises the last Unavailable when the attempts are used up."""
         failures = 0
         while True:
             try:
-                return await self._once(call)
+                if self._gate is None:
+                    return await self._once(call)
+                await self._gate.enter(sent_bytes, received_bytes)
+                return await self._gated(call, self._gate, sent_bytes)
             except Unavailable as error:
                 failures += 1
                 await self._wait(operation, failures, error)
+
+    async def _gated(self, call: Callable[[], Awaitable[_T]], gate: StoreGate, sent_bytes: int) -> _T:
+        try:
+            answer = await self._once(call)
+        except Unavailable as error:
+            gate.on_end(sent_bytes, error)
+            raise
+        gate.on_end(sent_bytes, None)
+        return answer
 
     async def _once(self, call: Callable[[], Awaitable[_T]]) -> _T:
         try:
@@ -112,14 +163,20 @@ class RetryingObjectStore:
             raise StoreUnavailable("no answer", self._policy.attempt_timeout_ms) from None
 
     async def _wait(self, operation: str, failures: int, error: Unavailable) -> None:
+        if not await self._may_repeat(operation, failures, error):
+            raise error
+
+    async def _may_repeat(self, operation: str, failures: int, error: Unavailable) -> bool:
+        """After a pause, or no: the attempts are used up."""
         policy = self._policy
         if policy.attempts_max is not None and failures >= policy.attempts_max:
-            raise error
+            return False
         if self._on_retry is not None:
             self._on_retry(operation, failures, error)
         # The exponent is bounded so that an outage of days does not compute ever larger powers.
         bound_ms = min(policy.first_wait_ms << min(failures - 1, 30), policy.longest_wait_ms)
         await asyncio.sleep(self._rand.fraction() * bound_ms / 1000)
+        return True
 
 
 class RetryingMultipart:
@@ -143,4 +200,7 @@ class RetryingMultipart:
 
     async def _repeat(self, first: Coroutine[Any, Any, None], parts: Sequence[Buffer], number: int) -> None:
         attempts = itertools.chain([first], (self._upload.put_part(parts, number) for _ in itertools.repeat(None)))
-        await self._store.attempt("multipart_part", lambda: next(attempts))
+        try:
+            await self._store.attempt("multipart_part", lambda: next(attempts), sum(map(len, parts)))
+        finally:
+            first.close()  # cancelled before the gate let it in, it never began

@@ -39,6 +39,8 @@ class Flaky:
         self.store = MemoryObjectStore(SystemClock())
         self.plan = list(plan)  # "" passes, "before", "after", "silence", or an error raised before
         self.calls = 0
+        self.deletes: list[list[str]] = []
+        self.refusals: dict[str, int] = {}  # how often a key is refused to a delete
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         await self.run(lambda: self.store.put(key, parts))
@@ -61,7 +63,12 @@ class Flaky:
             yield entry
 
     async def delete(self, keys: Sequence[str]) -> Keys:
-        return await self.run(lambda: self.store.delete(keys))
+        self.deletes.append(list(keys))
+        refused = [key for key in keys if self.refusals.get(key, 0) > 0]
+        for key in refused:
+            self.refusals[key] -= 1
+        await self.run(lambda: self.store.delete([key for key in keys if key not in refused]))
+        return refused
 
     async def start_multipart(self, key: str) -> MultipartUpload:
         return FlakyUpload(self, await self.run(lambda: self.store.start_multipart(key)))
@@ -267,3 +274,70 @@ def test_waits_grow_to_a_bound_and_are_drawn() -> None:
         for seconds, bound_ms in zip(waited, (4, 8, 16, 16, 16), strict=True):
             assert seconds <= bound_ms / 1000 + 0.1  # the machine may be busy
     assert drawn[0] != drawn[1]
+
+
+def test_a_listing_that_hangs_is_asked_again() -> None:
+    """One page that never comes is a failure like any other: the listing goes on beyond the last key it gave."""
+    policy = RetryPolicy(attempts_max=3, first_wait_ms=1, longest_wait_ms=1, attempt_timeout_ms=20)
+    keys = ["a", "b", "c"]
+
+    async def test(store: RetryingObjectStore) -> None:
+        for key in keys:
+            await flaky.store.put(key, [b"x"])
+        flaky.plan = ["", "silence", "", "silence", "silence"]
+        assert await keys_of(store) == keys
+        flaky.plan = ["silence"] * 3
+        with pytest.raises(StoreUnavailable):
+            await keys_of(store)
+
+    flaky = Flaky()
+    run(flaky, test, policy)
+
+
+def test_keys_that_a_delete_refused_are_asked_for_alone() -> None:
+    """Of a bulk delete only what failed is repeated; what fails each time is given back after a few times, also by a store that is asked for ever."""
+
+    async def test(store: RetryingObjectStore) -> None:
+        flaky.refusals = {"b": 1, "d": 2, "e": 1_000_000}
+        assert await store.delete(["a", "b", "c", "d", "e"]) == ["e"]
+        assert flaky.deletes == [["a", "b", "c", "d", "e"], ["b", "d", "e"], ["d", "e"], ["e"]]
+
+    flaky = Flaky()
+    run(flaky, test, RetryPolicy(attempts_max=None, first_wait_ms=1, longest_wait_ms=2))
+
+
+class SlowGate:
+    """Lets each attempt in after a while, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    async def enter(self, sent_bytes: int, received_bytes: int) -> None:
+        await asyncio.sleep(0.05)
+        self.told.append((sent_bytes, received_bytes))
+
+    def on_end(self, sent_bytes: int, error: Unavailable | None) -> None:
+        self.told.append("ok" if error is None else "failed")
+
+    def on_received(self, size_bytes: int) -> None:
+        self.told.append(size_bytes)
+
+
+def test_a_gate_stands_before_each_attempt() -> None:
+    """It hears of the bytes and the end of every attempt, repeats included; the wait at it is not charged to an attempt's time."""
+
+    async def test() -> None:
+        gate, flaky = SlowGate(), Flaky("before")
+        policy = RetryPolicy(attempts_max=2, first_wait_ms=1, longest_wait_ms=1, attempt_timeout_ms=20)
+        store = RetryingObjectStore(flaky, Rand(b"gate"), policy, gate=gate)
+        await store.put("a", [b"abc", b"de"])
+        upload = await store.start_multipart("b")
+        await upload.put_part([b"part"])
+        assert await store.get_range("a", 1, 4) == b"bcd"
+        assert await store.get("a") == b"abcde"
+        assert gate.told == [
+            *[(5, 0), "failed", (5, 0), "ok"],
+            *[(0, 0), "ok", (4, 0), "ok", (0, 3), "ok", (0, 0), "ok", 5],
+        ]
+
+    asyncio.run(test())
