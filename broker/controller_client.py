@@ -1,18 +1,19 @@
 """The broker's voice to the controller: implements what the stream engine and the partitions ask of the metadata.
 
 Every verb is sent until it is answered: Unavailable and a disk of the quorum that is full are waited out with backoff, and every verb may be sent
-twice. Refusals become StreamFenced or StreamMissing. Not here: what the verbs mean (kraft/tables).
+twice. Refusals become StreamFenced, StreamMissing, UploadExpired or CompactionRefused. Not here: what the verbs mean (kraft/tables).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.kraft.channel import ControllerChannel
+from millrace.kraft.image import MetadataImage
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -38,8 +39,19 @@ from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest, Pr
 from millrace.protocol.messages.remove_objects import RemoveObjectsRequest, RemoveObjectsResponse
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest, TrimStreamsResponse
 from millrace.runtime.errors import Exhausted, Unavailable
-from millrace.s3stream.errors import StreamFenced, StreamMissing, UploadExpired
-from millrace.s3stream.ids import ObjectId, ObjectInfo, OpenedStream, StreamId, StreamRole, UploadCommit
+from millrace.s3stream.errors import CompactionRefused, StreamFenced, StreamMissing, UploadExpired
+from millrace.s3stream.ids import (
+    CompactionCommit,
+    ObjectId,
+    ObjectInfo,
+    OpenedStream,
+    StreamBounds,
+    StreamId,
+    StreamObjectInfo,
+    StreamRole,
+    StreamSetInfo,
+    UploadCommit,
+)
 
 log = logging.getLogger(__name__)
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 5.0
@@ -154,7 +166,56 @@ class ControllerClient:
         _raise_refusal(response.error_code, response.error_message or "the commit of an upload")
 
     def find_objects(self, stream_id: StreamId, start: int, end: int, limit: int) -> Sequence[ObjectInfo]:
-        return self._cache.image.objects.find(stream_id, start, end, limit)
+        return self._image.objects.find(stream_id, start, end, limit)
+
+    # CompactionCatalog
+
+    async def commit_compaction(self, commit: CompactionCommit) -> None:
+        from millrace.protocol.messages.commit_compaction import (
+            CommitCompactionRequest,
+            CommitCompactionResponse,
+            CompactedObject,
+            CompactedRange,
+        )
+
+        request = CommitCompactionRequest(
+            node_id=self._node_id,
+            broker_epoch=self.broker_epoch,
+            object_id=commit.object_id,
+            size_bytes=commit.size_bytes,
+            ranges=[CompactedRange(r.stream_id, r.start, r.end) for r in commit.ranges],
+            stream_objects=[
+                CompactedObject(o.object_id, o.kind, o.size_bytes, o.range.stream_id, o.range.start, o.range.end)
+                for o in commit.stream_objects
+            ],
+            compacted_ids=list(commit.compacted_ids),
+            superseded_ids=list(commit.superseded_ids),
+            linked_ids=list(commit.linked_ids),
+            dropped_link_ids=list(commit.dropped_link_ids),
+        )
+        response: CommitCompactionResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        if response.error_code == ErrorCode.INVALID_RECORD_STATE:
+            raise CompactionRefused(response.error_message or "metadata has moved on")
+        _raise_refusal(response.error_code, response.error_message or "the commit of a compaction")
+
+    def stream_set_objects(self) -> Sequence[StreamSetInfo]:
+        return self._image.objects.stream_sets(self._node_id)
+
+    def stream_objects(self, stream_id: StreamId) -> Sequence[StreamObjectInfo]:
+        return self._image.objects.of_stream(stream_id)
+
+    def open_streams(self) -> Sequence[StreamId]:
+        return [stream.stream_id for stream in self._image.streams.open_on(self._node_id)]
+
+    def stream_bounds(self, stream_ids: Sequence[StreamId]) -> Mapping[StreamId, StreamBounds]:
+        streams = self._image.streams
+        found = {stream_id: streams.get(stream_id) for stream_id in stream_ids}
+        return {key: StreamBounds(stream.start, stream.end) for key, stream in found.items() if stream is not None}
+
+    @property
+    def _image(self) -> MetadataImage:
+        return self._cache.image
 
     # producer ids and deletions
 

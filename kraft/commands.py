@@ -73,6 +73,7 @@ ROWS: Final[dict[str, Row]] = {
     "UpdateFeatures": Row("feature_commands.decide_update_features", _plain, is_growing=True),
     # Ours. A commit is bounded by what was prepared, so it passes when the disk is full.
     "CloseStreams": Row("stream_commands.decide_close_streams", _plain),
+    "CommitCompaction": Row("compaction_commands.decide_commit_compaction", _timed),
     "CommitUpload": Row("object_commands.decide_commit_upload", _timed),
     "GetOpeningStreams": Row("stream_commands.decide_get_opening_streams", _plain),
     "OpenPartitionStreams": Row("stream_commands.decide_open_partition_streams", _plain, is_growing=True),

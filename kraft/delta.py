@@ -175,6 +175,9 @@ class MetadataDelta:
     def _commit_object(self, record: ours.CommitObjectRecord) -> None:
         self._edit_objects().apply_commit(record, self._edit_streams())
 
+    def _compact_objects(self, record: ours.CompactObjectsRecord) -> None:
+        self._edit_objects().apply_compaction(record, self._edit_streams())
+
     def _doom_objects(self, record: ours.DoomObjectsRecord) -> None:
         self._edit_objects().apply_doom(record)
 
@@ -208,6 +211,7 @@ FOLDS: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
     ours.DoomObjectsRecord: MetadataDelta._doom_objects,
     ours.RemoveObjectsRecord: MetadataDelta._remove_objects,
     ours.NextIdsRecord: MetadataDelta._next_ids,
+    ours.CompactObjectsRecord: MetadataDelta._compact_objects,
 }
 
 

@@ -106,7 +106,13 @@ def object_records(image: MetadataImage) -> Iterator[Any]:
             run = []
         if stored.state is ObjectState.COMMITTED:
             yield CommitObjectRecord(
-                object_id, stored.kind, stored.size_bytes, stored.order_id, stored.time_ms, stored.ranges
+                object_id,
+                stored.kind,
+                stored.size_bytes,
+                stored.order_id,
+                stored.time_ms,
+                stored.node_id,
+                stored.ranges,
             )
         else:
             run.append(object_id)
@@ -119,7 +125,7 @@ def run_record(run: list[int], shared: StoredObject | None) -> PrepareObjectsRec
     assert shared is not None
     if shared.state is ObjectState.PREPARED:
         return PrepareObjectsRecord(run[0], len(run), shared.node_id, shared.time_ms)
-    return DoomObjectsRecord(run, shared.time_ms, shared.was_committed)
+    return DoomObjectsRecord(run, shared.time_ms, shared.was_committed, shared.is_deep)
 
 
 def slices(image: MetadataImage, writer: ValueWriter) -> Iterator[list[bytes]]:

@@ -173,6 +173,7 @@ PRIVATE: tuple[Api, ...] = (
     Api(505, "PrepareObjects", 0, 0, 0, CONTROLLER),
     Api(506, "CommitUpload", 0, 0, 0, CONTROLLER),
     Api(507, "RemoveObjects", 0, 0, 0, CONTROLLER),
+    Api(508, "CommitCompaction", 0, 0, 0, CONTROLLER),
 )
 
 ALL: tuple[Api, ...] = KAFKA + PRIVATE

@@ -87,12 +87,14 @@ class CommitObjectRecord:
     size_bytes: Int64 = 0
     order_id: Int64 = 0
     time_ms: Int64 = 0
+    node_id: Int32 = -1
     ranges: bytes = b""
 
 
 @dataclass(slots=True)
 class DoomObjectsRecord:
-    """The objects hold nothing that may be read; their files go after a grace. `was_committed`: they once were."""
+    """The objects hold nothing that may be read; their files go after a grace. `was_committed`: they once were. `is_deep`: they are
+    composites, and what they link goes with them."""
 
     KEY = 506
     VERSIONS = Versions(0, 0, flexible=0)
@@ -100,6 +102,7 @@ class DoomObjectsRecord:
     object_ids: list[Int64] = array()
     time_ms: Int64 = 0
     was_committed: bool = False
+    is_deep: bool = False
 
 
 @dataclass(slots=True)
@@ -123,6 +126,39 @@ class NextIdsRecord:
     next_object_id: Int64 = 0
 
 
+@dataclass(slots=True)
+class MadeObject:
+    """A prepared object that compaction made; fields as in CommitObjectRecord. No range moves its stream's end."""
+
+    object_id: Int64 = 0
+    kind: Int8 = 0
+    size_bytes: Int64 = 0
+    order_id: Int64 = 0
+    time_ms: Int64 = 0
+    ranges: bytes = b""
+
+
+@dataclass(slots=True)
+class CompactObjectsRecord:
+    """At `time_ms` the made objects take over what of their ranges the sources held.
+
+    The sources (replaced, superseded, linked) are committed no more, whatever is left of them. Linked ones are forgotten: a composite
+    among the made links their files. Replaced and superseded ones are doomed, a replaced composite with what it links; and so are dropped
+    links, of which nothing was known.
+    """
+
+    KEY = 509
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    node_id: Int32 = -1
+    time_ms: Int64 = 0
+    made: list[MadeObject] = array()
+    replaced_ids: list[Int64] = array()
+    superseded_ids: list[Int64] = array()
+    linked_ids: list[Int64] = array()
+    dropped_link_ids: list[Int64] = array()
+
+
 STREAM_RECORDS: tuple[type, ...] = (
     StreamRecord,
     RemoveStreamsRecord,
@@ -132,4 +168,5 @@ STREAM_RECORDS: tuple[type, ...] = (
     DoomObjectsRecord,
     RemoveObjectsRecord,
     NextIdsRecord,
+    CompactObjectsRecord,
 )

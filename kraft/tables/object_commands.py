@@ -49,17 +49,19 @@ def decide_commit_upload(image: MetadataImage, request: CommitUploadRequest, now
     if request.object_id != NO_OBJECT:
         ranges = [(range.stream_id, range.start_offset, range.end_offset) for range in request.ranges]
         packed = plan.take(ranges)
-        records.append(committed(request.object_id, ObjectKind.STREAM_SET, request.size_bytes, now_ms, packed))
+        records.append(committed(request, request.object_id, ObjectKind.STREAM_SET, request.size_bytes, now_ms, packed))
     elif request.ranges:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "ranges without a stream-set object")
     for made in request.stream_objects:
         packed = plan.take([(made.stream_id, made.start_offset, made.end_offset)])
-        records.append(committed(made.object_id, ObjectKind.STREAM, made.size_bytes, now_ms, packed))
+        records.append(committed(request, made.object_id, ObjectKind.STREAM, made.size_bytes, now_ms, packed))
     return Decision(CommitUploadResponse(), records)
 
 
-def committed(object_id: int, kind: ObjectKind, size_bytes: int, now_ms: int, packed: bytes) -> CommitObjectRecord:
-    return CommitObjectRecord(object_id, kind, size_bytes, object_id, now_ms, packed)
+def committed(
+    request: CommitUploadRequest, object_id: int, kind: ObjectKind, size_bytes: int, now_ms: int, packed: bytes
+) -> CommitObjectRecord:
+    return CommitObjectRecord(object_id, kind, size_bytes, object_id, now_ms, request.node_id, packed)
 
 
 def uploaded_ids(request: CommitUploadRequest) -> list[int]:

@@ -1,7 +1,9 @@
 """Objects in the store: prepared, committed, doomed; and for every stream the committed objects that hold it.
 
     prepared --CommitObject--> committed --its last range dies--> doomed --file deleted--> gone
-        `-------------- the deadline passed, or nothing in it was alive -------^
+            `-------------- the deadline passed, or nothing in it was alive -------^
+
+Compaction dooms its sources too; one that a new composite links is forgotten and its file stays.
 
 A range is alive while its stream exists and starts below the range's end. Each committed object counts its ranges that
 are alive, so that a trim or a deletion dooms what it empties in the same commit, without looking at anything else.
@@ -24,12 +26,14 @@ from millrace.kraft.tables.ranges import StreamRanges
 from millrace.kraft.tables.streams import StreamsEdit
 from millrace.protocol.stream_records import (
     CommitObjectRecord,
+    CompactObjectsRecord,
     DoomObjectsRecord,
+    MadeObject,
     NextIdsRecord,
     PrepareObjectsRecord,
     RemoveObjectsRecord,
 )
-from millrace.s3stream.ids import ObjectId, ObjectInfo, ObjectKind, StreamId
+from millrace.s3stream.ids import ObjectId, ObjectInfo, ObjectKind, StreamId, StreamObjectInfo, StreamSetInfo
 
 RANGE = struct.Struct(">qqq")
 
@@ -48,8 +52,9 @@ class StoredObject(NamedTuple):
     order_id: int = 0
     ranges: bytes = b""  # as CommitObjectRecord has them, the dead included
     alive: int = 0  # ranges that are
-    node_id: int = -1  # prepared: by whom
+    node_id: int = -1  # by whom it was prepared, and written
     was_committed: bool = False  # doomed: a retry of its commit is a success
+    is_deep: bool = False  # doomed: a composite whose links go with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,26 @@ class Objects:
         for first, last, object_id in ranges.find(start, end, limit):
             stored = self.by_id[object_id]
             found.append(ObjectInfo(object_id, stored.kind, stored.size_bytes, first, last))
+        return found
+
+    def stream_sets(self, node_id: int) -> list[StreamSetInfo]:
+        """The committed stream-set objects that this node wrote, newest data last."""
+        found = [
+            StreamSetInfo(object_id, stored.size_bytes, stored.order_id, stored.time_ms)
+            for object_id, stored in self.by_id.items()
+            if stored.state is ObjectState.COMMITTED
+            and stored.kind is ObjectKind.STREAM_SET
+            and stored.node_id == node_id
+        ]
+        return sorted(found, key=lambda info: (info.order_id, info.object_id))
+
+    def of_stream(self, stream_id: StreamId) -> list[StreamObjectInfo]:
+        """Objects of this stream alone, in offset order."""
+        found = []
+        for start, end, object_id in self.ranges.get(stream_id) or ():
+            stored = self.by_id[object_id]
+            if stored.kind is not ObjectKind.STREAM_SET:
+                found.append(StreamObjectInfo(object_id, stored.kind, stored.size_bytes, start, end))
         return found
 
     def prepared_before(self, now_ms: int, limit: int) -> list[ObjectId]:
@@ -147,11 +172,55 @@ class ObjectsEdit:
             record.order_id,
             record.ranges,
             alive,
+            record.node_id,
         )
         self._committed_bytes += record.size_bytes
         self._next_id = ObjectId(max(self._next_id, object_id + 1))
         if not alive:
             self._doom(object_id, record.time_ms, was_committed=True)
+
+    def apply_compaction(self, record: CompactObjectsRecord, streams: StreamsEdit) -> list[ObjectId]:
+        """Gives the sources of which something wanted is left in no object: the controller decides no record for which there are any."""
+        sources = dict.fromkeys((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
+        for made in record.made:
+            self._apply_made(made, record, sources, streams)
+        left = [ObjectId(object_id) for object_id in sources if self._by_id[ObjectId(object_id)].alive]
+        for object_id in record.replaced_ids:
+            self._doom(ObjectId(object_id), record.time_ms, was_committed=True)
+        for object_id in record.superseded_ids:
+            self._doom(ObjectId(object_id), record.time_ms, was_committed=True, keeps_links=True)
+        for object_id in record.linked_ids:
+            self._forget_state(ObjectId(object_id))
+        for object_id in record.dropped_link_ids:
+            self._doom(ObjectId(object_id), record.time_ms, was_committed=True)
+        for made in record.made:
+            if not self._by_id[ObjectId(made.object_id)].alive:
+                self._doom(ObjectId(made.object_id), record.time_ms, was_committed=True)
+        return left
+
+    def _apply_made(
+        self, made: MadeObject, record: CompactObjectsRecord, sources: dict[int, None], streams: StreamsEdit
+    ) -> None:
+        object_id = ObjectId(made.object_id)
+        self._forget_state(object_id)
+        kind = ObjectKind(made.kind)
+        self._by_id[object_id] = StoredObject(
+            ObjectState.COMMITTED, made.time_ms, kind, made.size_bytes, made.order_id, made.ranges, 0, record.node_id
+        )
+        self._committed_bytes += made.size_bytes
+        self._next_id = ObjectId(max(self._next_id, object_id + 1))
+        for stream_id, start, end in RANGE.iter_unpack(made.ranges):
+            stream, ranges = streams.by_id.get(stream_id), self._ranges.get(stream_id)
+            if stream is None or ranges is None or end <= stream.start:
+                continue
+            ranges, gone, come = ranges.replaced(start, end, object_id, sources)
+            rest, dropped = ranges.drop_below(stream.start)
+            assert rest is not None, (stream, made)
+            self._ranges[stream_id] = rest
+            for change, holders in ((1, come), (-1, gone), (-1, dropped)):
+                for holder in holders:
+                    stored = self._by_id[holder]
+                    self._by_id[holder] = stored._replace(alive=stored.alive + change)
 
     def apply_trim(self, stream_id: StreamId, start: int, time_ms: int) -> None:
         """Called once the stream itself was trimmed."""
@@ -172,7 +241,7 @@ class ObjectsEdit:
 
     def apply_doom(self, record: DoomObjectsRecord) -> None:
         for object_id in record.object_ids:
-            self._doom(ObjectId(object_id), record.time_ms, record.was_committed)
+            self._doom(ObjectId(object_id), record.time_ms, record.was_committed, is_deep=record.is_deep)
 
     def apply_remove(self, record: RemoveObjectsRecord) -> None:
         for object_id in record.object_ids:
@@ -191,9 +260,19 @@ class ObjectsEdit:
             else:
                 self._by_id[object_id] = stored._replace(alive=stored.alive - 1)
 
-    def _doom(self, object_id: ObjectId, time_ms: int, was_committed: bool) -> None:
+    def _doom(
+        self,
+        object_id: ObjectId,
+        time_ms: int,
+        was_committed: bool,
+        keeps_links: bool = False,
+        is_deep: bool = False,
+    ) -> None:
+        """A composite goes with what it links, unless it `keeps_links`. `is_deep`: a snapshot says so of one whose kind is forgotten."""
+        stored = self._by_id.get(object_id)
+        is_deep = is_deep or (stored is not None and stored.kind is ObjectKind.COMPOSITE and not keeps_links)
         self._forget_state(object_id)
-        self._by_id[object_id] = StoredObject(ObjectState.DOOMED, time_ms, was_committed=was_committed)
+        self._by_id[object_id] = StoredObject(ObjectState.DOOMED, time_ms, was_committed=was_committed, is_deep=is_deep)
         self._dooms[time_ms, object_id] = None
         self._next_id = ObjectId(max(self._next_id, object_id + 1))
 

@@ -10,8 +10,8 @@ Kept true: starts and ends ascend, ranges do not overlap.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Container, Iterator
 
 from millrace.s3stream.ids import ObjectId
 
@@ -53,6 +53,39 @@ class StreamRanges:
             return self, dropped
         rest = StreamRanges(self._starts, self._ends, self._ids, head, self._count)
         return (rest._copied() if head > max(HEAD_KEPT_MAX, self._count // 2) else rest), dropped
+
+    def replaced(
+        self, start: int, end: int, object_id: ObjectId, sources: Container[int]
+    ) -> tuple[StreamRanges, list[ObjectId], list[ObjectId]]:
+        """With `object_id` in the place of the sources in [start, end); of whom ranges went, and of whom came."""
+        first = bisect_right(self._ends, start, self._head, self._count)
+        last = bisect_left(self._starts, end, first, self._count)
+        old = [(self._starts[place], self._ends[place], ObjectId(self._ids[place])) for place in range(first, last)]
+        new: list[tuple[int, int, ObjectId]] = []
+        for low, high, holder in old:
+            if holder not in sources:
+                new.append((low, high, holder))
+                continue
+            if low < start:
+                new.append((low, start, holder))
+            if new and new[-1][2] == object_id and new[-1][1] == max(low, start):
+                new[-1] = (new[-1][0], min(high, end), object_id)
+            else:
+                new.append((max(low, start), min(high, end), object_id))
+            if high > end:
+                new.append((end, high, holder))
+        if new == old:
+            return self, [], []
+        return self._spliced(first, last, new), [one[2] for one in old], [one[2] for one in new]
+
+    def _spliced(self, first: int, last: int, new: list[tuple[int, int, ObjectId]]) -> StreamRanges:
+        copied = self._copied()
+        window = slice(first - self._head, last - self._head)
+        copied._starts[window] = array("q", (one[0] for one in new))
+        copied._ends[window] = array("q", (one[1] for one in new))
+        copied._ids[window] = array("q", (one[2] for one in new))
+        copied._count = len(copied._ids)
+        return copied
 
     def find(self, start: int, end: int, limit: int) -> list[tuple[int, int, ObjectId]]:
         """Continuous ranges from the one that holds `start` up to `end`, at most `limit`; none when none holds `start`."""

@@ -49,7 +49,7 @@ def big_records() -> list[Any]:
         start = number // 10 * 10
         first = number % 10 * STREAMS_AN_OBJECT
         ranges = b"".join(RANGE.pack(s * 3 + 1, start, start + 10) for s in range(first, first + STREAMS_AN_OBJECT))
-        records.append(CommitObjectRecord(number, 0, 1 << 20, number, 1_000, ranges))
+        records.append(CommitObjectRecord(number, 0, 1 << 20, number, 1_000, 1, ranges))
     return records
 
 
