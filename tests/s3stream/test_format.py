@@ -25,6 +25,7 @@ from millrace.s3stream.objects.format import (
     Entry,
     EntryHeader,
     Footer,
+    check_blocks,
     decode_blocks,
     decode_entry,
     decode_footer,
@@ -41,6 +42,18 @@ from millrace.s3stream.objects.writer import ObjectWriter
 GOLDEN = Path(__file__).parent.parent / "golden" / "object_v1.hex"
 ids = st.integers(-(2**63), INT64_MAX)
 payloads = st.lists(st.binary(max_size=40), max_size=4)
+
+
+def both_blocks(ref: BlockRef, data: memoryview) -> list[Entry]:
+    """What `decode_blocks` gives, after `check_blocks` was seen to take and refuse the same bytes."""
+    try:
+        entries = decode_blocks(ref, data)
+    except ObjectCorrupt:
+        with pytest.raises(ObjectCorrupt):
+            check_blocks(ref, data)
+        raise
+    check_blocks(ref, data)
+    return entries
 
 
 def entry_bytes(stream_id: int, base_offset: int, count: int, payload: bytes, epoch: int = 1) -> bytes:
@@ -111,7 +124,7 @@ def test_an_entry_too_long_is_refused() -> None:
 
 
 def decode_block_again(data: bytes) -> object:
-    return decode_blocks(BLOCK_REF, memoryview(data))
+    return both_blocks(BLOCK_REF, memoryview(data))
 
 
 DECODERS: list[tuple[str, bytes, Callable[[bytes], object]]] = [
@@ -181,7 +194,7 @@ def test_a_right_checksum_does_not_excuse_wrong_values(name: str, place: int, pa
 
 def test_a_block_comes_back_as_views() -> None:
     """Entries of a block point into the bytes given, and carry epoch and checksum on."""
-    entries = decode_blocks(BLOCK_REF, memoryview(BLOCK))
+    entries = both_blocks(BLOCK_REF, memoryview(BLOCK))
     assert [(e.base_offset, e.count, bytes(e.data), e.epoch) for e in entries] == [
         (100, 5, b"hello", 1),
         (105, 1, b"", 1),
@@ -194,7 +207,7 @@ def test_a_block_comes_back_as_views() -> None:
 def test_several_blocks_under_one_row() -> None:
     """A row may name blocks that lie side by side; they are read as one."""
     data = block_bytes(entry_bytes(7, 0, 2, b"a")) + block_bytes(entry_bytes(7, 2, 3, b"b"), entry_bytes(7, 5, 1, b"c"))
-    entries = decode_blocks(ref_to(data, 0, 6, 3), memoryview(data))
+    entries = both_blocks(ref_to(data, 0, 6, 3), memoryview(data))
     assert [entry.base_offset for entry in entries] == [0, 2, 5]
 
 
@@ -211,14 +224,20 @@ def test_several_blocks_under_one_row() -> None:
 def test_a_block_must_be_what_its_row_says(ref: BlockRef, reason: str) -> None:
     """A sound block under the wrong row (another stream, range, count or size) is refused: it was misdirected."""
     with pytest.raises(ObjectCorrupt, match=reason):
-        decode_blocks(ref, memoryview(BLOCK))
+        both_blocks(ref, memoryview(BLOCK))
 
 
 def test_a_gap_within_a_block_is_refused() -> None:
     """Entries that do not continue one another are corruption, though each is sound."""
     data = block_bytes(entry_bytes(7, 0, 2, b"a"), entry_bytes(7, 3, 1, b"b"))
     with pytest.raises(ObjectCorrupt, match="where 7 at 2 belongs"):
-        decode_blocks(ref_to(data, 0, 4, 2), memoryview(data))
+        both_blocks(ref_to(data, 0, 4, 2), memoryview(data))
+    with pytest.raises(ObjectCorrupt, match="where 7 at 2 belongs"):
+        both_blocks(ref_to(data, 0, 3, 2), memoryview(data))  # as long as its counts together
+    empty = resealed(entry_bytes(7, 2, 1, b"b"), 4, struct.pack(">i", 0), 36, 36, b"b")
+    data = block_bytes(entry_bytes(7, 0, 2, b"a"), empty)
+    with pytest.raises(ObjectCorrupt, match="out of bounds"):
+        both_blocks(ref_to(data, 0, 2, 2), memoryview(data))
 
 
 @pytest.mark.parametrize(
@@ -314,7 +333,7 @@ def test_version_1_stays_readable_and_unchanged() -> None:
     found = [
         (ref.stream_id, entry.base_offset, entry.count, entry.epoch, bytes(entry.data))
         for ref in index.rows()
-        for entry in decode_blocks(ref, memoryview(golden)[ref.position : ref.position + ref.size_bytes])
+        for entry in both_blocks(ref, memoryview(golden)[ref.position : ref.position + ref.size_bytes])
     ]
     assert found == [
         (3, 0, 2, 1, b"first"),
