@@ -65,6 +65,9 @@ crash-sim: $(DEV_READY) ## power cuts at every disk write and store request of a
 bench: $(DEV_READY) ## every figure the broker is held to, beside the device underneath
 	@$(BIN)/python -m tests.bench.bench
 
+soak: $(DEV_READY) ## ten minutes of everything at once at full rate, memory judged to be flat (SOAK_SECONDS)
+	@$(BIN)/python -m tests.bench.soak --seconds $${SOAK_SECONDS:-600}
+
 tools-system: ## kcat from the system's packages, where they can be installed
 	@tests/compat/install_system_tools.sh
 
@@ -88,4 +91,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info tests/compat/java/libs spark_jobs/jars .mypy_cache .ruff_cache
 
-.PHONY: bench client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim
+.PHONY: bench soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim
