@@ -25,7 +25,7 @@ never allocates by a length it has not checked. Not here: where blocks are cut (
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from millrace.protocol.crc32c import crc32c
@@ -45,6 +45,9 @@ FOOTER_MAGIC = b"MILLRACE"
 
 # Where the checksum of a payload begins; the bytes before come after the rest.
 SUMMED_FROM = 21
+
+# How many entries are decoded before others may run: half a millisecond.
+DECODE_STEP_COUNT = 128
 
 _ENTRY_HEAD = struct.Struct(">HBBiiqqq")
 _ENTRY = struct.Struct(">HBBiiqqqI")
@@ -179,20 +182,27 @@ def encode_block_header(entry_count: int, pieces: Sequence[Buffer]) -> bytes:
 
 def decode_blocks(ref: BlockRef, data: memoryview) -> list[Entry]:
     """All entries of the blocks that `ref` names, as views of `data`, which is exactly their bytes."""
+    entries: list[Entry] = []
+    for _ in decode_in_steps(ref, data, entries):
+        pass
+    return entries
+
+
+def decode_in_steps(ref: BlockRef, data: memoryview, entries: list[Entry]) -> Iterator[None]:
+    """As `decode_blocks`, into `entries`, which is empty; stops after every DECODE_STEP_COUNT of them, so that others may run. Until it is
+    over they are not to be used."""
     if len(data) != ref.size_bytes:
         raise ObjectCorrupt(f"{len(data)} bytes where the index names {ref.size_bytes}")
-    entries: list[Entry] = []
     position = 0
     while position < len(data):
         body_end, entry_count = _check_block(data, position)
         before = len(entries)
-        _decode_body(ref, data[:body_end], position + BLOCK_HEADER_BYTES, entries)
+        yield from _decode_body(ref, data[:body_end], position + BLOCK_HEADER_BYTES, entries)
         if len(entries) - before != entry_count:
             raise ObjectCorrupt(f"block of {len(entries) - before} entries says {entry_count}", position)
         position = body_end
     if not entries or entries[-1].end != ref.end or len(entries) != ref.entry_count:
         raise ObjectCorrupt(f"{len(entries)} entries do not fill the row's {ref.entry_count} up to {ref.end}")
-    return entries
 
 
 def check_blocks(ref: BlockRef, data: memoryview) -> None:
@@ -230,16 +240,39 @@ def _check_body(ref: BlockRef, body: memoryview, next_offset: int) -> tuple[int,
     return next_offset, seen
 
 
-def _decode_body(ref: BlockRef, body: memoryview, position: int, entries: list[Entry]) -> None:
-    """Adds the entries from `position` to the end of `body`; each continues the one before."""
+def _decode_body(ref: BlockRef, body: memoryview, position: int, entries: list[Entry]) -> Iterator[None]:
+    """Adds the entries from `position` to the end of `body`; each continues the one before. In one loop, for speed."""
+    unpack, crc_of, add = _ENTRY_QUICK.unpack_from, crc32c, entries.append
+    stream_id, body_end = ref.stream_id, len(body)
     next_offset = entries[-1].end if entries else ref.start
-    while position < len(body):
-        header, payload, end = decode_entry(body, position)
-        if header.stream_id != ref.stream_id or header.base_offset != next_offset:
-            found = f"entry of stream {header.stream_id} at offset {header.base_offset}"
-            raise ObjectCorrupt(f"{found} where {ref.stream_id} at {next_offset} belongs", position)
-        entries.append(Entry(header.base_offset, header.count, payload, header.epoch, header.crc))
-        next_offset, position = header.end, end
+    step_end = len(entries) + DECODE_STEP_COUNT
+    while position < body_end:
+        start = position + ENTRY_HEADER_BYTES
+        if start > body_end:
+            raise ObjectCorrupt("entry header is cut off", position)
+        word, count, length, found_id, epoch, base_offset, crc = unpack(body, position)
+        end = start + length
+        if word != _ENTRY_WORD or not start <= end <= body_end or found_id != stream_id or base_offset != next_offset:
+            raise _misfit(ref, body, position, next_offset)
+        payload = body[start:end]
+        payload_sum = crc_of(payload[:SUMMED_FROM], crc_of(payload[SUMMED_FROM:]))
+        if crc_of(body[position : start - _CRC.size], payload_sum) != crc or count <= 0:
+            raise _misfit(ref, body, position, next_offset)
+        add(Entry(base_offset, count, payload, epoch, crc))
+        next_offset, position = next_offset + count, end
+        if len(entries) >= step_end:
+            step_end += DECODE_STEP_COUNT
+            yield
+
+
+def _misfit(ref: BlockRef, body: memoryview, position: int, next_offset: int) -> ObjectCorrupt:
+    """What is wrong with the entry at `position`."""
+    try:
+        header, _, _ = decode_entry(body, position)
+    except ObjectCorrupt as error:
+        return error
+    found = f"entry of stream {header.stream_id} at offset {header.base_offset}"
+    return ObjectCorrupt(f"{found} where {ref.stream_id} at {next_offset} belongs", position)
 
 
 def _check_block(data: memoryview, position: int) -> tuple[int, int]:

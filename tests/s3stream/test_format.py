@@ -29,6 +29,7 @@ from millrace.s3stream.objects.format import (
     decode_blocks,
     decode_entry,
     decode_footer,
+    decode_in_steps,
     decode_index,
     encode_block_header,
     encode_entry_header,
@@ -341,3 +342,17 @@ def test_version_1_stays_readable_and_unchanged() -> None:
         (3, 3, 100, 2, b"second block"),
         (2**40, 2**50, 1, 2**33, bytes(range(32))),
     ]
+
+
+def test_many_small_entries_are_decoded_in_steps() -> None:
+    """A block of a thousand entries stops after every 128, so that decoding never holds the loop for longer than that."""
+    parts: list[bytes] = []
+    for offset in range(1000):
+        parts += [encode_entry_header(1, 0, offset, 1, [b"x" * 50]), b"x" * 50]
+    data = memoryview(encode_block_header(1000, parts) + b"".join(parts))
+    ref = BlockRef(StreamId(1), 0, 1000, 1000, 0, len(data))
+    entries: list[Entry] = []
+    seen = [len(entries) for _ in decode_in_steps(ref, data, entries)]
+    assert seen == [128 * step for step in range(1, 8)]
+    assert entries == decode_blocks(ref, data)
+    assert len(entries) == 1000
