@@ -39,7 +39,7 @@ class Load(threading.Thread):
                 "reconnect.backoff.ms": 10,
                 "reconnect.backoff.max.ms": 200,
                 "retry.backoff.ms": 20,
-                "message.timeout.ms": 120_000,
+                "message.timeout.ms": 600_000,
                 "log_level": 0,
             }
         )
