@@ -134,7 +134,7 @@ class LiveBroker:
 
     def metrics(self) -> dict[str, float]:
         """The admin listener's /metrics as name{labels} -> value."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
         rows = (re.match(r"^([^#\s][^ ]*) ([-+0-9.eEinfNa]+)$", line) for line in text.splitlines())
         return {row.group(1): float(row.group(2)) for row in rows if row}
@@ -147,6 +147,12 @@ class LiveBroker:
     def memory_bytes(self) -> int:
         """Resident memory of the broker's process."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def peak_memory_bytes(self) -> int:
+        """The most resident memory the broker's process has held so far."""
+        found = re.search(r"^VmHWM:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024
 
     def __enter__(self) -> LiveBroker:
         return self.start() if self._process is None else self
