@@ -1,16 +1,18 @@
-"""The object store over S3 and what speaks like it, by aiobotocore. Imported only when an address names it: it costs half a second.
+"""The object store over S3 and what speaks like it. Imported only when an address names it: it costs half a second.
 
-One call is one request: botocore's own retries are off, since the retry wrapper above knows which outcomes may be
-repeated. (aiohttp may still resend a small request on a connection that the server had closed; `put_if_absent` bears
-that like any repeat, by comparing what it finds.) Bodies are sent as views, unsigned but with our own CRC32C, which
-the store checks before it acknowledges. Not here: waiting, counting, what an error means (objectstore_s3_errors.py).
-Cancelled, an outcome is unknown.
+Puts, parts and gets go through objectstore_s3_http.py; lists, deletions, multipart's beginning and end through aiobotocore, which also
+finds credentials and the bucket's address. One call is one request: botocore's own retries are off, since the retry wrapper above knows
+which outcomes may be repeated. (aiohttp may still resend a request on a connection that the server had closed; `put_if_absent` bears
+that like any repeat, by comparing what it finds.) Bodies are sent as views with our own CRC32C, which the store checks before it
+acknowledges. What a store lacks is found by asking it once: bulk deletion, checksum headers. Not here: waiting, counting, what an error
+means (objectstore_s3_errors.py). Cancelled, an outcome is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from typing import Any
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
+from botocore.exceptions import NoCredentialsError
 from crc32c import crc32c
 
 from millrace.runtime.disk import Buffer
@@ -29,21 +32,27 @@ from millrace.runtime.objectstore import (
     PreconditionFailed,
     StoreDenied,
 )
-from millrace.runtime.objectstore_s3_errors import S3_ERRORS, s3_error, s3_status
+from millrace.runtime.objectstore_s3_errors import S3_ERRORS, s3_error
+from millrace.runtime.objectstore_s3_http import BeyondEnd, KeySource, S3Http
+from millrace.runtime.sigv4 import Keys as SigningKeys
+
+log = logging.getLogger(__name__)
 
 BULK_DELETE_KEYS = 1000
-# A body up to this size goes out as one piece of bytes, a larger one in pieces of about this size.
-CHUNK_BYTES = 256 << 10
 # Above this the checksum is computed in a thread (it releases the interpreter) instead of holding up the loop.
 _CRC_ON_LOOP_BYTES = 4 << 20
 _SINGLE_DELETES = 16
+_CRC_HEADER = "x-amz-checksum-crc32c"
+# How stores say that they do not know a header or a call.
+_NO_CHECKSUMS = ("NotImplemented", "InvalidArgument", "InvalidRequest", "UnsupportedArgument", "501", "400")
 _NO_BULK_DELETE = ("NotImplemented", "MethodNotAllowed", "MalformedXML", "MissingContentMD5", "InvalidRequest")
 
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
     """`path_style` None lets the client choose by the endpoint. Without keys the usual chain is asked: environment, profile,
-    container, instance. `has_checksums` False is for stores that refuse the header."""
+    container, instance, web identity. `has_checksums` False is for stores that take the header and do wrong with it; one that refuses it
+    is noticed."""
 
     bucket: str
     endpoint: str | None = None
@@ -59,41 +68,44 @@ class S3Settings:
 
 
 class S3ObjectStore:
-    def __init__(self, client: Any, settings: S3Settings, stack: AsyncExitStack) -> None:
+    def __init__(self, client: Any, http: S3Http, settings: S3Settings, stack: AsyncExitStack) -> None:
+        self.http = http
+        self.has_checksums = settings.has_checksums
         self._client = client
         self._bucket = settings.bucket
-        self._has_checksums = settings.has_checksums
         self._stack = stack
+        self._is_checksum_known = False
         self._has_bulk_delete = True
         self._is_closed = False
 
     @staticmethod
     async def open(settings: S3Settings, session: AioSession | None = None) -> S3ObjectStore:
         """Makes the client; sends nothing. `session`: shared, it saves the next client a tenth of a second of loading."""
+        session = session or AioSession()
         stack = AsyncExitStack()
-        context = (session or AioSession()).create_client(
-            "s3",
-            region_name=settings.region or ("us-east-1" if settings.endpoint else None),
-            endpoint_url=settings.endpoint,
-            aws_access_key_id=settings.access_key,
-            aws_secret_access_key=settings.secret_key,
-            aws_session_token=settings.session_token,
-            config=_client_config(settings),
-        )
         with _mapped(""):
-            client = await stack.enter_async_context(context)
-        client.meta.events.register_last("before-call.s3", _drop_expect)
-        return S3ObjectStore(client, settings, stack)
+            client = await stack.enter_async_context(new_client(session, settings))
+            sample = await client.generate_presigned_url("get_object", {"Bucket": settings.bucket, "Key": "k"})
+        client.meta.events.register_last("before-call.s3", drop_expect)
+        http = S3Http(
+            sample.partition("?")[0].removesuffix("/k"),
+            client.meta.region_name,
+            key_source(session, settings),
+            connections_max=settings.connections_max,
+            connect_timeout_ms=settings.connect_timeout_ms,
+            read_timeout_ms=settings.read_timeout_ms,
+            ca_file=session.get_config_variable("ca_bundle"),
+        )
+        stack.push_async_callback(http.close)
+        return S3ObjectStore(client, http, settings, stack)
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        with self._call(key):
-            await self._client.put_object(**await self._body(parts), **self._at(key))
+        await self._put(key, parts, {})
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
         """When it loses it reads what won: these very bytes are an earlier attempt's, whose answer was lost."""
         try:
-            with self._call(key):
-                await self._client.put_object(**await self._body(parts), **self._at(key), IfNoneMatch="*")
+            await self._put(key, parts, {"if-none-match": "*"})
         except PreconditionFailed:
             if not await self._is_content(key, b"".join(parts)):
                 raise
@@ -102,13 +114,13 @@ class S3ObjectStore:
         assert 0 <= start < end, (start, end)
         try:
             with self._call(key):
-                return await self._read(key, Range=f"bytes={start}-{end - 1}")
-        except _BeyondEnd:
+                return await self.http.get(key, f"bytes={start}-{end - 1}")
+        except BeyondEnd:
             return b""
 
     async def get(self, key: str) -> bytes:
         with self._call(key):
-            return await self._read(key)
+            return await self.http.get(key)
 
     async def head(self, key: str) -> ObjectEntry | None:
         try:
@@ -140,10 +152,19 @@ class S3ObjectStore:
         return failed
 
     async def start_multipart(self, key: str) -> S3Multipart:
-        options = {"ChecksumAlgorithm": "CRC32C"} if self._has_checksums else {}
-        with self._call(key):
-            made = await self._client.create_multipart_upload(**self._at(key), **options)
-        return S3Multipart(self, key, made["UploadId"])
+        request = self._at(key)
+        if self.has_checksums:
+            try:
+                made = await self._create_upload(key, {**request, "ChecksumAlgorithm": "CRC32C"})
+                self._is_checksum_known = True
+                return S3Multipart(self, key, made, has_checksums=True)
+            except StoreDenied as error:
+                if not self._may_lack_checksums(error):
+                    raise
+                made = await self._create_upload(key, request)
+                self._leave_out_checksums(error)
+                return S3Multipart(self, key, made, has_checksums=False)
+        return S3Multipart(self, key, await self._create_upload(key, request), has_checksums=False)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -151,13 +172,16 @@ class S3ObjectStore:
 
     # For S3Multipart, in this file.
 
-    async def send_part(self, key: str, upload_id: str, number: int, parts: Sequence[Buffer]) -> dict[str, Any]:
+    async def send_part(
+        self, key: str, upload_id: str, number: int, parts: Sequence[Buffer], has_checksums: bool
+    ) -> dict[str, Any]:
         """What `complete` must say of the part."""
-        body = await self._body(parts)
+        checksum = await _checksum_of(parts) if has_checksums else ""
+        headers = {_CRC_HEADER: checksum} if has_checksums else {}
+        query = {"partNumber": str(number + 1), "uploadId": upload_id}
         with self._call(key):
-            sent = await self._client.upload_part(**self._at(key), UploadId=upload_id, PartNumber=number + 1, **body)
-        crc = {"ChecksumCRC32C": body["ChecksumCRC32C"]} if self._has_checksums else {}
-        return {"PartNumber": number + 1, "ETag": sent["ETag"], **crc}
+            etag = await self.http.put(key, parts, sum(map(len, parts)), headers, query)
+        return {"PartNumber": number + 1, "ETag": etag, **({"ChecksumCRC32C": checksum} if has_checksums else {})}
 
     async def complete_upload(self, key: str, upload_id: str, parts: Sequence[dict[str, Any]]) -> None:
         with self._call(key):
@@ -179,21 +203,40 @@ class S3ObjectStore:
         with _mapped(key):
             yield
 
-    async def _body(self, parts: Sequence[Buffer]) -> dict[str, Any]:
+    async def _put(self, key: str, parts: Sequence[Buffer], headers: dict[str, str]) -> None:
+        """Once without the checksum where the store refuses the first one it sees: then it knows none, and is sent no more."""
         size_bytes = sum(map(len, parts))
-        body = b"".join(parts) if size_bytes <= CHUNK_BYTES else _Body(parts, size_bytes)
-        if not self._has_checksums:
-            return {"Body": body}
-        if size_bytes <= _CRC_ON_LOOP_BYTES:
-            checksum = _checksum(parts)
-        else:
-            checksum = await asyncio.to_thread(_checksum, parts)
-        return {"Body": body, "ChecksumCRC32C": checksum}
+        if self.has_checksums:
+            summed = {**headers, _CRC_HEADER: await _checksum_of(parts)}
+            try:
+                with self._call(key):
+                    await self.http.put(key, parts, size_bytes, summed)
+                self._is_checksum_known = True
+                return
+            except StoreDenied as error:
+                if not self._may_lack_checksums(error):
+                    raise
+                with self._call(key):
+                    await self.http.put(key, parts, size_bytes, headers)
+                self._leave_out_checksums(error)
+                return
+        with self._call(key):
+            await self.http.put(key, parts, size_bytes, headers)
 
-    async def _read(self, key: str, **options: str) -> bytes:
-        found = await self._client.get_object(**self._at(key), **options)
-        async with found["Body"] as stream:
-            return bytes(await stream.read())
+    async def _create_upload(self, key: str, request: dict[str, str]) -> str:
+        with self._call(key):
+            made = await self._client.create_multipart_upload(**request)
+        return str(made["UploadId"])
+
+    def _may_lack_checksums(self, error: StoreDenied) -> bool:
+        return not self._is_checksum_known and len(error.args) > 1 and error.args[1] in _NO_CHECKSUMS
+
+    def _leave_out_checksums(self, error: StoreDenied) -> None:
+        if self.has_checksums:
+            log.warning(
+                "the store refuses checksum headers (%s): it is sent none from now on; objects have their own", error
+            )
+        self.has_checksums = False
 
     async def _is_content(self, key: str, content: bytes) -> bool:
         try:
@@ -236,10 +279,11 @@ class S3ObjectStore:
 class S3Multipart:
     """Left without `complete` or `abort` (a crash), its parts stay in the store until a rule of the bucket expires them."""
 
-    def __init__(self, store: S3ObjectStore, key: str, upload_id: str) -> None:
+    def __init__(self, store: S3ObjectStore, key: str, upload_id: str, *, has_checksums: bool) -> None:
         self._store = store
         self._key = key
         self._upload_id = upload_id
+        self._has_checksums = has_checksums
         self._sizes: dict[int, int] = {}
         self._sent: dict[int, dict[str, Any]] = {}
 
@@ -266,51 +310,14 @@ class S3Multipart:
             pass
 
     async def _send(self, number: int, parts: Sequence[Buffer]) -> None:
-        self._sent[number] = await self._store.send_part(self._key, self._upload_id, number, parts)
+        sent = await self._store.send_part(self._key, self._upload_id, number, parts, self._has_checksums)
+        self._sent[number] = sent
 
 
-class _BeyondEnd(Exception):
-    """A range that begins at or after the object's end (416)."""
-
-
-class _Body:
-    """Parts as a body that can be sent more than once. botocore asks for `read` and the length, aiohttp iterates."""
-
-    def __init__(self, parts: Sequence[Buffer], size_bytes: int) -> None:
-        self._parts = parts
-        self._size_bytes = size_bytes
-
-    def __len__(self) -> int:
-        return self._size_bytes
-
-    def read(self, size: int = -1) -> bytes:
-        raise NotImplementedError("sent by iteration")
-
-    def seek(self, position: int) -> None:
-        assert position == 0  # a redirected request starts over, as each iteration does
-
-    async def __aiter__(self) -> AsyncIterator[Buffer]:
-        for chunk in _chunks(self._parts):
-            yield chunk
-
-
-def _chunks(parts: Sequence[Buffer]) -> Iterator[Buffer]:
-    """Small neighbours joined, large parts as slices: neither a call per entry nor a write that must be buffered whole."""
-    small: list[Buffer] = []
-    small_bytes = 0
-    for part in parts:
-        if len(part) < CHUNK_BYTES:
-            small.append(part)
-            small_bytes += len(part)
-        if small and (small_bytes >= CHUNK_BYTES or len(part) >= CHUNK_BYTES):
-            yield b"".join(small)
-            small, small_bytes = [], 0
-        if len(part) >= CHUNK_BYTES:
-            view = memoryview(part)
-            for start in range(0, len(view), CHUNK_BYTES):
-                yield view[start : start + CHUNK_BYTES]
-    if small:
-        yield b"".join(small)
+async def _checksum_of(parts: Sequence[Buffer]) -> str:
+    if sum(map(len, parts)) <= _CRC_ON_LOOP_BYTES:
+        return _checksum(parts)
+    return await asyncio.to_thread(_checksum, parts)
 
 
 def _checksum(parts: Sequence[Buffer]) -> str:
@@ -325,10 +332,39 @@ def _mapped(key: str) -> Iterator[None]:
     try:
         yield
     except S3_ERRORS as error:
-        status, code = s3_status(error)
-        if status == 416 or code == "InvalidRange":
-            raise _BeyondEnd from None
         raise s3_error(error, key) from error
+
+
+def new_client(session: AioSession, settings: S3Settings) -> Any:
+    return session.create_client(
+        "s3",
+        region_name=settings.region or ("us-east-1" if settings.endpoint else None),
+        endpoint_url=settings.endpoint,
+        aws_access_key_id=settings.access_key,
+        aws_secret_access_key=settings.secret_key,
+        aws_session_token=settings.session_token,
+        config=_client_config(settings),
+    )
+
+
+def key_source(session: AioSession, settings: S3Settings) -> KeySource:
+    """The settings' keys, or what the chain gives, renewed when due."""
+    if settings.access_key is not None and settings.secret_key is not None:
+        static = SigningKeys(settings.access_key, settings.secret_key, settings.session_token)
+
+        async def given() -> SigningKeys:
+            return static
+
+        return given
+
+    async def found() -> SigningKeys:
+        credentials = await session.get_credentials()
+        if credentials is None:
+            raise NoCredentialsError
+        frozen = await credentials.get_frozen_credentials()
+        return SigningKeys(frozen.access_key, frozen.secret_key, frozen.token)
+
+    return found
 
 
 def _client_config(settings: S3Settings) -> AioConfig:
@@ -347,7 +383,7 @@ def _client_config(settings: S3Settings) -> AioConfig:
     )
 
 
-def _drop_expect(params: dict[str, Any], **_: Any) -> None:
+def drop_expect(params: dict[str, Any], **_: Any) -> None:
     """Without 100-continue: a round trip saved on every put, at the price of a body sent in vain when the store refuses."""
     params["headers"].pop("Expect", None)
 

@@ -76,7 +76,7 @@ def s3_status(error: BaseException) -> tuple[int, str]:
 def s3_error(error: BaseException, key: str) -> BaseException:
     """What to raise in place of `error`."""
     if isinstance(error, ClientError):
-        return s3_refusal(*s3_status(error), key)
+        return s3_refusal(*s3_status(error), key, str(error.response.get("Error", {}).get("Message", "")))
     if isinstance(error, _DENIED):
         return StoreDenied(key, str(error))
     if isinstance(error, _NO_ANSWER):
@@ -84,7 +84,8 @@ def s3_error(error: BaseException, key: str) -> BaseException:
     return error
 
 
-def s3_refusal(status: int, code: str, key: str) -> Exception:
+def s3_refusal(status: int, code: str, key: str, message: str = "") -> Exception:
+    """`message` is the store's own word, told to the operator where he must act."""
     if status == 507 or code == "XMinioStorageFull":
         return StoreFull(key, code)
     if status >= 500 and status != 501:
@@ -95,4 +96,4 @@ def s3_refusal(status: int, code: str, key: str) -> Exception:
         return PreconditionFailed(key)
     if status == 404 and code != "NoSuchBucket":
         return ObjectMissing(key)
-    return StoreDenied(key, code, status)
+    return StoreDenied(key, code, status, message) if message else StoreDenied(key, code, status)

@@ -26,8 +26,9 @@ from millrace.runtime.objectstore import (
     StoreFull,
     StoreUnavailable,
 )
-from millrace.runtime.objectstore_s3 import CHUNK_BYTES, S3ObjectStore, S3Settings, _chunks
+from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings
 from millrace.runtime.objectstore_s3_errors import s3_refusal
+from millrace.runtime.objectstore_s3_http import CHUNK_BYTES, chunks
 from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of
 
 KEYS: dict[str, Any] = {"access_key": "test", "secret_key": "secret+/with=signs"}
@@ -359,10 +360,10 @@ def test_chunks_join_the_small_and_slice_the_large() -> None:
     """Bodies are cut near the chunk size, whatever the sizes of the parts, and nothing is lost or moved."""
     small, large = [b"%03d" % number for number in range(500)], bytes(range(256)) * (CHUNK_BYTES // 100)
     for parts in ([*small, large, *small], [large, large], [large, b"x"], [b"x" * CHUNK_BYTES], [], [b"", b"x"]):
-        chunks = list(_chunks(parts))
-        assert b"".join(chunks) == b"".join(parts)
-        assert all(0 < len(chunk) < 2 * CHUNK_BYTES for chunk in chunks)
-        assert len(chunks) <= 2 * (sum(map(len, parts)) // CHUNK_BYTES) + 3
+        cut = list(chunks(parts))
+        assert b"".join(cut) == b"".join(parts)
+        assert all(0 < len(chunk) < 2 * CHUNK_BYTES for chunk in cut)
+        assert len(cut) <= 2 * (sum(map(len, parts)) // CHUNK_BYTES) + 3
 
 
 def test_credentials_come_from_the_environment_when_the_address_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

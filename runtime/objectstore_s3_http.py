@@ -1,0 +1,205 @@
+"""Requests with bodies to S3, on plain aiohttp under a signature of our own: puts, parts and ranged gets, which are nearly all there are.
+
+The client library spends most of its time on a request in hooks, copies of parameters and XML; seldom verbs (lists, deletions,
+multipart's beginning and end) stay with it, and so does finding credentials and the bucket's address. One call is one request. What goes
+out is signed without its body (UNSIGNED-PAYLOAD): over TLS the connection guards it, over plain HTTP the CRC32C in a signed header does;
+a body that has neither is hashed and signed. Not here: what an error means (objectstore_s3_errors.py), retries. Cancelled, an outcome is
+unknown; the connection is closed, never reused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+import aiohttp
+from botocore.utils import get_environ_proxies
+from yarl import URL
+
+from millrace.runtime.disk import Buffer
+from millrace.runtime.objectstore import StoreDenied
+from millrace.runtime.objectstore_s3_errors import s3_refusal
+from millrace.runtime.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Keys, Signer, quoted_path, quoted_query
+
+# A body up to this size goes out as one piece of bytes, a larger one in pieces of about this size.
+CHUNK_BYTES: Final = 256 << 10
+_READ_BUFFER_BYTES: Final = 512 << 10  # aiohttp pauses the socket at twice this
+_REFUSAL_BYTES_MAX: Final = 64 << 10
+_KEEPALIVE_S: Final = 15.0  # below what stores close idle connections after
+_CODE: Final = re.compile(rb"<Code>([^<]{1,100})</Code>")
+_MESSAGE: Final = re.compile(rb"<Message>([^<]{1,300})</Message>")
+_SKIPPED: Final = ("Content-Type", "User-Agent", "Accept", "Accept-Encoding")
+
+KeySource = Callable[[], Awaitable[Keys]]
+
+
+class BeyondEnd(Exception):
+    """A range that begins at or after the object's end (416)."""
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def code(self) -> str:
+        """The store's word for a refusal; the status where it has none."""
+        found = _CODE.search(self.content)
+        return found[1].decode(errors="replace") if found else str(self.status)
+
+    @property
+    def message(self) -> str:
+        found = _MESSAGE.search(self.content)
+        return found[1].decode(errors="replace") if found else ""
+
+
+class S3Http:
+    def __init__(
+        self,
+        base_url: str,
+        region: str,
+        keys: KeySource,
+        *,
+        connections_max: int,
+        connect_timeout_ms: int,
+        read_timeout_ms: int,
+        ca_file: str | None = None,
+    ) -> None:
+        """`base_url` addresses the bucket, in whichever style, without a slash at its end."""
+        parts = urlsplit(base_url)
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self._host = parts.netloc
+        self._path = parts.path
+        self._is_tls = parts.scheme == "https"
+        self._keys = keys
+        self._region = region
+        self._signer = Signer(region)
+        self._stamped_s, self._stamp = -1, ""
+        self._proxy = get_environ_proxies(base_url).get(parts.scheme)
+        context = ssl.create_default_context(cafile=ca_file) if self._is_tls else None
+        connector = aiohttp.TCPConnector(
+            limit=connections_max, keepalive_timeout=_KEEPALIVE_S, ssl=True if context is None else context
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=connect_timeout_ms / 1000, sock_read=read_timeout_ms / 1000
+            ),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_SKIPPED,
+            read_bufsize=_READ_BUFFER_BYTES,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def get(self, key: str, byte_range: str | None = None) -> bytes:
+        """The object or `bytes=FIRST-LAST` of it. BeyondEnd when it ends before FIRST."""
+        answer = await self.ask("GET", key, headers={} if byte_range is None else {"range": byte_range})
+        if answer.status >= 300:
+            raise self._refusal(answer, key)
+        return answer.content
+
+    async def put(
+        self,
+        key: str,
+        parts: Sequence[Buffer],
+        size_bytes: int,
+        headers: Mapping[str, str],
+        query: Mapping[str, str] | None = None,
+    ) -> str:
+        """Puts an object, or with a query a part of one; gives its ETag."""
+        has_sum = any(name.startswith("x-amz-checksum-") for name in headers)
+        if self._is_tls or has_sum:
+            payload = UNSIGNED_PAYLOAD
+        elif size_bytes <= CHUNK_BYTES:
+            payload = _digest(parts)
+        else:
+            payload = await asyncio.to_thread(_digest, parts)
+        body = b"".join(parts) if size_bytes <= CHUNK_BYTES else _Body(parts)
+        sized = {**headers, "content-length": str(size_bytes)}
+        answer = await self.ask("PUT", key, query, sized, body, payload)
+        if answer.status >= 300:
+            raise self._refusal(answer, key)
+        return answer.headers.get("ETag", "")
+
+    async def ask(
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | _Body | None = None,
+        payload: str = EMPTY_SHA256,
+    ) -> Answer:
+        """One request, whatever the answer says. Without a key it is about the bucket. Raises what aiohttp does when there is none."""
+        path = f"{self._path}/{quoted_path(key)}" if key else self._path or "/"
+        asked = quoted_query(query or {})
+        keys = await self._keys()
+        signed = self._signer.sign(method, self._host, path, asked, headers or {}, payload, keys, self._now())
+        url = URL(f"{self._origin}{path}{'?' if asked else ''}{asked}", encoded=True)
+        async with self._session.request(
+            method, url, headers=signed, data=body, allow_redirects=False, proxy=self._proxy
+        ) as answer:
+            content = await (answer.read() if answer.status < 300 else answer.content.read(_REFUSAL_BYTES_MAX))
+            return Answer(answer.status, answer.headers, content)
+
+    def _refusal(self, answer: Answer, key: str) -> Exception:
+        code = answer.code
+        if answer.status == 416 or code == "InvalidRange":
+            return BeyondEnd()
+        region = answer.headers.get("x-amz-bucket-region", "")
+        if region and region != self._region and answer.status in (301, 307, 400):
+            return StoreDenied(key, f"the bucket is in the region {region}, not {self._region}: say region={region}")
+        return s3_refusal(answer.status, code, key, answer.message)
+
+    def _now(self) -> str:
+        now_s = int(time.time())
+        if now_s != self._stamped_s:
+            self._stamped_s, self._stamp = now_s, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
+        return self._stamp
+
+
+def _digest(parts: Sequence[Buffer]) -> str:
+    value = sha256()
+    for part in parts:
+        value.update(part)
+    return value.hexdigest()
+
+
+class _Body:
+    """Begins anew each time it is iterated: aiohttp repeats by itself what a connection closed by the other side swallowed."""
+
+    def __init__(self, parts: Sequence[Buffer]) -> None:
+        self._parts = parts
+
+    async def __aiter__(self) -> AsyncIterator[Buffer]:
+        for chunk in chunks(self._parts):
+            yield chunk
+
+
+def chunks(parts: Sequence[Buffer]) -> Iterator[Buffer]:
+    """Small neighbours joined, large parts as slices: neither a call per entry nor a write that must be buffered whole."""
+    small: list[Buffer] = []
+    small_bytes = 0
+    for part in parts:
+        if len(part) < CHUNK_BYTES:
+            small.append(part)
+            small_bytes += len(part)
+        if small and (small_bytes >= CHUNK_BYTES or len(part) >= CHUNK_BYTES):
+            yield b"".join(small)
+            small, small_bytes = [], 0
+        if len(part) >= CHUNK_BYTES:
+            view = memoryview(part)
+            for start in range(0, len(view), CHUNK_BYTES):
+                yield view[start : start + CHUNK_BYTES]
+    if small:
+        yield b"".join(small)
