@@ -2,7 +2,8 @@
 
 Not here: what a request means (dispatch.py and the handlers), who may connect and when all must end (server.py). Kept true:
 
-  * Requests begin in the order of their frames; replies leave in that order whatever order they finish in.
+  * Requests begin in the order of their frames; replies leave in that order whatever order they finish in. Behind one that changes what
+    others see (dispatch.BARRIER_KEYS) nothing begins before it is done.
   * At most IN_FLIGHT_MAX requests of a connection are unfinished. Java clients pipeline 5, librdkafka as many as it likes; the depth
     only has to cover the WAL's latency, and beyond 64 a deeper line buys nothing but memory.
   * Nothing is begun while the transport is over its high-water mark (the client reads slower than we write), and what it then holds
@@ -128,7 +129,7 @@ class Connection(asyncio.Protocol):
                 self._is_yielding = True
                 self._parts.call_soon(self._on_turn)
                 break
-            if not self._may_begin(frames[0], is_turn):
+            if self._is_barred() or not self._may_begin(frames[0], is_turn):
                 break
             is_turn = False
             left -= 1
@@ -141,6 +142,11 @@ class Connection(asyncio.Protocol):
             self._reserve(self._splitter.pending_bytes, True, is_turn)
         self._send()
         self._steer()
+
+    def _is_barred(self) -> bool:
+        """The last request begun is one that all behind it wait for, and is not done."""
+        last = self._exchanges[-1] if self._exchanges else None
+        return last is not None and last.is_parked and last.route.is_barrier and not last.outcome.done()
 
     def _may_begin(self, frame: Buffer, is_turn: bool) -> bool:
         """Charges the frame, unless it is; or joins the line for what is missing."""

@@ -28,18 +28,23 @@ from millrace.runtime.disk import Buffer
 
 log = logging.getLogger(__name__)
 PRODUCE_KEY = 0
+# What changes something that a later request on the same connection can see. Kafka begins no request before the one ahead of it is answered, and
+# clients that pipeline count on it: an offset asked for behind a commit, the log's start behind a deletion.
+BARRIER_KEYS = frozenset((8, 19, 20, 21, 33, 37, 42, 44, 47))
 # A request that carries no records is never this large; what is decoded of one may take several times its bytes (text above all).
 OTHER_REQUEST_BYTES_MAX = 16 << 20
 TRACE_FREE = (WireError, asyncio.CancelledError)
 
 
 class Route:
-    """One API as this broker serves it. `refuse` is the handler's own error form, if it has one."""
+    """One API as this broker serves it. `refuse` is the handler's own error form, if it has one; `is_barrier`: its connection begins nothing
+    behind one that is not done."""
 
     __slots__ = (
         "api",
         "errors_count",
         "handle",
+        "is_barrier",
         "max_version",
         "min_version",
         "refuse",
@@ -50,6 +55,7 @@ class Route:
     def __init__(self, api: Api, handle: Handle) -> None:
         self.api = api
         self.handle = handle
+        self.is_barrier = api.key in BARRIER_KEYS
         self.min_version = api.min_version
         self.max_version = api.max_stable_version
         self.refuse: Callable[[Any, int], Any] | None = getattr(getattr(handle, "__self__", None), "refuse", None)

@@ -1,0 +1,63 @@
+"""Requests that wait for the one ahead of them on their connection, as all of Kafka's do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from millrace.broker.dispatch import BARRIER_KEYS
+from millrace.broker.request import RequestContext
+from millrace.protocol.apis import API
+from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tests.broker.shell import Shell, eventually
+
+HEARTBEAT = 12
+
+
+class Ledger:
+    """A change that lasts until the test ends it, and a question that tells whether it was made."""
+
+    def __init__(self, key: int) -> None:
+        self._response = API[key].response_type
+        self.changes: list[asyncio.Future[Any]] = []
+        self.made_count = 0
+
+    def change(self, context: RequestContext, request: Any) -> asyncio.Future[Any]:
+        self.changes.append(asyncio.get_running_loop().create_future())
+        return self.changes[-1]
+
+    def finish(self) -> None:
+        self.made_count += 1
+        self.changes.pop(0).set_result(self._response())
+
+    def ask(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        return HeartbeatResponse(error_code=self.made_count)
+
+
+@pytest.mark.parametrize("key", sorted(BARRIER_KEYS), ids=lambda key: API[key].name)
+def test_what_follows_a_change_sees_it(key: int) -> None:
+    """A question sent behind two changes, without waiting for their answers, is answered as if each had been made before the next began;
+    on another connection nothing waits."""
+
+    async def run() -> None:
+        ledger = Ledger(key)
+        version = API[key].max_stable_version
+        async with Shell({key: ledger.change, HEARTBEAT: ledger.ask}) as shell:
+            client, other = await shell.client(), await shell.client()
+            client.send(key, version)
+            client.send(key, version)
+            client.send(HEARTBEAT, 4)
+            await eventually(lambda: bool(ledger.changes))
+            assert (await other.ask(HEARTBEAT, 4)).error_code == 0
+            assert len(ledger.changes) == 1, "the second began beside the first"
+            ledger.finish()
+            await eventually(lambda: bool(ledger.changes))
+            assert (await other.ask(HEARTBEAT, 4)).error_code == 1
+            ledger.finish()
+            await client.receive(key, version)
+            await client.receive(key, version)
+            assert (await client.receive(HEARTBEAT, 4))[1].error_code == 2
+
+    asyncio.run(run())
