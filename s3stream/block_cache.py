@@ -1,11 +1,10 @@
 """History: entries read from objects, block by block, kept while memory allows, and read ahead for those who read on.
 
-Not here: what is in the log cache (storage.py asks it first), which blocks to keep (block_lru.py), how far to read ahead (readahead.py).
+Not here: what is in the log cache (storage.py asks it first), which blocks to keep (block_lru.py), how far to read ahead (readahead.py), how
+blocks are fetched (block_loader.py: once, few GETs).
 Keeps true:
-  * a block is loaded once however many wait for it, and the load goes on when one of them is cancelled;
-  * blocks that lie side by side come with one request of at most `read_merge_bytes`, and few requests are under way at once: what is in
-    flight is bounded beside the cache;
-  * a cached block is charged with its bytes and what its entries cost, and pins nothing but them;
+  * what is cached and what is on its way are within one bound; a block is charged with its bytes and what its entries cost, and pins nothing
+    but them;
   * objects are replaced by compaction while they are read: one that is gone is looked up anew, a bounded number of times.
 """
 
@@ -15,8 +14,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from millrace.runtime.errors import Closed
-from millrace.runtime.objectstore import ObjectMissing, ObjectStore
+from millrace.runtime.objectstore import ObjectMissing
+from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.block_lru import BlockLru
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import OffsetGap
@@ -28,6 +27,7 @@ from millrace.s3stream.objects.format import INT64_MAX, BlockRef, Entry
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.reader import ObjectReader, tail_guess_bytes
 from millrace.s3stream.readahead import ReadAhead, Readers
+from millrace.s3stream.traffic import EngineStores
 
 log = logging.getLogger(__name__)
 
@@ -35,50 +35,38 @@ OBJECTS_PER_LOOKUP = 4
 # An object that is not found, or not yet: the image of metadata may lag behind a commit or a compaction. Pauses between looks.
 LOOKUP_PAUSES_MS = (0, 10, 50, 200, 500)
 READER_OVERHEAD_BYTES = 1024
-LOADS_IN_FLIGHT_MAX = 16
-
-BlockKey = tuple[ObjectId, int]
-
-
-class CachedBlock:
-    """Decoded entries of one index row. `ahead`: the reader it was read ahead for, until somebody uses it. `is_for_once`: it was, and
-    was not yet read to its end."""
-
-    __slots__ = ("ahead", "entries", "is_for_once", "key")
-
-    def __init__(self, key: BlockKey, entries: list[Entry], ahead: ReadAhead | None) -> None:
-        self.key = key
-        self.entries = entries
-        self.ahead = ahead
-        self.is_for_once = ahead is not None
+GETS_IN_FLIGHT_MAX = 16
 
 
 class BlockCache:
-    def __init__(self, store: ObjectStore, objects: ObjectCatalog, settings: StreamSettings, cluster_id: str) -> None:
-        self._store = store
+    def __init__(self, stores: EngineStores, objects: ObjectCatalog, settings: StreamSettings, cluster_id: str) -> None:
+        self._store = stores.reads
         self._objects = objects
         self._settings = settings
         self._cluster_id = cluster_id
         self._blocks: BlockLru[BlockKey, CachedBlock] = BlockLru(settings.block_cache_bytes)
         self._readers: BlockLru[ObjectId, ObjectReader] = BlockLru(settings.index_cache_bytes)
-        self._loading: dict[BlockKey, asyncio.Task[dict[BlockKey, CachedBlock]]] = {}
         self._ahead: dict[asyncio.Task[None], None] = {}
         self._sequential = Readers(
             settings.readahead_bytes_min, min(settings.readahead_bytes_max, settings.block_cache_bytes // 4)
         )
-        loads = max(2, min(LOADS_IN_FLIGHT_MAX, settings.block_cache_bytes // (2 * settings.read_merge_bytes)))
-        self._loads = asyncio.Semaphore(loads)
-        self._loads_ahead = asyncio.Semaphore(loads // 2)
+        get_bytes_max = settings.read_merge_bytes
+        gets_max = max(2, min(GETS_IN_FLIGHT_MAX, settings.block_cache_bytes // (2 * get_bytes_max)))
+        self.loader = BlockLoader(self, stores.reads, stores.read_ahead, get_bytes_max, gets_max)
         self.reads_from_block_cache = 0
         self.reads_from_objects = 0
-        self.gets = 0
-        self.get_bytes = 0
+        self.index_gets = 0
         self.readahead_bytes = 0
         self.unused_readahead_evicted = 0
 
     @property
     def size_bytes(self) -> int:
         return self._blocks.size_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """For what is on its way."""
+        return self._blocks.reserved_bytes
 
     @property
     def evicted_count(self) -> int:
@@ -107,10 +95,23 @@ class BlockCache:
 
     async def close(self) -> None:
         """Ends what is under way; those who wait for it are told Closed."""
-        tasks = [*self._ahead, *dict.fromkeys(self._loading.values())]
+        tasks = list(self._ahead)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.loader.close()
+
+    # Keeper, for the loader.
+
+    def reserve(self, size_bytes: int) -> None:
+        self._note_evicted(self._blocks.reserve(size_bytes))
+
+    def release(self, size_bytes: int) -> None:
+        self._blocks.release(size_bytes)
+
+    def keep(self, block: CachedBlock, ref: BlockRef) -> None:
+        charge_bytes = ref.size_bytes + ENTRY_OVERHEAD_BYTES * len(block.entries)
+        self._note_evicted(self._blocks.put(block.key, block, charge_bytes))
 
     async def _read_patiently(self, harvest: Harvest) -> None:
         for pause_ms in LOOKUP_PAUSES_MS:
@@ -165,8 +166,7 @@ class BlockCache:
         if reader is None:
             reader = ObjectReader(self._store, object_key(self._cluster_id, info.object_id), info.size_bytes)
             guess_bytes = tail_guess_bytes(info.size_bytes)
-            self.gets += 1
-            self.get_bytes += guess_bytes
+            self.index_gets += 1
             self._keep_reader(info, reader, guess_bytes)
         return reader
 
@@ -180,49 +180,16 @@ class BlockCache:
     ) -> tuple[list[CachedBlock], bool]:
         """The blocks of these rows, in order: from the cache, from a load that is under way, or from the object. And whether
         all were in the cache."""
-        found: dict[BlockKey, CachedBlock] = {}
-        waiting: dict[asyncio.Task[dict[BlockKey, CachedBlock]], None] = {}
-        missing: list[BlockRef] = []
-        for ref in refs:
+        found: list[CachedBlock | None] = []
+        waiting: dict[int, asyncio.Future[CachedBlock]] = {}
+        for place, ref in enumerate(refs):
             key = (info.object_id, ref.position)
-            block = self._blocks.get(key)
-            if block is not None:
-                found[key] = block
-            elif key in self._loading:
-                waiting[self._loading[key]] = None
-            else:
-                missing.append(ref)
-        for run in _merged(missing, self._settings.read_merge_bytes):
-            waiting[self._start_load(info, run, ahead)] = None
-        for task in waiting:
-            found.update(await _shared(task))
-        return [found[info.object_id, ref.position] for ref in refs], not waiting
-
-    def _start_load(
-        self, info: ObjectInfo, refs: list[BlockRef], ahead: ReadAhead | None
-    ) -> asyncio.Task[dict[BlockKey, CachedBlock]]:
-        task = asyncio.create_task(self._load_run(info, refs, ahead), name=f"load-{info.object_id}")
-        task.add_done_callback(_retrieve)
-        for ref in refs:
-            self._loading[info.object_id, ref.position] = task
-        return task
-
-    async def _load_run(
-        self, info: ObjectInfo, refs: list[BlockRef], ahead: ReadAhead | None
-    ) -> dict[BlockKey, CachedBlock]:
-        keys = [(info.object_id, ref.position) for ref in refs]
-        try:
-            async with self._loads if ahead is None else self._loads_ahead:
-                self.gets += 1
-                self.get_bytes += sum(ref.size_bytes for ref in refs)
-                blocks = await self._reader(info).read_blocks(refs)
-        finally:
-            for key in keys:
-                del self._loading[key]
-        loaded = {key: CachedBlock(key, entries, ahead) for key, entries in zip(keys, blocks, strict=True)}
-        for ref, (key, block) in zip(refs, loaded.items(), strict=True):
-            self._note_evicted(self._blocks.put(key, block, ref.size_bytes + ENTRY_OVERHEAD_BYTES * len(block.entries)))
-        return loaded
+            found.append(self._blocks.get(key))
+            if found[place] is None:
+                waiting[place] = self.loader.load(key, ref, self._reader(info), ahead)
+        for place, future in waiting.items():
+            found[place] = await asyncio.shield(future)
+        return [block for block in found if block is not None], not waiting
 
     def _note_evicted(self, evicted: list[CachedBlock]) -> None:
         for block in evicted:
@@ -271,38 +238,6 @@ def _first_place(entries: list[Entry], offset: int) -> int:
         else:
             high = middle
     return low
-
-
-def _merged(refs: Sequence[BlockRef], bytes_max: int) -> list[list[BlockRef]]:
-    """Runs of blocks that lie side by side, each at most `bytes_max` unless it is one block."""
-    runs: list[list[BlockRef]] = []
-    for ref in refs:
-        last = runs[-1] if runs else None
-        if (
-            last is not None
-            and last[-1].position + last[-1].size_bytes == ref.position
-            and ref.position + ref.size_bytes - last[0].position <= bytes_max
-        ):
-            last.append(ref)
-        else:
-            runs.append([ref])
-    return runs
-
-
-async def _shared(task: asyncio.Task[dict[BlockKey, CachedBlock]]) -> dict[BlockKey, CachedBlock]:
-    """Waits without owning: the task goes on when its waiter is cancelled. Closed when it was ended itself."""
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if task.cancelled():
-            raise Closed("the block cache is closed") from None
-        raise
-
-
-def _retrieve(task: asyncio.Task[dict[BlockKey, CachedBlock]]) -> None:
-    """A load that failed while nobody waited any more is not worth a warning."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _now_ms() -> int:

@@ -1,7 +1,7 @@
 """What a cache bounded by bytes keeps: the most recently used. Pure.
 
-Used for blocks of objects and for the indexes of objects. The value that is being added is always kept, even when it alone exceeds the bound:
-a reader needs it now, and refusing it would read it again and again.
+Used for blocks of objects and for the indexes of objects. What is on its way has its room in the bound as well. The value that is being added
+is always kept, even when it alone exceeds the bound: a reader needs it now, and refusing it would read it again and again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class BlockLru(Generic[K, V]):
         self._capacity_bytes = capacity_bytes
         self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self.size_bytes = 0
+        self.reserved_bytes = 0
         self.evicted_count = 0
 
     def __len__(self) -> int:
@@ -44,8 +45,19 @@ class BlockLru(Generic[K, V]):
         self.drop(key)
         self._kept[key] = (value, charge_bytes)
         self.size_bytes += charge_bytes
+        return self._evict(1)
+
+    def reserve(self, size_bytes: int) -> list[V]:
+        """Holds room for what is about to come, until `release`; gives back what had to go for it."""
+        self.reserved_bytes += size_bytes
+        return self._evict(0)
+
+    def release(self, size_bytes: int) -> None:
+        self.reserved_bytes -= size_bytes
+
+    def _evict(self, kept_count_min: int) -> list[V]:
         evicted: list[V] = []
-        while self.size_bytes > self._capacity_bytes and len(self._kept) > 1:
+        while self.size_bytes + self.reserved_bytes > self._capacity_bytes and len(self._kept) > kept_count_min:
             _, (old, charge) = self._kept.popitem(last=False)
             self.size_bytes -= charge
             evicted.append(old)

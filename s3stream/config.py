@@ -14,6 +14,19 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class TrafficSettings:
+    """How much may pass between this node and its store: bytes a second each way, None for no limit. `is_shared`: both ways together
+    have twice that. Beyond it compaction and reads wait; uploads and the WAL are charged and never do."""
+
+    bandwidth_bytes: int | None = None
+    is_shared: bool = False
+
+    def __post_init__(self) -> None:
+        if self.bandwidth_bytes is not None and self.bandwidth_bytes <= 0:
+            raise ValueError(f"bandwidth_bytes {self.bandwidth_bytes} is not above zero")
+
+
+@dataclass(frozen=True, slots=True)
 class StreamSettings:
     # Recent entries, confirmed and not yet uploaded or still kept for readers. When what is not yet uploaded fills it, producers wait.
     log_cache_bytes: int = 192 * MIB

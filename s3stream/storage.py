@@ -22,7 +22,6 @@ from typing import NoReturn
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed, MillraceError
-from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import StreamFenced, StreamMissing
@@ -34,6 +33,7 @@ from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.recovery import Recovered, close_in_catalog, recover
 from millrace.s3stream.room import RoomQueue
 from millrace.s3stream.stream import Append, Stream
+from millrace.s3stream.traffic import EngineStores
 from millrace.s3stream.uploader import Uploader
 from millrace.wal.errors import WalFull
 from millrace.wal.log import WalRecord, WriteAheadLog
@@ -68,7 +68,7 @@ class Storage:
     def __init__(
         self,
         wal: WriteAheadLog,
-        store: ObjectStore,
+        stores: EngineStores,
         streams: StreamCatalog,
         objects: ObjectCatalog,
         settings: StreamSettings,
@@ -82,8 +82,8 @@ class Storage:
         self._seal_bytes = settings.seal_bytes(wal.capacity_bytes)
         self._seal_span = 0  # the same in bytes of the WAL, which small records fill with padding
         self.log_cache = LogCache(settings.log_cache_bytes, settings.streams_per_upload)
-        self.block_cache = BlockCache(store, objects, settings, cluster_id)
-        self.uploader = Uploader(store, objects, settings, cluster_id, wal.trim, self._on_uploaded, self._fail)
+        self.block_cache = BlockCache(stores, objects, settings, cluster_id)
+        self.uploader = Uploader(stores.upload, objects, settings, cluster_id, wal.trim, self._on_uploaded, self._fail)
         self._streams: dict[int, Stream] = {}
         self._pending: deque[Append] = deque()
         self._pending_bytes = 0

@@ -16,18 +16,11 @@ from dataclasses import dataclass
 
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectStore, StoreUnavailable
+from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Ticket, Tier, TierLine
 from millrace.s3stream.pace import WritePace
 
 NEVER_WAIT = (Tier.WAL, Tier.UPLOAD)
-
-
-@dataclass(frozen=True, slots=True)
-class TrafficSettings:
-    """Bytes a second, None for no limit. `is_shared`: both ways together have twice that."""
-
-    bandwidth_bytes: int | None = None
-    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

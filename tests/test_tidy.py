@@ -101,6 +101,7 @@ PURE = (
     "s3stream/objects/keys.py",
     "s3stream/objects/writer.py",
     "s3stream/pace.py",
+    "s3stream/read_plan.py",
     "s3stream/readahead.py",
     "s3stream/upload_plan.py",
     "wal/block/batcher.py",

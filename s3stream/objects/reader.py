@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.objects.composite import CompositeIndex, Link
-from millrace.s3stream.objects.format import FOOTER_BYTES, ROW_BYTES, BlockRef, Entry, decode_blocks, decode_footer
+from millrace.s3stream.objects.format import FOOTER_BYTES, ROW_BYTES, BlockRef, Entry, decode_footer, decode_in_steps
 from millrace.s3stream.objects.index import ObjectIndex
 
 # The first GET reaches this far back from the end: room for 450 rows, and for two per MiB of the object.
@@ -34,7 +34,7 @@ class ObjectReader:
         self._store = store
         self._index = index
         self._whole: memoryview | None = None  # an object no larger than the tail guess arrives whole with its index
-        self._loading = asyncio.Lock()
+        self._loading: asyncio.Task[ObjectIndex] | None = None
 
     @property
     def known_index(self) -> ObjectIndex | None:
@@ -42,11 +42,18 @@ class ObjectReader:
         return self._index
 
     async def index(self) -> ObjectIndex:
-        """Loaded once; those who ask meanwhile share the load."""
-        async with self._loading:
-            if self._index is None:
-                self._index = await self._load_index()
-            return self._index
+        """Loaded once; those who ask meanwhile share the load, and go on in one turn of the loop."""
+        if self._index is None:
+            if self._loading is None:
+                self._loading = asyncio.create_task(self._load_index(), name=f"index-{self.key}")
+                self._loading.add_done_callback(self._on_loaded)
+            return await asyncio.shield(self._loading)
+        return self._index
+
+    def _on_loaded(self, loading: asyncio.Task[ObjectIndex]) -> None:
+        self._loading = None
+        if not loading.cancelled() and loading.exception() is None:
+            self._index = loading.result()
 
     async def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[BlockRef]:
         """See ObjectIndex.find."""
@@ -57,21 +64,35 @@ class ObjectReader:
             raise self._named(error, 0) from None
 
     async def read_block(self, ref: BlockRef) -> list[Entry]:
-        return self._decode(ref, await self._read(ref.position, _end(ref)))
+        return await self.decode(ref, await self._read(ref.position, _end(ref)))
 
     async def read_blocks(self, refs: Sequence[BlockRef]) -> list[list[Entry]]:
         """Entries block by block, in the order asked. Blocks that lie side by side come with one GET; each block's
         entries pin the bytes of that block alone, so that a cache may keep one and drop its neighbour."""
         runs = _adjacent(refs)
-        datas = await asyncio.gather(*(self._read(run[0].position, _end(run[-1])) for run in runs))
+        datas = await asyncio.gather(*(self.read_span(run) for run in runs))
         blocks: list[list[Entry]] = []
         for run, data in zip(runs, datas, strict=True):
             for ref in run:
                 start = ref.position - run[0].position
                 own = data if len(run) == 1 else memoryview(bytes(data[start : start + ref.size_bytes]))
-                blocks.append(self._decode(ref, own))
-                await asyncio.sleep(0)  # a block of small entries takes milliseconds to decode
+                blocks.append(await self.decode(ref, own))
         return blocks
+
+    async def read_span(self, refs: Sequence[BlockRef], store: ObjectStore | None = None) -> memoryview:
+        """The bytes from the first of these blocks to the last, which are in the order of their positions, with one GET. `store`: by
+        another way than the reader's own. What comes pins nothing but itself."""
+        return await self._read(refs[0].position, _end(refs[-1]), store)
+
+    async def decode(self, ref: BlockRef, data: memoryview) -> list[Entry]:
+        """The entries of a block as views of `data`, its bytes; in steps that leave the loop to others."""
+        entries: list[Entry] = []
+        try:
+            for _ in decode_in_steps(ref, data, entries):
+                await asyncio.sleep(0)
+        except ObjectCorrupt as error:
+            raise self._named(error, ref.position) from None
+        return entries
 
     async def _load_index(self) -> ObjectIndex:
         tail_start = self.size_bytes - tail_guess_bytes(self.size_bytes)
@@ -91,19 +112,13 @@ class ObjectReader:
             self._whole = tail
         return index
 
-    async def _read(self, start: int, end: int) -> memoryview:
+    async def _read(self, start: int, end: int, store: ObjectStore | None = None) -> memoryview:
         if self._whole is not None:
-            return self._whole[start:end]
-        data = memoryview(await self._store.get_range(self.key, start, end))
+            return memoryview(bytes(self._whole[start:end]))
+        data = memoryview(await (store or self._store).get_range(self.key, start, end))
         if len(data) != end - start:
             raise ObjectCorrupt(f"the store gave {len(data)} bytes of [{start}, {end})", start, self.key)
         return data
-
-    def _decode(self, ref: BlockRef, data: memoryview) -> list[Entry]:
-        try:
-            return decode_blocks(ref, data)
-        except ObjectCorrupt as error:
-            raise self._named(error, ref.position) from None
 
     def _named(self, error: ObjectCorrupt, position: int) -> ObjectCorrupt:
         return error if error.key else ObjectCorrupt(error.reason, position + error.position, self.key)

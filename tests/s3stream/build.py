@@ -29,6 +29,7 @@ from millrace.s3stream.ids import (
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Append, Stream
+from millrace.s3stream.traffic import EngineStores
 from millrace.wal.errors import WalClosed, WalFull
 from millrace.wal.log import WalRecord, WriteAheadLog
 
@@ -358,7 +359,7 @@ class World:
         values = {"upload_interval_ms": 3_600_000, **self.settings, **settings}
         return Storage(
             wal if wal is not None else self.wal,
-            self.store,
+            EngineStores.same(self.store),
             self.catalog,
             self.catalog,
             StreamSettings(**values),

@@ -16,6 +16,7 @@ from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import ObjectId, ObjectInfo
 from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.traffic import EngineStores
 from tests.s3stream.build import CLUSTER_ID, World, append, open_stream, run, shown
 
 KIB = 1024
@@ -32,7 +33,7 @@ async def stored(world: World, *uploads: int, size: int = 900, **settings: int) 
     await engine.close(60_000)
     world.store.calls.clear()
     values = {"block_bytes": KIB, "read_merge_bytes": 4 * KIB, "readahead_bytes_min": 2 * KIB, **settings}
-    return BlockCache(world.store, world.catalog, StreamSettings(**values), CLUSTER_ID)
+    return BlockCache(EngineStores.same(world.store), world.catalog, StreamSettings(**values), CLUSTER_ID)
 
 
 def world_of_small_blocks() -> World:
@@ -66,8 +67,8 @@ def test_a_block_is_loaded_once_for_all_who_wait() -> None:
     run(scenario())
 
 
-def test_blocks_side_by_side_are_merged() -> None:
-    """A long read takes blocks of up to 4 KiB a request, and leaves out what is cached."""
+def test_near_blocks_are_merged() -> None:
+    """A long read takes blocks of up to 4 KiB a request; one that is cached between two that are not comes again, and is not taken."""
 
     async def scenario() -> None:
         world = world_of_small_blocks()
@@ -75,9 +76,33 @@ def test_blocks_side_by_side_are_merged() -> None:
         assert await read(cache, 6, 7) == "6"
         world.store.calls.clear()
         assert await read(cache, 0, 12) == " ".join(map(str, range(12)))
-        assert world.store.count("get") == 4, "0-3, 4-5, 7-10, 11"
+        assert world.store.count("get") == 3, "0-3, 4-7 with 6 again, 8-11"
+        assert cache.loader.wasted_bytes == 900 + 7 + 1 + 40 + 20
         assert await read(cache, 0, 12, max_bytes=2500) == "0 1"
-        assert world.store.count("get") == 4
+        assert world.store.count("get") == 3
+
+    run(scenario())
+
+
+def test_streams_of_one_object_are_read_together() -> None:
+    """Reads of several streams at one time, as a fetch of many partitions makes them, share the GETs of the object that holds them."""
+
+    async def scenario() -> None:
+        world = world_of_small_blocks()
+        engine = await world.started()
+        for stream_id in range(1, 9):
+            stream = open_stream(world, engine, stream_id)
+            for _ in range(3):
+                await append(stream, b"%07d." % stream.next_offset + bytes(900))
+        await engine.close(60_000)
+        settings = StreamSettings(block_bytes=KIB, read_merge_bytes=64 * KIB)
+        cache = BlockCache(EngineStores.same(world.store), world.catalog, settings, CLUSTER_ID)
+        world.store.calls.clear()
+        harvests = [Harvest(stream_id, 1, 3, 1 << 20) for stream_id in range(1, 9)]
+        await asyncio.gather(*(cache.read(harvest) for harvest in harvests))
+        assert all([entry.base_offset for entry in harvest.entries] == [1, 2] for harvest in harvests)
+        assert world.store.count("get") == 2, "the index, and all blocks"
+        assert cache.loader.wasted_bytes < cache.loader.get_bytes / 2
 
     run(scenario())
 

@@ -10,9 +10,10 @@ from millrace.runtime.clock import SystemClock
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
+from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import WAITING_MAX, Tier
 from millrace.s3stream.pace import PACE_MIN
-from millrace.s3stream.traffic import Traffic, TrafficSettings
+from millrace.s3stream.traffic import Traffic
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.objectstore import SimBucket, SimObjectStore, StoreFault, StoreFaults
 
