@@ -25,7 +25,7 @@ never allocates by a length it has not checked. Not here: where blocks are cut (
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from millrace.protocol.crc32c import crc32c
@@ -48,6 +48,7 @@ SUMMED_FROM = 21
 
 # How many entries are decoded before others may run: half a millisecond.
 DECODE_STEP_COUNT = 128
+CHECK_STEP_COUNT = 256
 
 _ENTRY_HEAD = struct.Struct(">HBBiiqqq")
 _ENTRY = struct.Struct(">HBBiiqqqI")
@@ -207,12 +208,19 @@ def decode_in_steps(ref: BlockRef, data: memoryview, entries: list[Entry]) -> It
 
 def check_blocks(ref: BlockRef, data: memoryview) -> None:
     """All that `decode_blocks` checks, without making the entries: for bytes that are copied as they are."""
+    for _ in check_in_steps(ref, data):
+        pass
+
+
+def check_in_steps(ref: BlockRef, data: memoryview) -> Iterator[None]:
+    """As `check_blocks`; stops after every CHECK_STEP_COUNT entries, so that others may run."""
     if len(data) != ref.size_bytes:
         raise ObjectCorrupt(f"{len(data)} bytes where the index names {ref.size_bytes}")
     position, next_offset, seen = 0, ref.start, 0
     while position < len(data):
         body_end, entry_count = _check_block(data, position)
-        next_offset, count = _check_body(ref, data[position + BLOCK_HEADER_BYTES : body_end], next_offset)
+        body = data[position + BLOCK_HEADER_BYTES : body_end]
+        next_offset, count = yield from _check_body(ref, body, next_offset)
         if count != entry_count:
             raise ObjectCorrupt(f"block of {count} entries says {entry_count}", position)
         position, seen = body_end, seen + count
@@ -220,9 +228,10 @@ def check_blocks(ref: BlockRef, data: memoryview) -> None:
         raise ObjectCorrupt(f"{seen} entries do not fill the row's {ref.entry_count} up to {ref.end}")
 
 
-def _check_body(ref: BlockRef, body: memoryview, next_offset: int) -> tuple[int, int]:
+def _check_body(ref: BlockRef, body: memoryview, next_offset: int) -> Generator[None, None, tuple[int, int]]:
     """Where the entries end that begin at `next_offset`, and how many there are. In one loop, for speed."""
-    unpack, stream_id, seen, position, body_end = _ENTRY_QUICK.unpack_from, ref.stream_id, 0, 0, len(body)
+    unpack, crc_of, stream_id, body_end = _ENTRY_QUICK.unpack_from, crc32c, ref.stream_id, len(body)
+    seen, position, step_end = 0, 0, CHECK_STEP_COUNT
     while position < body_end:
         start = position + ENTRY_HEADER_BYTES
         if start > body_end:
@@ -230,13 +239,15 @@ def _check_body(ref: BlockRef, body: memoryview, next_offset: int) -> tuple[int,
         word, count, length, found_id, _, base_offset, crc = unpack(body, position)
         end = start + length
         if word != _ENTRY_WORD or not start <= end <= body_end or found_id != stream_id or base_offset != next_offset:
-            decode_entry(body, position)  # says what is wrong with it by itself
-            raise ObjectCorrupt(f"an entry where stream {stream_id} at {next_offset} belongs", position)
+            raise _misfit(ref, body, position, next_offset)
         cut = min(start + SUMMED_FROM, end)
-        payload_sum = crc32c(body[start:cut], crc32c(body[cut:end]))
-        if crc32c(body[position : start - _CRC.size], payload_sum) != crc or count <= 0:
-            raise ObjectCorrupt("entry checksum differs", position)
+        payload_sum = crc_of(body[start:cut], crc_of(body[cut:end]))
+        if crc_of(body[position : start - _CRC.size], payload_sum) != crc or count <= 0:
+            raise _misfit(ref, body, position, next_offset)
         next_offset, position, seen = next_offset + count, end, seen + 1
+        if seen >= step_end:
+            step_end += CHECK_STEP_COUNT
+            yield
     return next_offset, seen
 
 

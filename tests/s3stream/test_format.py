@@ -26,6 +26,7 @@ from millrace.s3stream.objects.format import (
     EntryHeader,
     Footer,
     check_blocks,
+    check_in_steps,
     decode_blocks,
     decode_entry,
     decode_footer,
@@ -356,3 +357,4 @@ def test_many_small_entries_are_decoded_in_steps() -> None:
     assert seen == [128 * step for step in range(1, 8)]
     assert entries == decode_blocks(ref, data)
     assert len(entries) == 1000
+    assert len(list(check_in_steps(ref, data))) == 1000 // 256
