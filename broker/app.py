@@ -45,7 +45,7 @@ from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.tasks import Tasks
 from millrace.s3stream.storage import Storage
 from millrace.wal.log import WalOwner
-from millrace.wal.opening import open_wal
+from millrace.wal.opening import WalPlace, is_wal_used, open_wal
 
 log = logging.getLogger(__name__)
 # One attempt is bounded by the store's own timeouts. Reads fail after these; the uploader, beyond them, asks again for ever.
@@ -126,7 +126,8 @@ class Broker:
         bound_cluster = await self._reach_store(store, bucket)
         self._watch.enter("opening the metadata log")
         if await read_meta_properties(disk, settings.controller.log_dir) is None:
-            await check_first_start(disk, settings.wal.target, bucket, bound_cluster)
+            is_used = await is_wal_used(self._wal_place(), settings.node_id)
+            check_first_start(is_used, str(settings.wal), bucket, bound_cluster)
         node = await ControllerNode.open(
             disk,
             self._runtime.clock,
@@ -154,7 +155,7 @@ class Broker:
     async def _start_engine(self, node: ControllerNode, client: ControllerClient, store: ObjectStore) -> Storage:
         settings, image = self._settings, node.publisher.image
         owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch)
-        wal = await open_wal(self._runtime.disk, settings.wal, settings.block_wal, owner)
+        wal = await open_wal(self._wal_place(), owner)
         self._ends_with("WAL", wal.close)
         check_wal(wal.is_new, settings.is_lost_wal_accepted, settings.wal.target, image, settings.node_id)
         storage = Storage(wal, store, client, client, settings.streams, node.cluster_id, self._on_failed)
@@ -162,6 +163,18 @@ class Broker:
         self._watch.blocked_reason = lambda: storage.upload_blocked_reason
         await storage.start()
         show_engine(self._registry, wal, storage)
+    def _wal_place(self) -> WalPlace:
+        """Its store is bare: the log repeats what has no answer itself, and has connections of its own, which no upload holds up."""
+        settings, runtime = self._settings, self._runtime
+        return WalPlace(
+            settings.wal,
+            runtime.disk,
+            lambda address: runtime.open_store(address, runtime.clock),
+            runtime.rand.split("wal"),
+            settings.block_wal,
+            settings.object_wal,
+        )
+
         return storage
 
     def _build_parts(

@@ -12,7 +12,6 @@ import json
 
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
-from millrace.runtime.disk import Disk
 from millrace.runtime.errors import MillraceError
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
 from millrace.s3stream.objects.keys import object_key
@@ -37,16 +36,14 @@ async def read_bound_cluster(store: ObjectStore, bucket: str) -> str | None:
         ) from None
 
 
-async def check_first_start(disk: Disk, wal_path: str, bucket: str, bound_cluster: str | None) -> None:
+def check_first_start(is_wal_used: bool, wal_path: str, bucket: str, bound_cluster: str | None) -> None:
     """The log directory is empty: so must be the WAL and the bucket."""
     if bound_cluster is not None:
         raise BindingRefused(
             f"the metadata log directory is empty, but {bucket} holds the data of cluster {bound_cluster}: "
             "restore the log directory (log.dirs) of that cluster, or give an empty bucket"
         )
-    folder, _, name = wal_path.rpartition("/")
-    is_device = folder == "/dev"  # its own header tells, when it is opened
-    if not is_device and name in await disk.list_folder(folder or "."):
+    if is_wal_used:
         raise BindingRefused(
             f"the metadata log directory is empty, but the WAL {wal_path} is in use: "
             "restore the log directory (log.dirs) that belongs to it, or remove the WAL if its data is not needed"

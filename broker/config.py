@@ -20,6 +20,7 @@ from millrace.broker.config_checks import (
     read_listeners,
     read_metadata_dir,
     read_node_id,
+    read_object_wal,
     read_overrides_per_address,
     split_memory,
 )
@@ -32,9 +33,10 @@ from millrace.broker.server import ServerSettings
 from millrace.kraft.config import ControllerSettings, RaftSettings
 from millrace.runtime.storeaddress import OPENERS as STORES
 from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
-from millrace.s3stream.config import StreamSettings
-from millrace.wal.config import BlockWalSettings
+from millrace.s3stream.config import StreamSettings, TrafficSettings
+from millrace.wal.config import BlockWalSettings, ObjectWalSettings
 from millrace.wal.opening import OPENERS as WALS
+from millrace.wal.opening import is_object_wal
 
 UPLOAD_THRESHOLD_BYTES = 500_000_000
 RAFT_TICK_MS = 100
@@ -95,6 +97,7 @@ class BrokerSettings:
     data: StoreAddress
     wal: StoreAddress
     block_wal: BlockWalSettings
+    object_wal: ObjectWalSettings  # which of the two counts, the address says
     is_lost_wal_accepted: bool
     streams: StreamSettings
     object_grace_ms: int  # a doomed object stays this long
@@ -135,7 +138,8 @@ def load(
         direct=values["wal.direct.io"],
         arenas_ahead=2,
     )
-    for problem in block_wal.problems():
+    object_wal = _object_wal(values, wal)
+    for problem in (object_wal or block_wal).problems():
         values.mistake("s3.wal.path", f": {problem}")
     found = [*mistakes, *values.mistakes]
     if found:
@@ -155,6 +159,7 @@ def load(
         wal=wal,
         block_wal=block_wal,
         is_lost_wal_accepted=values["wal.lost.accept"],
+        object_wal=object_wal or ObjectWalSettings(),
         streams=_stream_settings(values, memory),
         object_grace_ms=values["s3.object.delete.retention.minutes"] * 60_000,
         raft=_raft_settings(values, node_id),
@@ -189,6 +194,15 @@ def _server_settings(values: Values) -> ServerSettings:
     return ServerSettings(
         request_bytes_max=values["socket.request.max.bytes"],
         connections_max=values["max.connections"],
+def _object_wal(values: Values, address: StoreAddress) -> ObjectWalSettings | None:
+    """None where the address names a block WAL."""
+    try:
+        return read_object_wal(values, address.options) if is_object_wal(address) else None
+    except AddressError as error:
+        values.mistake("s3.wal.path", f": {error.reason}")
+        return None
+
+
         connections_per_address_max=values["max.connections.per.ip"],
         connections_per_address=read_overrides_per_address(values),
         idle_ms=values["connections.max.idle.ms"],

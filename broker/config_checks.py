@@ -6,13 +6,15 @@ is then of no use (nobody sees it: mistakes end the start).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from millrace.broker.addresses import WILDCARDS, Endpoint, parse_endpoints, split_host_port
 from millrace.broker.config_key import parse_bytes
 from millrace.broker.config_values import Values
 from millrace.protocol.ids import uuid_bytes
+from millrace.wal.config import ObjectWalSettings
 
 MIB = 1 << 20
 MEMORY_MIN_BYTES = 128 * MIB
@@ -219,3 +221,26 @@ def read_capacity(values: Values, text: str) -> int:
     except ValueError:
         values.mistake("s3.wal.path", f"has capacity={text}, which is not a number of bytes, KiB, MiB or GiB")
         return parse_bytes(WAL_CAPACITY)
+
+
+def read_object_wal(values: Values, options: Mapping[str, str]) -> ObjectWalSettings:
+    """The parameters of an object WAL's address. Others are the store's."""
+    default = ObjectWalSettings(arenas_ahead=2)
+
+    def number(name: str, unset: int) -> int:
+        try:
+            return parse_bytes(options[name]) if options.get(name) else unset
+        except ValueError:
+            values.mistake("s3.wal.path", f"has {name}={options[name]}, which is not a number")
+            return unset
+
+    return replace(
+        default,
+        capacity_bytes=number("capacity", default.capacity_bytes),
+        batch_interval_ms=number("batchInterval", default.batch_interval_ms),
+        batch_bytes_max=number("maxBytesInBatch", default.batch_bytes_max),
+        unflushed_bytes_max=number("maxUnflushedBytes", default.unflushed_bytes_max),
+        uploads_max=number("maxInflightUploadCount", default.uploads_max),
+        ahead_bytes=number("readaheadDataSize", default.ahead_bytes),
+        fence=options.get("fence") or default.fence,
+    )

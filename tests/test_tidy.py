@@ -107,6 +107,10 @@ PURE = (
     "wal/block/batcher.py",
     "wal/block/layout.py",
     "wal/block/recovery.py",
+    "wal/object/batcher.py",
+    "wal/object/layout.py",
+    "wal/object/recovery.py",
+    "wal/object/space.py",
     "wal/record.py",
 )
 

@@ -63,3 +63,66 @@ class BlockWalSettings:
         ):
             found.append("WAL sizes must be positive")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectWalSettings:
+    """The first six are parameters of the address, under AutoMQ's names where it has them."""
+
+    capacity_bytes: int = 2048 * MIB
+    """What may wait for upload, `capacity`. At least 256 KiB. A longer log is a longer recovery."""
+
+    batch_bytes_max: int = 8 * MIB
+    """An object is closed at this size, `maxBytesInBatch`; only a single larger record makes a larger one. 64 KiB or more."""
+
+    batch_interval_ms: int = 250
+    """No record waits longer than this for its upload to begin while one can, `batchInterval`; shorter waits go by what is under way."""
+
+    unflushed_bytes_max: int = 1024 * MIB
+    """What may be appended and not yet confirmed, `maxUnflushedBytes`: beyond it producers wait."""
+
+    uploads_max: int = 50
+    """Objects on their way at once, `maxInflightUploadCount`, 1 to 1000."""
+
+    ahead_bytes: int = 64 * MIB
+    """What recovery reads ahead, `readaheadDataSize`."""
+
+    fence: str = "conditional"
+    """conditional | reservation: how a replaced owner is kept from acknowledging, `fence`. The second is for stores without conditional puts."""
+
+    max_record_bytes: int = 64 * MIB
+    """The largest payload an append takes. Cut to a third of what may be unflushed or wait for upload."""
+
+    arena_bytes: int = 4 * MIB
+    """Memory is taken in pieces of this size; a view of one record pins a whole piece."""
+
+    arenas_ahead: int = 0
+    """So many pieces are made ready in a thread while the log's memory grows; 0 makes each where it is needed."""
+
+    trim_wait_ms: int = 500
+    """So long a trim waits for records to ride with before it costs an object of its own."""
+
+    close_wait_ms: int = 10_000
+    """How long a close waits for a store that does not answer: nothing that is given up then was ever confirmed."""
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong, in words; empty when nothing is."""
+        found = []
+        if self.capacity_bytes < 256 * KIB:
+            found.append(f"WAL capacity is {self.capacity_bytes} bytes; it must be at least 256 KiB")
+        if self.batch_bytes_max < 64 * KIB:
+            found.append(f"maxBytesInBatch is {self.batch_bytes_max} bytes; it must be at least 64 KiB")
+        if self.unflushed_bytes_max < 256 * KIB:
+            found.append(f"maxUnflushedBytes is {self.unflushed_bytes_max} bytes; it must be at least 256 KiB")
+        if not 1 <= self.uploads_max <= 1000:
+            found.append(f"maxInflightUploadCount is {self.uploads_max}; it must lie in 1..1000")
+        if self.fence not in ("conditional", "reservation"):
+            found.append(f"fence is {self.fence!r}; it must be conditional or reservation")
+        if self.arena_bytes < 4096 or self.arena_bytes % 4096:
+            found.append(f"WAL arena size {self.arena_bytes} must be a multiple of 4096")
+        if (
+            min(self.max_record_bytes, self.ahead_bytes) < 1
+            or min(self.batch_interval_ms, self.trim_wait_ms, self.close_wait_ms, self.arenas_ahead) < 0
+        ):
+            found.append("WAL sizes and times must be positive")
+        return found

@@ -1,0 +1,108 @@
+"""A write-ahead log on a shelf in memory: the contract in as few lines as it takes, to show what a further implementation is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from millrace.runtime.disk import Buffer
+from millrace.wal.errors import WalClosed, WalFenced, WalFull, WalMismatch
+from millrace.wal.log import WalOwner, WalRecord
+from millrace.wal.opening import WalKind, WalPlace
+
+RECORD_OVERHEAD_BYTES = 8
+
+
+@dataclass(slots=True)
+class Shelf:
+    """What outlives a log: its records from the trim on."""
+
+    cluster_id: str
+    node_id: int
+    epoch: int = -1
+    records: list[tuple[int, int, bytes]] = field(default_factory=list)
+    trim: int = 0
+    end: int = 0
+
+
+SHELVES: dict[str, Shelf] = {}
+
+
+class ShelfWal:
+    def __init__(self, shelf: Shelf, capacity_bytes: int, owner: WalOwner) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.max_record_bytes = capacity_bytes // 3
+        self.is_new = shelf.epoch < 0
+        self.confirmed_end = shelf.end
+        self._shelf = shelf
+        self._owner = owner
+        self._end = shelf.end
+        self._waiting: list[tuple[int, int, bytes]] = []
+        self._is_closed = False
+
+    @property
+    def used_bytes(self) -> int:
+        return self._end - self._shelf.trim
+
+    @property
+    def room_bytes(self) -> int:
+        return max(0, self.capacity_bytes - self.used_bytes) * 8 // 9
+
+    async def recover(self) -> AsyncIterator[WalRecord]:
+        for position, end, payload in list(self._shelf.records):
+            yield WalRecord(position, end, memoryview(payload))
+        self._shelf.epoch = self._owner.epoch
+
+    def start(self, on_confirmed: Callable[[int], None], on_failed: Callable[[BaseException], None]) -> None:
+        self._on_confirmed = on_confirmed
+
+    def append(self, *parts: Buffer, tail_crc: int | None = None) -> WalRecord:
+        payload = b"".join(parts)
+        if self._is_closed:
+            raise WalClosed("the log is closed")
+        if len(payload) > self.max_record_bytes:
+            raise ValueError(f"a payload of {len(payload)} bytes; the log takes {self.max_record_bytes}")
+        if self.used_bytes + len(payload) + RECORD_OVERHEAD_BYTES > self.capacity_bytes:
+            raise WalFull(len(payload), self.room_bytes)
+        position, self._end = self._end, self._end + len(payload) + RECORD_OVERHEAD_BYTES
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._waiting.append((position, self._end, payload))
+        return WalRecord(position, self._end, memoryview(payload))
+
+    def _write(self) -> None:
+        if self._waiting:
+            written, self._waiting = self._waiting, []
+            self._shelf.records += written
+            self._shelf.end = self.confirmed_end = written[-1][1]
+            self._on_confirmed(self.confirmed_end)
+
+    async def trim(self, end: int) -> None:
+        self._shelf.trim = max(self._shelf.trim, end)
+        self._shelf.records = [record for record in self._shelf.records if record[1] > self._shelf.trim]
+
+    async def reset(self) -> None:
+        await self.trim(self.confirmed_end)
+
+    async def close(self) -> None:
+        self._write()
+        self._is_closed = True
+
+
+async def open_shelf(place: WalPlace, owner: WalOwner) -> ShelfWal:
+    shelf = SHELVES.setdefault(place.address.target, Shelf(owner.cluster_id, owner.node_id))
+    if shelf.cluster_id != owner.cluster_id:
+        raise WalMismatch("cluster", owner.cluster_id, shelf.cluster_id)
+    if shelf.node_id != owner.node_id:
+        raise WalMismatch("node", owner.node_id, shelf.node_id)
+    if owner.epoch <= shelf.epoch:
+        raise WalFenced(owner.epoch, shelf.epoch)
+    return ShelfWal(shelf, place.address.number("capacity", 1 << 20), owner)
+
+
+async def is_shelf_used(place: WalPlace, node_id: int) -> bool:
+    return place.address.target in SHELVES
+
+
+SHELF = WalKind(open_shelf, is_shelf_used)

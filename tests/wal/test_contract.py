@@ -1,0 +1,172 @@
+"""The contract, kept by each kind of log: a ring on a disk, objects fenced in either way, and a third kind made for this test."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.rand import Rand
+from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
+from millrace.wal.block.log import BlockWal
+from millrace.wal.errors import WalFenced
+from millrace.wal.log import WalOwner, WriteAheadLog
+from millrace.wal.object.log import ObjectWal
+from millrace.wal.opening import OPENERS, WalPlace, is_object_wal, is_wal_used, open_wal
+from tests.sim.disk import SimDisk, drop
+from tests.sim.loop import run_simulation
+from tests.sim.objectstore import SimBucket, SimObjectStore
+from tests.wal import build
+from tests.wal.contract import CHECKS, Yard
+from tests.wal.object.build import StillClock, copy_of, make_bucket, small_settings, store_on
+from tests.wal.object.build import open_wal as open_object_wal
+from tests.wal.shelf.log import SHELF, SHELVES, Shelf, open_shelf
+
+
+class BlockYard:
+    record_bytes_max = 40 * build.KIB
+
+    def __init__(self, disk: SimDisk | None = None) -> None:
+        self._disk = disk or SimDisk(hops=3)
+
+    async def open(self, owner: WalOwner) -> WriteAheadLog:
+        return await BlockWal.open(self._disk, build.PATH, build.small_settings(), owner)
+
+    def crash(self) -> None:
+        self._disk = self._disk.restart(drop)
+
+    def survivor(self) -> BlockYard:
+        return BlockYard(self._disk.restart(drop))
+
+
+class ObjectYard:
+    record_bytes_max = 40 * build.KIB
+
+    def __init__(self, fence: str, bucket: SimBucket | None = None) -> None:
+        self._fence = fence
+        self._bucket = bucket or make_bucket()
+        self._stores: list[SimObjectStore] = []
+
+    async def open(self, owner: WalOwner) -> WriteAheadLog:
+        store = store_on(self._bucket, f"store {owner.epoch}")
+        self._stores.append(store)
+        return await open_object_wal(self._bucket, owner, store, fence=self._fence)
+
+    def crash(self) -> None:
+        self._stores[-1].cut(takes_effect=False)
+
+    def survivor(self) -> ObjectYard:
+        return ObjectYard(self._fence, copy_of(self._bucket))
+
+
+class ShelfYard:
+    """A shelf has no writes under way: what it took is there."""
+
+    record_bytes_max = (256 * build.KIB) // 3
+    numbers = itertools.count()
+
+    def __init__(self, shelf: Shelf | None = None) -> None:
+        self._name = f"yard {next(self.numbers)}"
+        if shelf is not None:
+            SHELVES[self._name] = shelf
+
+    async def open(self, owner: WalOwner) -> WriteAheadLog:
+        return await open_shelf(place(f"0@shelf://{self._name}?capacity=262144"), owner)
+
+    def crash(self) -> None:
+        pass
+
+    def survivor(self) -> ShelfYard:
+        shelf = SHELVES[self._name]
+        copy = Shelf(shelf.cluster_id, shelf.node_id, shelf.epoch, [*shelf.records], shelf.trim, shelf.end)
+        return ShelfYard(copy)
+
+
+YARDS: dict[str, Callable[[], Yard]] = {
+    "block": BlockYard,
+    "object": lambda: ObjectYard("conditional"),
+    "object, reserved": lambda: ObjectYard("reservation"),
+    "shelf": ShelfYard,
+}
+
+
+def place(text: str, store: ObjectStore | None = None, disk: SimDisk | None = None) -> WalPlace:
+    async def open_store(address: StoreAddress) -> ObjectStore:
+        assert store is not None, "this log asks for no store"
+        return store
+
+    return WalPlace(
+        parse_address(text), disk or SimDisk(), open_store, Rand(b"place"), build.small_settings(), small_settings()
+    )
+
+
+@pytest.mark.parametrize("kind", YARDS)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_contract_is_kept(kind: str, check: Callable[[Yard], Awaitable[None]]) -> None:
+    """Each kind of log passes each check of the contract."""
+    run_simulation(lambda loop: _run(check, YARDS[kind]()))
+
+
+async def _run(check: Callable[[Yard], Awaitable[None]], yard: Yard) -> None:
+    await check(yard)
+
+
+def test_a_third_kind_is_one_folder_and_one_line() -> None:
+    """A scheme added to the table is opened by its address, as every other is; without the line the address is refused by name."""
+
+    async def run() -> None:
+        here = place("0@shelf://third")
+        with pytest.raises(AddressError, match="shelf"):
+            await open_wal(here, build.owner(1))
+        OPENERS["shelf"] = SHELF
+        try:
+            assert not await is_wal_used(here, 1)
+            wal = await open_wal(here, build.owner(1))
+            assert [record async for record in wal.recover()] == []
+            assert await is_wal_used(here, 1)
+            with pytest.raises(WalFenced):
+                await open_wal(here, build.owner(1))
+        finally:
+            del OPENERS["shelf"]
+
+    asyncio.run(run())
+
+
+class Unclosed(MemoryObjectStore):
+    """Outlives the log that had it."""
+
+    async def close(self) -> None:
+        pass
+
+
+def test_an_address_says_which_kind_it_is() -> None:
+    """A file is a ring; a folder, by its slash or by name, a bucket and memory hold objects; any other `kind` is refused."""
+    for text, is_object in (
+        ("0@file:///wal", False),
+        ("0@file:///wal/", True),
+        ("0@file:///wal?kind=object", True),
+        ("0@file:///wal/?kind=block", False),
+        ("0@s3://bucket", True),
+        ("0@mem://", True),
+    ):
+        assert is_object_wal(parse_address(text)) is is_object, text
+    with pytest.raises(AddressError, match="kind=ring"):
+        is_object_wal(parse_address("0@file:///wal?kind=ring"))
+
+
+@pytest.mark.parametrize("text", ["0@file:///data/wal", "0@mem://"])
+def test_an_address_opens_its_kind_and_knows_if_it_was_used(text: str) -> None:
+    """Before the first open the place is unused, after it used, whichever kind of log it holds."""
+
+    async def run() -> None:
+        here = place(text, Unclosed(StillClock()), SimDisk())
+        assert not await is_wal_used(here, 1)
+        wal = await open_wal(here, build.owner(1))
+        assert isinstance(wal, ObjectWal if "mem" in text else BlockWal)
+        assert await is_wal_used(here, 1)
+
+    asyncio.run(run())

@@ -1,0 +1,119 @@
+"""Which records share an object, and when that object is closed: by bytes or age. Pure; `add` is hot.
+
+The memory is handed in by the caller, arena by arena; records are packed from front to back, and a batch goes on in the next arena
+where one ends: its object is the list of those stretches behind a header. Nothing is changed once `close` has given a batch away.
+
+When: at once if no upload is under way. Else the store is the clock: with n uploads under way the next one begins GATHER_MS * n after the
+last, so that few go side by side while the store is quick, batches grow when it is slow, and requests stay bounded: n settles near
+the root of (time of an upload / GATHER_MS). Never later than the batch interval, and at once when the batch is full.
+"""
+
+from __future__ import annotations
+
+from millrace.protocol.crc32c import crc32c
+from millrace.wal.log import WalRecord
+from millrace.wal.object.layout import HEADER_BYTES
+from millrace.wal.record import RECORD_HEADER_BYTES, encode_record_header, epoch_seed
+
+GATHER_MS = 10.0
+
+
+def wait_ms(uploads: int, since_last_ms: float, open_bytes: int, batch_bytes_max: int, batch_interval_ms: int) -> float:
+    """How long the open batch still waits: 0 when it is to be closed now. `since_last_ms`: since the last upload began."""
+    if uploads == 0 or open_bytes >= batch_bytes_max:
+        return 0.0
+    return max(0.0, min(float(batch_interval_ms), GATHER_MS * uploads) - since_last_ms)
+
+
+class ClosedBatch:
+    """One object but for its header: stretches of memory, and the place in the log. `parts` are views that keep their arenas from reuse."""
+
+    __slots__ = ("body_bytes", "end", "parts", "position", "record_count", "slot")
+
+    def __init__(self, slot: int, position: int, parts: list[memoryview], record_count: int) -> None:
+        self.slot = slot
+        self.position = position
+        self.parts = parts
+        self.body_bytes = sum(map(len, parts))
+        self.record_count = record_count
+        self.end = position + HEADER_BYTES + self.body_bytes
+
+
+class Batcher:
+    """The open batch. `fill` and `limit` are offsets in the arena: a record fits that ends at or below `limit`, which is 0 at first and after
+    each close."""
+
+    __slots__ = ("_arena", "_base", "_count", "_origin", "_parts", "_seed", "fill", "limit", "position", "slot")
+
+    def __init__(self, epoch: int, position: int) -> None:
+        self._seed = epoch_seed(epoch)
+        self._arena = memoryview(b"")
+        self._base = 0  # where the open batch's stretch of this arena begins
+        self._origin = position + HEADER_BYTES  # of the arena's first byte, in the log
+        self._parts: list[memoryview] = []
+        self._count = 0
+        self.slot = 0  # of the open or next batch
+        self.position = position  # its place
+        self.fill = 0
+        self.limit = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._count > 0
+
+    @property
+    def body_bytes(self) -> int:
+        return self._origin + self.fill - self.position - HEADER_BYTES
+
+    @property
+    def next_position(self) -> int:
+        """Where the batch after the open one begins."""
+        return self._origin + self.fill if self._count else self.position
+
+    @property
+    def arena_bytes_left(self) -> int:
+        return len(self._arena) - self.fill
+
+    def use_arena(self, view: memoryview) -> None:
+        """The open batch goes on in other memory."""
+        if self.fill > self._base:
+            self._parts.append(self._arena[self._base : self.fill].toreadonly())
+        self._origin += self.fill
+        self._arena = view
+        self._base = self.fill = 0
+
+    def add(
+        self, parts: tuple[bytes | bytearray | memoryview, ...], length: int, tail_crc: int | None = None
+    ) -> WalRecord:
+        """Copies a payload of `length` bytes in. The caller has compared with `limit`. `tail_crc`: of the last part, when it is known."""
+        arena = self._arena
+        at = self.fill
+        body_at = put_at = at + RECORD_HEADER_BYTES
+        for part in parts:
+            put_end = put_at + len(part)
+            arena[put_at:put_end] = part
+            put_at = put_end
+        payload = arena[body_at:put_at].toreadonly()
+        position = self._origin + at
+        if tail_crc is None:
+            header = encode_record_header(0, length, position, crc32c(payload), self._seed)
+        else:
+            lead = length - len(parts[-1])
+            header = encode_record_header(lead, length, position, crc32c(payload[:lead], tail_crc), self._seed)
+        arena[at:body_at] = header
+        self.fill = put_at
+        self._count += 1
+        return WalRecord(position, self._origin + put_at, payload)
+
+    def close(self) -> ClosedBatch:
+        """The open batch, or one without records: a mark."""
+        parts = [*self._parts, self._arena[self._base : self.fill].toreadonly()]
+        batch = ClosedBatch(self.slot, self.position, [part for part in parts if part], self._count)
+        self._parts = []
+        self._count = 0
+        self._base = self.fill
+        self.limit = 0
+        self.slot += 1
+        self.position = batch.end
+        self._origin = batch.end + HEADER_BYTES - self.fill
+        return batch

@@ -1,0 +1,256 @@
+"""Takes an object WAL from whoever had it, so that they can never acknowledge again; and puts an owner's objects, as long as it is one.
+
+The rule with conditional writes. An owner writes slots 0, 1, 2, ... of its own epoch with If-None-Match, several at once, and acknowledges
+slot n when its own puts of 0..n have succeeded. A new owner finds the first slot that is empty (after it, uploads under way may have left
+others) and puts a *seal* into it, on the same condition. Then it may read. The argument:
+
+  1. A slot holds one object for ever: the first put wins, all others lose. So slot S holds either the old owner's object or the seal.
+  2. If it is the seal, the old owner's put of S fails, whenever it arrives, and it never acknowledges S or anything after it, for it
+     acknowledges without gaps. What it acknowledges later than that lies below S and is part of the log that the new owner reads.
+  3. If it is the old owner's object, the new owner has lost, looks again, and tries further on. It seals ever more slots at once, so that an
+     old owner who writes without pause cannot outrun it; the lowest seal counts.
+  4. The seal names its owner's epoch. The one after it begins there: it seals that epoch's slot 0 if nothing was written yet, else the first
+     empty one. So owners form one chain in which epochs only grow, each link decided by one conditional put; of two that race, one loses
+     it and finds either a higher epoch (it is fenced) or a lower one (whose log it then seals in turn).
+  5. Whether an attempt with an unknown outcome succeeded is told by content: the bytes hold the owner's token, drawn at each opening, so the
+     store's "exists" with our own bytes is success and with others' is loss. Retries send the same bytes.
+  6. A seal is never deleted while the owner it shuts out may live: its slot would be free again for a put of the past. It is deleted when that
+     owner had said that it writes no more (CLOSING), and nothing it wrote is needed. So a crash costs one object of 208 bytes, for ever.
+  7. Deleted slots below the head may be filled again by a late duplicate. It has the bytes that were there, it lies below what any
+     later header calls the head, and nobody reads it; the next opening deletes it.
+
+Without conditional writes (`fence=reservation`): one object names the owner; an owner acknowledges a group of slots when it has read that
+object after their puts and found itself. A new owner refuses to come after a higher epoch, puts its name, reads it back, and only
+then lists. What the old one acknowledged was put before it read the name, so before the new name, so it is in the listing. Each attempt at
+putting the name carries a token of its own, and only the one that was read back is believed from then on: an earlier attempt
+that arrives late makes this owner step down and never rise again. It is weaker in this: each acknowledgement waits for a read as well; a
+stale process that starts late can put its name over a newer one's, which stops both (neither loses anything; the next start has a higher
+epoch than both); and a network that delivers one request twice, much later, could bring an old name back, which conditional writes bear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from millrace.runtime.disk import Buffer
+from millrace.runtime.errors import Unavailable
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
+from millrace.runtime.rand import Rand
+from millrace.wal.errors import WalCorrupt, WalFenced
+from millrace.wal.log import WalOwner
+from millrace.wal.object.layout import (
+    NO_EPOCH,
+    FenceKind,
+    Kind,
+    ObjectHeader,
+    Place,
+    Stamp,
+    decode_header,
+    object_key,
+    reservation_key,
+    root_key,
+    seal_bytes,
+)
+from millrace.wal.object.reader import LogReader
+from millrace.wal.object.recovery import Extent, Listing, Tip, find_extent, find_tip
+
+SEALS_MAX = 1024
+SEALS_GROWTH = 8
+NAME_ATTEMPT_S = 10.0
+NAME_PAUSE_S = 0.1
+NO_STAMP = Stamp(0, 0, Place(0, 0), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The log as it was when it became ours."""
+
+    listing: Listing
+    extent: Extent
+    link: Place | None  # None: nobody ever wrote to it
+
+
+class Fence(Protocol):
+    kind: FenceKind
+    epoch: int
+    token: bytes
+    is_verified_after: bool  # `verify` stands between a put and its acknowledgement
+
+    async def take(self) -> Taken:
+        """On return no owner before this one can acknowledge anything that is not in the extent. Raises WalFenced, WalMismatch, WalCorrupt."""
+        ...
+
+    async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
+        """One attempt. Raises WalFenced when the slot is another's, and what the store raises when it does not answer."""
+        ...
+
+    async def verify(self) -> None:
+        """Returns when we were the owner at some instant after the call. Raises WalFenced."""
+        ...
+
+
+def make_fence(kind: FenceKind, store: ObjectStore, reader: LogReader, owner: WalOwner, rand: Rand) -> Fence:
+    """`store` is bare: puts are repeated by who knows what they mean."""
+    if kind is FenceKind.CONDITIONAL:
+        return ConditionalFence(store, reader, owner, rand)
+    return ReservationFence(store, reader, owner, rand)
+
+
+class _Names:
+    """What both fences write of themselves."""
+
+    kind: FenceKind
+
+    def __init__(self, store: ObjectStore, reader: LogReader, owner: WalOwner, rand: Rand) -> None:
+        self.epoch = owner.epoch
+        self._store = store
+        self._reader = reader
+        self._owner = owner
+        self._rand = rand
+        self.token = self._draw_token()
+
+    def _draw_token(self) -> bytes:
+        return self._rand.uuid()[:8]
+
+    def _header(self, kind: Kind, place: Place, token: bytes, stamp: Stamp, link: Place | None) -> ObjectHeader:
+        owner = self._owner
+        return ObjectHeader(
+            kind, self.kind, owner.cluster_id, owner.node_id, owner.epoch, token, place, 0, 0, 0, stamp, link
+        )
+
+    def _root(self) -> bytes:
+        return self._header(Kind.ROOT, Place(self.epoch, 0), self.token, NO_STAMP, None).encode()
+
+    async def _survey(self) -> tuple[Listing, ObjectHeader | None]:
+        """The listing and the root, which is there unless nobody ever took the log."""
+        root = await self._reader.root()
+        listing = await self._reader.list()
+        if root is None and listing.sizes:
+            root = await self._reader.root()  # somebody takes it at this moment
+            if root is None:
+                raise WalCorrupt(0, f"the object {root_key(self._owner.node_id)} is gone, where the log begins")
+        return listing, root
+
+    async def _find_tip(self, listing: Listing, first_epoch: int) -> Tip | None:
+        """None when the log moved on under the listing."""
+        try:
+            return await self._reader.search(find_tip(listing, first_epoch, self.epoch, self.token, self.kind))
+        except ObjectMissing:
+            return None
+
+    async def _extent(self, link: Place | None) -> Extent:
+        try:
+            return await self._reader.search(find_extent(link))
+        except ObjectMissing as missing:
+            raise WalCorrupt(0, f"the object {missing.key} is gone, which was written whole") from None
+
+
+class ConditionalFence(_Names):
+    kind = FenceKind.CONDITIONAL
+    is_verified_after = False
+
+    async def take(self) -> Taken:
+        seal_count = 1
+        while True:
+            listing, root = await self._survey()
+            if root is None:
+                if await self._begin():
+                    return Taken(listing, await self._extent(None), None)
+                continue
+            tip = await self._find_tip(listing, root.epoch)
+            if tip is None:
+                continue
+            if tip.is_ours or await self._seal(tip, seal_count):
+                return Taken(listing, await self._extent(tip.link), tip.link)
+            seal_count = min(SEALS_MAX, SEALS_GROWTH * seal_count)
+
+    async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
+        key = object_key(self._reader.prefix, place)
+        try:
+            await self._store.put_if_absent(key, parts)
+        except PreconditionFailed:
+            winner = await self._reader.named(key)
+            raise WalFenced(self.epoch, -1 if winner is None else winner.epoch) from None
+
+    async def verify(self) -> None:
+        """A put that succeeded is proof enough."""
+
+    async def _begin(self) -> bool:
+        """Whether we are the first owner."""
+        try:
+            await self._reader.store.put_if_absent(root_key(self._owner.node_id), [self._root()])
+        except PreconditionFailed:
+            return False
+        return True
+
+    async def _seal(self, tip: Tip, count: int) -> bool:
+        """Tries to seal so many slots from the tip on; whether the tip itself is sealed by us."""
+        won = await asyncio.gather(*(self._seal_one(tip, tip.place.slot + place) for place in range(count)))
+        return won[0]
+
+    async def _seal_one(self, tip: Tip, slot: int) -> bool:
+        place = Place(tip.place.epoch, slot)
+        stamp = Stamp(tip.place.slot, 0, Place(0, 0), 0)
+        header = self._header(Kind.SEAL, place, self.token, stamp, tip.link)
+        try:
+            key = object_key(self._reader.prefix, place)
+            await self._reader.store.put_if_absent(key, [seal_bytes(header, is_of_closed=tip.is_closed)])
+        except PreconditionFailed:
+            return False
+        return True
+
+
+class ReservationFence(_Names):
+    kind = FenceKind.RESERVATION
+    is_verified_after = True
+
+    def __init__(self, store: ObjectStore, reader: LogReader, owner: WalOwner, rand: Rand) -> None:
+        super().__init__(store, reader, owner, rand)
+        self._key = reservation_key(reader.prefix)
+        self._name = b""  # what was read back, and is believed from then on
+
+    async def take(self) -> Taken:
+        root = await self._reader.root()
+        await self._reserve()
+        if root is None:
+            await self._reader.store.put(root_key(self._owner.node_id), [self._root()])
+        while True:
+            listing, root = await self._survey()
+            assert root is not None, "the root was put"
+            first_epoch = root.epoch if root.epoch < self.epoch else NO_EPOCH  # the root is ours
+            tip = await self._find_tip(listing, first_epoch)
+            if tip is not None:
+                return Taken(listing, await self._extent(tip.link), tip.link)
+
+    async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
+        await self._store.put(object_key(self._reader.prefix, place), parts)
+
+    async def verify(self) -> None:
+        found = await self._reader.store.get(self._key)
+        if found != self._name:
+            raise WalFenced(self.epoch, decode_header(found, 0).epoch)
+
+    async def _reserve(self) -> None:
+        tokens: list[bytes] = []
+        while True:
+            present = await self._reader.named(self._key)
+            if present is not None and present.epoch >= self.epoch and present.token not in tokens:
+                raise WalFenced(self.epoch, present.epoch)
+            tokens.append(self._draw_token())
+            name = self._header(Kind.RESERVATION, Place(self.epoch, 0), tokens[-1], NO_STAMP, None).encode()
+            await self._try_name(name)
+            present = await self._reader.named(self._key)
+            if present is not None and present.token == tokens[-1]:
+                self._name = name
+                return
+
+    async def _try_name(self, name: bytes) -> None:
+        """One attempt, which may have any outcome: what is there is read afterwards."""
+        try:
+            async with asyncio.timeout(NAME_ATTEMPT_S):
+                await self._store.put(self._key, [name])
+        except (TimeoutError, Unavailable):
+            await asyncio.sleep(NAME_PAUSE_S)

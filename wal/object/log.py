@@ -1,0 +1,366 @@
+"""The object WAL: records gathered into objects of a store, several on their way at once, confirmed in order.
+
+An append copies into the open batch and returns its place. The batch is closed and put at once when no upload is under way, on the
+next turn of the loop, so that the requests of one turn share an object; while uploads are under way, records gather in it
+(batcher.py says for how long). A trim rides in the header of the next object; only an idle log makes one for it.
+
+It wires the parts: `batcher.py` gathers, `writer.py` puts and confirms, `fence.py` takes the log from its last owner and keeps it ours,
+`recovery.py` decides what counts, `reader.py` reads, `space.py` counts, `leftovers.py` deletes. It keeps `wal/log.py`'s contract. It does
+not know what a payload means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from millrace.runtime.aligned import Arena, ArenaPool
+from millrace.runtime.disk import Buffer
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore
+from millrace.runtime.rand import Rand
+from millrace.wal.config import ObjectWalSettings
+from millrace.wal.errors import WalClosed, WalCorrupt, WalFull
+from millrace.wal.log import WalOwner, WalRecord
+from millrace.wal.object.batcher import Batcher, ClosedBatch, wait_ms
+from millrace.wal.object.fence import Fence, Taken, make_fence
+from millrace.wal.object.layout import (
+    HEADER_BYTES,
+    FenceKind,
+    Kind,
+    ObjectHeader,
+    Place,
+    Stamp,
+    encode_cluster_id,
+    object_key,
+    root_key,
+)
+from millrace.wal.object.leftovers import Leftovers
+from millrace.wal.object.reader import LogReader
+from millrace.wal.object.recovery import ObjectScan, find_garbage
+from millrace.wal.object.space import LiveObjects, payload_room
+from millrace.wal.object.writer import BatchWriter, Upload
+from millrace.wal.record import RECORD_HEADER_BYTES
+
+log = logging.getLogger(__name__)
+
+FENCES = {"conditional": FenceKind.CONDITIONAL, "reservation": FenceKind.RESERVATION}
+TIMER_SLACK_S = 0.001
+_OVERHEAD_BYTES = HEADER_BYTES + RECORD_HEADER_BYTES
+
+
+class ObjectWal:
+    """`open`, `recover` to the end, perhaps `reset`, `start`; then `append` and `trim`; `close`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        reader: LogReader,
+        fence: Fence,
+        taken: Taken,
+        settings: ObjectWalSettings,
+        owner: WalOwner,
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._fence = fence
+        self._taken = taken
+        self._settings = settings
+        self._owner = owner
+        self._pool = ArenaPool(settings.arena_bytes, ahead_count=settings.arenas_ahead)
+        self._arena: Arena | None = None
+        self.capacity_bytes = settings.capacity_bytes
+        least_bytes = min(settings.capacity_bytes, settings.unflushed_bytes_max)
+        self.max_record_bytes = min(settings.max_record_bytes, least_bytes // 3 - _OVERHEAD_BYTES)
+        self.is_new = taken.link is None
+        extent = taken.extent
+        self._objects = LiveObjects(extent.position)
+        self._leftovers = Leftovers(store)
+        self._batcher = Batcher(owner.epoch, extent.end)
+        self._writer = BatchWriter(
+            fence,
+            extent.end,
+            uploads_max=settings.uploads_max,
+            stamp=self._stamp,
+            on_group=self._on_group,
+            on_failed=self._fail,
+        )
+        self._appended_end = self._trim_asked = self._trim_stamped = self._trim_durable = extent.trim
+        self._closing_slot = -1
+        self._is_recovered = self._is_started = self._is_closed = self._is_flush_due = False
+        self._failure: BaseException | None = None
+        self._moved = asyncio.Event()  # a group was confirmed, or the log failed
+        self._timer: asyncio.TimerHandle | None = None
+        self._trim_timer: asyncio.TimerHandle | None = None
+        self._on_confirmed: Callable[[int], None] = lambda end: None
+        self._on_failed: Callable[[BaseException], None] = lambda error: None
+
+    @staticmethod
+    async def open(store: ObjectStore, settings: ObjectWalSettings, owner: WalOwner, rand: Rand) -> ObjectWal:
+        """On return no owner before this one can acknowledge any more. Raises WalMismatch for another cluster's or node's log, WalFenced
+        unless the owner's epoch is higher than every one before, WalCorrupt. Waits for a store that does not answer. The store is
+        closed with the log, and when this raises."""
+        try:
+            encode_cluster_id(owner.cluster_id)
+            reader = LogReader(store, owner, rand)
+            fence = make_fence(FENCES[settings.fence], store, reader, owner, rand.split("wal owner"))
+            return ObjectWal(store, reader, fence, await fence.take(), settings, owner)
+        except BaseException:
+            await store.close()
+            raise
+
+    @property
+    def confirmed_end(self) -> int:
+        return self._writer.confirmed
+
+    @property
+    def used_bytes(self) -> int:
+        end = self._batcher.next_position if self._batcher.is_open else self._appended_end
+        return max(0, end - self._trim_durable)
+
+    @property
+    def room_bytes(self) -> int:
+        return payload_room(self._raw_room, self._settings.batch_bytes_max)
+
+    @property
+    def _raw_room(self) -> int:
+        unflushed_bytes = self._batcher.next_position - self._writer.confirmed
+        return min(self.capacity_bytes - self.used_bytes, self._settings.unflushed_bytes_max - unflushed_bytes)
+
+    async def recover(self) -> AsyncIterator[WalRecord]:
+        """As the contract says. When it ends, the log has an object of its own if it never had one."""
+        assert not self._is_recovered, "recover() is for once"
+        extent, listing = self._taken.extent, self._taken.listing
+        scan = ObjectScan(extent)
+        objects = self._reader.objects(extent.places(), listing, self._settings.ahead_bytes)
+        try:
+            async for place, data in objects:
+                for record in scan.feed(place, memoryview(data)):
+                    self._appended_end = record.end
+                    yield record
+        except ObjectMissing as missing:
+            raise WalCorrupt(scan.position, f"the object {missing.key} is gone, which was written whole") from None
+        scan.finish()
+        for place, end in scan.ends:
+            self._objects.add(place, end)
+        self._is_recovered = True
+        self._leftovers.add(self._key(place) for place in find_garbage(listing, extent, self._owner.epoch))
+        if self.is_new:
+            self._close_batch()
+            await self._wait_idle()
+            self._check_open()
+
+    def start(self, on_confirmed: Callable[[int], None], on_failed: Callable[[BaseException], None]) -> None:
+        assert self._is_recovered, "recover() to its end comes first"
+        assert not self._is_started, "start() is for once"
+        self._on_confirmed = on_confirmed
+        self._on_failed = on_failed
+        self._is_started = True
+        self._loop = asyncio.get_running_loop()
+        if self._failure is not None:
+            self._loop.call_soon(on_failed, self._failure)
+
+    def append(self, *parts: Buffer, tail_crc: int | None = None) -> WalRecord:
+        """Parts are one-dimensional buffers of bytes. ValueError for a payload beyond `max_record_bytes`."""
+        length = 0
+        for part in parts:
+            length += len(part)
+        batcher = self._batcher
+        if batcher.fill + length + RECORD_HEADER_BYTES > batcher.limit:
+            self._turn_over(length)
+        record = batcher.add(parts, length, tail_crc)
+        if not self._is_flush_due and self._timer is None and self._writer.has_free_slot:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+        return record
+
+    def _turn_over(self, length: int) -> None:
+        """Finds room for a record of this length, in the open batch or the next one, or changes nothing and raises."""
+        self._check_open()
+        assert self._is_started, "start() comes before append()"
+        if length > self.max_record_bytes:
+            raise ValueError(f"a payload of {length} bytes; the log takes {self.max_record_bytes}")
+        batcher, batch_bytes_max = self._batcher, self._settings.batch_bytes_max
+        needed_bytes = length + RECORD_HEADER_BYTES
+        if needed_bytes + HEADER_BYTES > self._raw_room:
+            raise WalFull(length, self.room_bytes)
+        if batcher.is_open and batcher.body_bytes + needed_bytes > batch_bytes_max:
+            self._close_batch()
+        if batcher.arena_bytes_left < needed_bytes:
+            self._change_arena(needed_bytes)
+        body_bytes = batcher.body_bytes if batcher.is_open else 0
+        room_bytes = self._raw_room - (0 if batcher.is_open else HEADER_BYTES)
+        stretch_bytes = max(needed_bytes, batch_bytes_max - body_bytes)
+        batcher.limit = batcher.fill + min(batcher.arena_bytes_left, room_bytes, stretch_bytes)
+
+    def _change_arena(self, needed_bytes: int) -> None:
+        last, self._arena = self._arena, self._pool.take(needed_bytes)
+        self._batcher.use_arena(self._arena.view)
+        if last is not None:
+            self._pool.retire(last)
+
+    def _close_batch(self) -> None:
+        """Gives the open batch to the writer, or a mark when none is open."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batch = self._batcher.close()
+        if batch.record_count:
+            self._appended_end = batch.end
+        self._objects.add(Place(self._owner.epoch, batch.slot), batch.end)
+        self._writer.put(batch)
+
+    def _flush(self) -> None:
+        """Closes the open batch if its time has come, or sees to it that somebody looks again then."""
+        self._is_flush_due = False
+        batcher, writer, settings = self._batcher, self._writer, self._settings
+        if not batcher.is_open or not writer.has_free_slot or self._failure is not None:
+            return
+        now = self._loop.time()
+        wait_s = (
+            wait_ms(
+                writer.uploads,
+                writer.since_last_ms(now),
+                batcher.body_bytes,
+                settings.batch_bytes_max,
+                settings.batch_interval_ms,
+            )
+            / 1000
+        )
+        if wait_s <= 0:
+            self._close_batch()
+            return
+        if self._timer is not None:
+            if self._timer.when() <= now + wait_s + TIMER_SLACK_S:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_later(wait_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._flush()
+
+    def _stamp(self, batch: ClosedBatch) -> tuple[Stamp, list[Buffer]]:
+        """The writer's question at the last moment before the bytes go out."""
+        place = Place(self._owner.epoch, batch.slot)
+        head, head_position = self._objects.head_for(self._trim_asked) or (place, batch.position)
+        self._trim_stamped = self._trim_asked
+        stamp = Stamp(self._writer.confirmed_slot, self._trim_asked, head, head_position)
+        header = ObjectHeader(
+            Kind.CLOSING if batch.slot == self._closing_slot else Kind.RECORDS,
+            self._fence.kind,
+            self._owner.cluster_id,
+            self._owner.node_id,
+            self._owner.epoch,
+            self._fence.token,
+            place,
+            batch.position,
+            batch.body_bytes,
+            batch.record_count,
+            stamp,
+            self._taken.link,
+        )
+        return stamp, [header.encode(), *batch.parts]
+
+    def _on_group(self, group: list[Upload]) -> None:
+        """The confirmed end moved: the store is fed first, then the news is told."""
+        if self._is_started:
+            self._flush()
+        stamp = group[-1].stamp
+        if stamp.trim > self._trim_durable:
+            self._trim_durable = stamp.trim
+            self._leftovers.add(self._key(place) for place in self._objects.forget(stamp.head_position))
+            self._pool.sweep()
+        try:
+            self._on_confirmed(self._writer.confirmed)
+        except Exception as error:
+            self._writer.fail(error)  # whoever missed a confirmation can never be told again
+        self._pulse()
+
+    async def trim(self, end: int) -> None:
+        """Many trims share an object, and ride with records where there are any. Cancelling the wait does not undo the trim."""
+        assert self._is_recovered, "recover() to its end comes first"
+        assert end <= self._writer.confirmed, (end, self._writer.confirmed)
+        self._trim_asked = max(self._trim_asked, end)
+        while self._trim_durable < end:
+            self._check_open()
+            self._carry_soon()
+            await self._moved.wait()
+
+    def _carry_soon(self) -> None:
+        if self._trim_stamped >= self._trim_asked or self._trim_timer is not None:
+            return
+        wait_s = self._settings.trim_wait_ms / 1000 if self._is_started else 0.0
+        self._trim_timer = asyncio.get_running_loop().call_later(wait_s, self._carry)
+
+    def _carry(self) -> None:
+        """Unless an object took the trim along meanwhile, or is about to, one goes now."""
+        self._trim_timer = None
+        if self._trim_stamped < self._trim_asked and self._failure is None and self._writer.has_free_slot:
+            self._close_batch()
+
+    async def reset(self) -> None:
+        await self.trim(min(self._appended_end, self._writer.confirmed))
+
+    async def close(self) -> None:
+        """As the contract says, but waits no longer than the settings allow for a store that does not answer: what was not confirmed by then
+        never is."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._batcher.limit = 0
+        for timer in (self._timer, self._trim_timer):
+            if timer is not None:
+                timer.cancel()
+        try:
+            async with asyncio.timeout(self._settings.close_wait_ms / 1000):
+                await self._say_goodbye()
+                await self._leftovers.finish()
+        except TimeoutError:
+            log.warning("the WAL was closed before its store had answered; the next start looks at what arrived")
+        await self._writer.stop()
+        self._pulse()
+        await self._leftovers.stop()
+        await self._store.close()
+        self._pool.close()
+
+    async def _say_goodbye(self) -> None:
+        """Everything appended is confirmed, and after it that this owner writes no more."""
+        if not self._is_recovered or self._failure is not None:
+            return
+        if self._batcher.is_open:
+            self._close_batch()
+        self._closing_slot = self._batcher.slot
+        self._close_batch()
+        await self._wait_idle()
+
+    async def _wait_idle(self) -> None:
+        """Until all that was put is confirmed, or the log has failed."""
+        while not self._writer.is_idle and self._failure is None:
+            await self._moved.wait()
+
+    def _check_open(self) -> None:
+        if self._failure is not None and not self._is_started:
+            raise self._failure  # nobody was told yet
+        if self._failure is not None:
+            raise WalClosed("a write failed") from self._failure
+        if self._is_closed or not self._is_recovered:
+            raise WalClosed("the log is closed")
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._batcher.limit = 0
+        self._pulse()
+        self._on_failed(error)
+
+    def _pulse(self) -> None:
+        self._moved.set()
+        self._moved.clear()
+
+    def _key(self, place: Place) -> str:
+        return object_key(self._reader.prefix, place)
+
+
+async def is_used(store: ObjectStore, node_id: int) -> bool:
+    """Whether any cluster's node of this id ever had its log here."""
+    return await store.head(root_key(node_id)) is not None

@@ -1,0 +1,122 @@
+"""Reads an object WAL's store, however long it takes to answer: the listing, single headers, and whole objects some way ahead.
+
+Decides nothing (recovery.py does) and writes nothing (fence.py does). Keeps true: a call that the store leaves unanswered is repeated for
+ever, a listing from the last key it gave; what is read ahead is bounded by bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Generator, Iterable
+from typing import TypeVar
+
+from millrace.runtime.errors import Unavailable
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore
+from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.rand import Rand
+from millrace.wal.errors import WalCorrupt, WalMismatch
+from millrace.wal.log import WalOwner
+from millrace.wal.object.layout import (
+    HEADER_BYTES,
+    ObjectHeader,
+    Place,
+    decode_header,
+    log_prefix,
+    object_key,
+    parse_key,
+    root_key,
+)
+from millrace.wal.object.recovery import Listing
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+PATIENT = RetryPolicy(attempts_max=None, first_wait_ms=50, longest_wait_ms=5_000, attempt_timeout_ms=60_000)
+READS_MAX = 16
+LOGGED_EVERY = 10
+
+
+class LogReader:
+    def __init__(self, store: ObjectStore, owner: WalOwner, rand: Rand) -> None:
+        self._owner = owner
+        self.store = RetryingObjectStore(store, rand.split("wal retries"), PATIENT, on_retry=self._on_retry)
+        self.prefix = log_prefix(owner.cluster_id, owner.node_id)
+
+    async def list(self) -> Listing:
+        found = []
+        async for entry in self.store.list(self.prefix):
+            place = parse_key(self.prefix, entry.key)
+            if place is not None:
+                found.append((place, entry.size_bytes))
+        return Listing(found)
+
+    async def root(self) -> ObjectHeader | None:
+        """Raises WalMismatch when another cluster has its log here."""
+        return await self.named(root_key(self._owner.node_id))
+
+    async def named(self, key: str) -> ObjectHeader | None:
+        """The header under a key, None when there is no object. Raises WalCorrupt, WalMismatch."""
+        try:
+            header = decode_header(await self.store.get_range(key, 0, HEADER_BYTES), 0)
+        except ObjectMissing:
+            return None
+        self._check_owner(header)
+        return header
+
+    async def search(self, search: Generator[Place, ObjectHeader, T]) -> T:
+        """Answers what a search asks for. Raises ObjectMissing when one of the objects is gone."""
+        try:
+            place = next(search)
+            while True:
+                data = await self.store.get_range(object_key(self.prefix, place), 0, HEADER_BYTES)
+                header = decode_header(data, 0)
+                self._check_owner(header)
+                if header.place != place:
+                    raise WalCorrupt(header.position, f"at {place} lies the object of {header.place}")
+                place = search.send(header)
+        except StopIteration as found:
+            result: T = found.value
+            return result
+
+    async def objects(
+        self, places: Iterable[Place], listing: Listing, ahead_bytes: int
+    ) -> AsyncIterator[tuple[Place, bytes]]:
+        """Whole objects in order, several on their way at once, as long as they are expected to be no more than `ahead_bytes` together.
+        Raises ObjectMissing for one that is gone."""
+        left = iter(places)
+        under_way: deque[tuple[Place, int, asyncio.Task[bytes]]] = deque()
+        held_bytes = 0
+        try:
+            while True:
+                while len(under_way) < READS_MAX and (not under_way or held_bytes < ahead_bytes):
+                    place = next(left, None)
+                    if place is None:
+                        break
+                    size_bytes = listing.size(place) or 0
+                    held_bytes += size_bytes
+                    read = asyncio.create_task(self.store.get(object_key(self.prefix, place)), name="wal-read")
+                    under_way.append((place, size_bytes, read))
+                if not under_way:
+                    return
+                place, size_bytes, read = under_way[0]
+                data = await read
+                under_way.popleft()
+                yield place, data
+                held_bytes -= size_bytes
+        finally:
+            for _, _, read in under_way:
+                read.cancel()
+            await asyncio.gather(*(read for _, _, read in under_way), return_exceptions=True)
+
+    def _check_owner(self, header: ObjectHeader) -> None:
+        owner = self._owner
+        if header.cluster_id != owner.cluster_id:
+            raise WalMismatch("cluster", owner.cluster_id, header.cluster_id)
+        if header.node_id != owner.node_id:
+            raise WalMismatch("node", owner.node_id, header.node_id)
+
+    def _on_retry(self, operation: str, attempts: int, error: Unavailable) -> None:
+        if attempts % LOGGED_EVERY == 1:
+            log.warning("the WAL's store does not answer (%s, %d attempts): %s", operation, attempts, error)
