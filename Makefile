@@ -41,7 +41,8 @@ types: $(DEV_READY) ## mypy, strict
 	@$(BIN)/mypy -p millrace.runtime -p millrace.protocol -p millrace.wal -p millrace.s3stream -p millrace.kraft -p millrace.broker -p millrace.spark_jobs
 
 test: $(SPARK_READY) tools-system ## lint, types and the whole suite
-	@$(MAKE) --no-print-directory jars lint types
+	@$(MAKE) --no-print-directory -j2 jars s3-server
+	@$(MAKE) --no-print-directory lint types
 	@$(BIN)/python -m pytest
 
 quick: $(DEV_READY) ## the suite without the parts that start other runtimes
@@ -73,6 +74,13 @@ tools-system: ## kcat from the system's packages, where they can be installed
 
 jars: tests/compat/java/libs/.ready spark_jobs/jars/.ready ## the Java side: Kafka's tools, Spark's connector
 
+s3-server: tests/s3server/.build/s3server ## the S3 server that tests run against
+
+tests/s3server/.build/s3server: tests/s3server/main.go tests/s3server/go.mod tests/s3server/go.sum
+	@if command -v go >/dev/null 2>&1; then echo "building the S3 server of the tests ..."; \
+		cd tests/s3server && CGO_ENABLED=0 go build -trimpath -buildvcs=false -gcflags="all=-N -l" -ldflags="-s -w" -o .build/s3server . ; \
+	else echo "missing: go 1.25 or newer: the tests on a real S3 server will fail" >&2; fi
+
 tests/compat/java/libs/.ready: tests/compat/java/pom.xml
 	@echo "copying Kafka's Java clients and tools ..."
 	@mvn -q -B -f tests/compat/java/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=libs
@@ -89,6 +97,6 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 		--generate-hashes --no-emit-index-url --no-header --no-annotate $$set.in -o $$set.txt; done
 
 clean: ## remove what make built, never data
-	@rm -rf $(VENV) build *.egg-info tests/compat/java/libs spark_jobs/jars .mypy_cache .ruff_cache
+	@rm -rf $(VENV) build *.egg-info tests/compat/java/libs tests/s3server/.build spark_jobs/jars .mypy_cache .ruff_cache
 
-.PHONY: bench soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim
+.PHONY: bench s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim

@@ -206,20 +206,21 @@ class S3ObjectStore:
     async def _put(self, key: str, parts: Sequence[Buffer], headers: dict[str, str]) -> None:
         """Once without the checksum where the store refuses the first one it sees: then it knows none, and is sent no more."""
         size_bytes = sum(map(len, parts))
+        refusal: StoreDenied | None = None
         if self.has_checksums:
-            summed = {**headers, _CRC_HEADER: await _checksum_of(parts)}
             try:
-                with self._call(key):
-                    await self.http.put(key, parts, size_bytes, summed)
+                await self._put_summed(key, parts, size_bytes, {**headers, _CRC_HEADER: await _checksum_of(parts)})
                 self._is_checksum_known = True
                 return
             except StoreDenied as error:
                 if not self._may_lack_checksums(error):
                     raise
-                with self._call(key):
-                    await self.http.put(key, parts, size_bytes, headers)
-                self._leave_out_checksums(error)
-                return
+                refusal = error
+        await self._put_summed(key, parts, size_bytes, headers)
+        if refusal is not None:
+            self._leave_out_checksums(refusal)
+
+    async def _put_summed(self, key: str, parts: Sequence[Buffer], size_bytes: int, headers: dict[str, str]) -> None:
         with self._call(key):
             await self.http.put(key, parts, size_bytes, headers)
 

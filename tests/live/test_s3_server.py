@@ -1,0 +1,53 @@
+"""The broker on a real S3 server: there and back, over a restart of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live import LiveBroker
+from tests.live.client import Client
+from tests.live.s3_server import S3Server
+from tests.live.test_s3 import wait_until
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[S3Server]:
+    with S3Server(tmp_path / "s3") as made:
+        made.make("lake")
+        yield made
+
+
+def test_records_live_in_a_real_servers_bucket(tmp_path: Path, server: S3Server) -> None:
+    """What was produced is read from objects after broker and server were started anew; a deleted topic leaves the bucket."""
+    overrides = {
+        "s3.data.buckets": server.address("lake"),
+        "s3.wal.upload.interval.ms": "200",
+        "s3.object.delete.retention.minutes": "0",
+    }
+    buckets = server.folder / "buckets" / "lake"
+
+    def objects() -> list[Path]:
+        return [path for path in buckets.glob("*/objects/*/*") if path.is_file()]
+
+    with LiveBroker(tmp_path / "broker", overrides, wal="64MiB") as broker:
+        with Client(broker.address) as client:
+            client.create("kept", 2)
+            values = [
+                [b"%d-%d " % (partition, place) * (place % 400 + 1) for place in range(200)] for partition in (0, 1)
+            ]
+            for partition in (0, 1):
+                for first in range(0, 200, 50):
+                    client.produce("kept", values[partition][first : first + 50], partition)
+        wait_until(objects, 60)
+        broker.stop()
+        server.stop()
+        with server:
+            broker.start()
+            with Client(broker.address) as client:
+                assert [client.read("kept", partition) for partition in (0, 1)] == values
+                assert broker.metrics()['millrace_reads{source="objects"}'] > 0
+                assert client.delete("kept") == 0
+            wait_until(lambda: not objects(), 60)

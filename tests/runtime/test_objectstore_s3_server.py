@@ -1,0 +1,75 @@
+"""The S3 store keeps the contract on a real S3 server, one that checks signatures and checksums."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import cache
+from itertools import count
+
+import pytest
+from aiobotocore.session import AioSession
+
+from millrace.runtime.objectstore import ObjectStore, StoreDenied, StoreUnavailable
+from millrace.runtime.objectstore_s3 import S3ObjectStore
+from millrace.tests.runtime.objectstore_contract import ObjectStoreContract
+from tests.live.s3_server import S3Server
+
+bucket_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with S3Server(tmp_path_factory.mktemp("s3")) as made:
+        yield made
+
+
+@cache
+def shared_session() -> AioSession:
+    """Loads the client's model once for all."""
+    return AioSession()
+
+
+class TestS3ObjectStoreOnAServer(ObjectStoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, server: S3Server) -> None:
+        self.server = server
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[ObjectStore]:
+        store = await S3ObjectStore.open(self.server.settings(f"bucket{next(bucket_numbers)}"), shared_session())
+        assert (await store.http.ask("PUT", "")).status == 200
+        yield store
+        await store.close()
+
+    def test_signatures_are_checked(self) -> None:
+        """What our signer signs is taken, in keys of any characters; with another secret every verb is denied."""
+
+        async def test(store: ObjectStore) -> None:
+            for key in ("c/plain", "c/a b+c&d=e", "c/~tilde_é(1)"):
+                await store.put(key, [b"x"])
+                assert await store.get_range(key, 0, 1) == b"x"
+
+        self.run(test)
+
+        async def forged(_: ObjectStore) -> None:
+            settings = self.server.settings("forged")
+            settings = type(settings)("forged", settings.endpoint, "us-east-1", True, "test", "another")
+            store = await S3ObjectStore.open(settings, shared_session())
+            for call in (store.put("a", [b"x"]), store.get("a"), store.start_multipart("a")):
+                with pytest.raises(StoreDenied, match="SignatureDoesNotMatch"):
+                    await call
+            await store.close()
+
+        self.run(forged)
+
+    def test_a_body_that_changed_on_its_way_is_refused(self) -> None:
+        """A body under another's checksum is not stored: it is the store that finds it, and the put is to be repeated."""
+
+        async def test(store: ObjectStore) -> None:
+            assert isinstance(store, S3ObjectStore)
+            with pytest.raises(StoreUnavailable):
+                await store._put_summed("c/a", [b"body"], 4, {"x-amz-checksum-crc32c": "AAAAAA=="})
+            assert await store.head("c/a") is None
+
+        self.run(test)
