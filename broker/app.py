@@ -27,11 +27,12 @@ from millrace.broker.handlers import Parts, build_handlers
 from millrace.broker.maintenance import Maintenance, MaintenanceSettings
 from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.meters import StoreCounts, show_edge, show_engine, show_metadata
+from millrace.broker.meters import StoreCounts, show_edge, show_engine, show_metadata, show_traffic
 from millrace.broker.object_cleaner import ObjectCleaner
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.server import Server
 from millrace.broker.start_watch import RetryLog, StartWatch
+from millrace.broker.stores import NodeStores, stack_stores
 from millrace.broker.topic_creation import TopicCreation
 from millrace.kraft.meta_properties import read_meta_properties
 from millrace.kraft.node import ControllerNode
@@ -40,16 +41,14 @@ from millrace.kraft.topic_configs import ConfigLookup
 from millrace.runtime import Runtime
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore
-from millrace.runtime.objectstore_metered import MeteredObjectStore
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.storeaddress import StoreAddress
 from millrace.runtime.tasks import Tasks
 from millrace.s3stream.storage import Storage
 from millrace.wal.log import WalOwner
 from millrace.wal.opening import WalPlace, is_wal_used, open_wal
 
 log = logging.getLogger(__name__)
-# One attempt is bounded by the store's own timeouts. Reads fail after these; the uploader, beyond them, asks again for ever.
-STORE_RETRIES = RetryPolicy(attempts_max=4, longest_wait_ms=2_000)
 START_RETRIES = RetryPolicy(attempts_max=None, longest_wait_ms=2_000)
 DRAIN_MS = 5_000
 CLOSE_MS = 20_000
@@ -72,16 +71,16 @@ class Broker:
 
     async def start(self) -> None:
         await self._start_admin()
-        store = await self._open_store()
-        node = await self._start_controller(store)
+        stores = await self._open_store()
+        node = await self._start_controller(stores)
         cache = MetadataCache(node.publisher, node.cluster_id, self._settings.node_id)
         show_metadata(self._registry, cache)
         client = ControllerClient(node.channel, cache, self._settings.node_id)
         await self._register(client)
         self._watch.enter("recovering what the WAL holds")
-        storage = await self._start_engine(node, client, store)
+        storage = await self._start_engine(node, client, stores)
         parts = self._build_parts(node, cache, client, storage)
-        self._start_tasks(node, parts, store)
+        self._start_tasks(node, parts, stores.plain)
         await self._serve(parts)
         self._watch.leave()
 
@@ -102,18 +101,18 @@ class Broker:
     def _ends_with(self, name: str, end: Callable[[], Awaitable[object]]) -> None:
         self._endings.append((name, end))
 
-    async def _open_store(self) -> ObjectStore:
-        """The store as the engine uses it: it fails what is not answered after a few attempts; who must not fail asks again."""
+    async def _open_store(self) -> NodeStores:
+        """The store as each part uses it: it fails what is not answered after a few attempts; who must not fail asks again."""
         self._watch.enter("waiting for the object store")
         try:
             bare = await self._runtime.open_store(self._settings.data, self._runtime.clock)
         except (ObjectMissing, ValueError) as error:
             raise BindingRefused(f"{self._settings.data} cannot be the data bucket: {error}") from error
-        metered = MeteredObjectStore(bare, StoreCounts(self._registry))
-        rand = self._runtime.rand.split("store retries")
-        store = RetryingObjectStore(metered, rand, STORE_RETRIES, on_retry=RetryLog().on_retry)
-        self._ends_with("object store", store.close)
-        return store
+        meter, rand = StoreCounts(self._registry), self._runtime.rand.split("store retries")
+        stores = stack_stores(bare, meter, rand, self._settings.traffic, RetryLog().on_retry)
+        show_traffic(self._registry, stores)
+        self._ends_with("object store", stores.plain.close)
+        return stores
 
     async def _reach_store(self, store: ObjectStore, bucket: str) -> str | None:
         """The cluster that the bucket belongs to, however long the store takes to answer."""
@@ -121,12 +120,12 @@ class Broker:
         patient = RetryingObjectStore(store, rand, START_RETRIES, on_retry=self._watch.on_retry)
         return await read_bound_cluster(patient, bucket)
 
-    async def _start_controller(self, store: ObjectStore) -> ControllerNode:
+    async def _start_controller(self, stores: NodeStores) -> ControllerNode:
         settings, disk, bucket = self._settings, self._runtime.disk, str(self._settings.data)
-        bound_cluster = await self._reach_store(store, bucket)
+        bound_cluster = await self._reach_store(stores.plain, bucket)
         self._watch.enter("opening the metadata log")
         if await read_meta_properties(disk, settings.controller.log_dir) is None:
-            is_used = await is_wal_used(self._wal_place(), settings.node_id)
+            is_used = await is_wal_used(self._wal_place(stores), settings.node_id)
             check_first_start(is_used, str(settings.wal), bucket, bound_cluster)
         node = await ControllerNode.open(
             disk,
@@ -138,7 +137,7 @@ class Broker:
         )
         self.controller = node
         self._ends_with("controller", node.close)
-        await bind_bucket(store, bucket, bound_cluster, node.cluster_id, node.publisher.image)
+        await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, node.publisher.image)
         await node.start()
         return node
 
@@ -152,30 +151,35 @@ class Broker:
             self._settings.rack,
         )
 
-    async def _start_engine(self, node: ControllerNode, client: ControllerClient, store: ObjectStore) -> Storage:
+    async def _start_engine(self, node: ControllerNode, client: ControllerClient, stores: NodeStores) -> Storage:
         settings, image = self._settings, node.publisher.image
         owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch)
-        wal = await open_wal(self._wal_place(), owner)
+        wal = await open_wal(self._wal_place(stores), owner)
         self._ends_with("WAL", wal.close)
         check_wal(wal.is_new, settings.is_lost_wal_accepted, settings.wal.target, image, settings.node_id)
-        storage = Storage(wal, store, client, client, settings.streams, node.cluster_id, self._on_failed)
+        storage = Storage(wal, stores.engine, client, client, settings.streams, node.cluster_id, self._on_failed)
         self._ends_with("stream engine", lambda: storage.close(CLOSE_MS))
         self._watch.blocked_reason = lambda: storage.upload_blocked_reason
         await storage.start()
         show_engine(self._registry, wal, storage)
-    def _wal_place(self) -> WalPlace:
-        """Its store is bare: the log repeats what has no answer itself, and has connections of its own, which no upload holds up."""
+        return storage
+
+    def _wal_place(self, stores: NodeStores) -> WalPlace:
+        """Its store is counted and not repeated: the log repeats what has no answer itself. It has connections of its own, which no upload
+        holds up."""
         settings, runtime = self._settings, self._runtime
+
+        async def open_store(address: StoreAddress) -> ObjectStore:
+            return stores.wal(await runtime.open_store(address, runtime.clock))
+
         return WalPlace(
             settings.wal,
             runtime.disk,
-            lambda address: runtime.open_store(address, runtime.clock),
+            open_store,
             runtime.rand.split("wal"),
             settings.block_wal,
             settings.object_wal,
         )
-
-        return storage
 
     def _build_parts(
         self, node: ControllerNode, cache: MetadataCache, client: ControllerClient, storage: Storage

@@ -100,6 +100,7 @@ class BrokerSettings:
     object_wal: ObjectWalSettings  # which of the two counts, the address says
     is_lost_wal_accepted: bool
     streams: StreamSettings
+    traffic: TrafficSettings
     object_grace_ms: int  # a doomed object stays this long
     raft: RaftSettings
     controller: ControllerSettings
@@ -158,9 +159,12 @@ def load(
         data=data,
         wal=wal,
         block_wal=block_wal,
-        is_lost_wal_accepted=values["wal.lost.accept"],
         object_wal=object_wal or ObjectWalSettings(),
+        is_lost_wal_accepted=values["wal.lost.accept"],
         streams=_stream_settings(values, memory),
+        traffic=TrafficSettings(
+            values["s3.network.baseline.bandwidth"], is_shared=values["s3.network.bandwidth.mode"] == "shared"
+        ),
         object_grace_ms=values["s3.object.delete.retention.minutes"] * 60_000,
         raft=_raft_settings(values, node_id),
         controller=_controller_settings(values, node_id, cluster_id, metadata_dir, listeners, static_configs),
@@ -190,10 +194,6 @@ def _address(values: Values, name: str, schemes: Collection[str]) -> StoreAddres
     return address
 
 
-def _server_settings(values: Values) -> ServerSettings:
-    return ServerSettings(
-        request_bytes_max=values["socket.request.max.bytes"],
-        connections_max=values["max.connections"],
 def _object_wal(values: Values, address: StoreAddress) -> ObjectWalSettings | None:
     """None where the address names a block WAL."""
     try:
@@ -203,6 +203,10 @@ def _object_wal(values: Values, address: StoreAddress) -> ObjectWalSettings | No
         return None
 
 
+def _server_settings(values: Values) -> ServerSettings:
+    return ServerSettings(
+        request_bytes_max=values["socket.request.max.bytes"],
+        connections_max=values["max.connections"],
         connections_per_address_max=values["max.connections.per.ip"],
         connections_per_address=read_overrides_per_address(values),
         idle_ms=values["connections.max.idle.ms"],

@@ -370,10 +370,8 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         """,
     ),
     (
-        "The traffic to the store is not limited by this release.",
+        "Bandwidth is counted by the clock whenever somebody asks for it: there is no period.",
         """
-        s3.network.baseline.bandwidth long 1073741824 1..
-        s3.network.bandwidth.mode string separate
         s3.network.refill.period.ms int 10 1..
         """,
     ),

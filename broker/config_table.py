@@ -380,6 +380,23 @@ STORAGE = (
         is_ours=True,
     ),
     Key(
+        "s3.network.baseline.bandwidth",
+        LONG,
+        "1073741824",
+        "Bytes a second between node and store, each way: beyond it reads of history and compaction wait, what is produced does not.",
+        low=1048576,
+        shape="bytes",
+        is_ours=True,
+    ),
+    Key(
+        "s3.network.bandwidth.mode",
+        STRING,
+        "separate",
+        "shared: both ways together have twice the bandwidth, rather than each its own.",
+        choices=("separate", "shared"),
+        is_ours=True,
+    ),
+    Key(
         "s3.max.stream.num.per.stream.set.object",
         INT,
         "20000",

@@ -12,8 +12,11 @@ from millrace.broker.dispatch import Dispatcher, Route
 from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.server import Server
+from millrace.broker.stores import NodeStores
 from millrace.kraft.image import MetadataImage
 from millrace.runtime.metrics import Counter, Histogram, Registry
+from millrace.s3stream.block_cache import BlockCache
+from millrace.s3stream.limiter import Tier
 from millrace.s3stream.storage import Storage
 from millrace.wal.log import WriteAheadLog
 
@@ -61,6 +64,48 @@ def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> Non
     cache = storage.block_cache
     registry.gauge("millrace_reads", reads, lambda: cache.reads_from_block_cache, source="block_cache")
     registry.gauge("millrace_reads", reads, lambda: cache.reads_from_objects, source="objects")
+    show_block_cache(registry, cache)
+
+
+def show_block_cache(registry: Registry, cache: BlockCache) -> None:
+    size, loader = "Bytes in the block cache, and on their way into it", cache.loader
+    registry.gauge("millrace_block_cache_bytes", size, lambda: cache.size_bytes, state="cached")
+    registry.gauge("millrace_block_cache_bytes", size, lambda: cache.reserved_bytes, state="loading")
+    registry.gauge("millrace_block_cache_evictions", "Blocks evicted", lambda: cache.evicted_count)
+    registry.gauge("millrace_block_gets", "GETs for blocks", lambda: loader.gets)
+    got = "Bytes of GETs for blocks; wasted: between blocks that were merged into one GET"
+    registry.gauge("millrace_block_get_bytes", got, lambda: loader.get_bytes - loader.wasted_bytes, use="wanted")
+    registry.gauge("millrace_block_get_bytes", got, lambda: loader.wasted_bytes, use="wasted")
+    registry.gauge("millrace_readahead_bytes", "Bytes read ahead", lambda: cache.readahead_bytes)
+    unused = "Blocks that were read ahead and evicted before anybody used them"
+    registry.gauge("millrace_readahead_unused", unused, lambda: cache.unused_readahead_evicted)
+
+
+def show_traffic(registry: Registry, stores: NodeStores) -> None:
+    """Of every tier, each way (`pace`: the line of writes while the store wants fewer): what passed, who waited, and for how long."""
+    traffic = stores.traffic
+    lines = {"in": traffic.inbound, "out": traffic.outbound, "pace": traffic.pace}
+    for way, line in lines.items():
+        for tier in Tier:
+            labels = {"tier": tier.name.lower(), "way": way}
+            count = line.tiers.counts[tier]
+            for name, text in (
+                ("bytes", "Bytes let through to and from the store"),
+                ("requests", "Requests that asked to pass"),
+                ("waits", "Requests that had to wait"),
+                ("waiting", "Requests that wait now"),
+                ("refused", "Requests refused because too many waited"),
+            ):
+                registry.gauge(f"millrace_traffic_{name}", text, _reader(count, name), **labels)
+            seconds = "Seconds that requests waited, in all"
+            registry.gauge("millrace_traffic_wait_seconds", seconds, _scaled(count, "wait_us", 1e-6), **labels)
+    pace = traffic.pace.tiers
+    registry.gauge(
+        "millrace_write_pace_bytes", "Bytes a second that writes keep to; 0: no limit", lambda: pace.bytes_per_s or 0
+    )
+    hedging = stores.hedging
+    registry.gauge("millrace_store_hedges", "GETs sent a second time", lambda: hedging.hedges)
+    registry.gauge("millrace_store_hedges_won", "Second GETs that answered first", lambda: hedging.hedges_won)
 
 
 def show_metadata(registry: Registry, cache: MetadataCache) -> None:
@@ -103,3 +148,7 @@ def _reader(owner: object, name: str) -> Callable[[], float]:
 
 def _constant(value: float) -> Callable[[], float]:
     return lambda: value
+
+
+def _scaled(owner: object, name: str, factor: float) -> Callable[[], float]:
+    return lambda: float(getattr(owner, name)) * factor

@@ -381,6 +381,7 @@ OTHER_VALUES = {
     "compression.type": "zstd",
     "log.cleanup.policy": "compact",
     "wal.direct.io": "never",
+    "s3.network.bandwidth.mode": "shared",
     "group.min.session.timeout.ms": "7000",
     "controller.quorum.election.timeout.ms": "1500",
     "controller.quorum.fetch.timeout.ms": "2500",

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from millrace.broker.meters import StoreCounts
+import asyncio
+
+from millrace.broker.meters import StoreCounts, show_traffic
+from millrace.broker.stores import stack_stores
+from millrace.runtime.clock import SystemClock
 from millrace.runtime.metrics import Registry
+from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.rand import Rand
+from millrace.s3stream.config import TrafficSettings
+from tests.sim.loop import SimLoop, run_simulation
 
 
 def test_store_requests_are_counted_by_operation_and_outcome() -> None:
@@ -26,3 +34,39 @@ def test_store_requests_are_counted_by_operation_and_outcome() -> None:
     ):
         assert line in page.splitlines(), page
     assert "delete" not in page
+
+
+def test_traffic_is_shown_by_tier_and_way() -> None:
+    """What each tier's calls sent and received, who waited, and the pace of writes, once each part has used its own store."""
+
+    async def main(loop: SimLoop) -> str:
+        registry = Registry()
+        bare = MemoryObjectStore(SystemClock())
+        settings = TrafficSettings(bandwidth_bytes=1 << 20)
+        stores = stack_stores(bare, StoreCounts(registry), Rand(b"meters"), settings, lambda *_: None)
+        show_traffic(registry, stores)
+        await stores.engine.upload.put("a", [bytes(3 << 20)])
+        await stores.engine.reads.get_range("a", 0, 1000)
+        await asyncio.gather(*(stores.engine.read_ahead.get_range("a", 0, 3 << 20) for _ in range(2)))
+        await stores.compaction.put("b", [b"small"])
+        await stores.wal(bare).get("b")
+        return registry.render()
+
+    page = run_simulation(main).splitlines()
+    for line in (
+        'millrace_traffic_bytes{tier="upload",way="out"} 3145728',
+        'millrace_traffic_bytes{tier="tail",way="in"} 1000',
+        'millrace_traffic_bytes{tier="catch_up",way="in"} 6291456',
+        'millrace_traffic_requests{tier="catch_up",way="in"} 2',
+        'millrace_traffic_waits{tier="catch_up",way="in"} 2',
+        'millrace_traffic_waiting{tier="catch_up",way="in"} 0',
+        'millrace_traffic_bytes{tier="compaction",way="out"} 5',
+        'millrace_traffic_bytes{tier="compaction",way="pace"} 5',
+        'millrace_traffic_bytes{tier="wal",way="in"} 5',
+        'millrace_traffic_bytes{tier="wal",way="pace"} 0',
+        "millrace_write_pace_bytes 0",
+        "millrace_store_hedges 0",
+    ):
+        assert line in page, page
+    [seconds] = [line for line in page if line.startswith('millrace_traffic_wait_seconds{tier="catch_up",way="in"}')]
+    assert float(seconds.split()[-1]) > 0.5

@@ -1,0 +1,60 @@
+"""The object store as each part of a node is given it: one store underneath, and around it what counts, hedges, retries, and lets wait.
+
+    part -> retries (a gate before each attempt: s3stream/traffic.py) -> hedged GETs -> meter -> the store itself
+
+Not here: what any of them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore_hedge import HedgingObjectStore
+from millrace.runtime.objectstore_metered import MeteredObjectStore, StoreMeter
+from millrace.runtime.objectstore_retry import OnRetry, RetryingObjectStore, RetryPolicy
+from millrace.runtime.rand import Rand
+from millrace.s3stream.config import TrafficSettings
+from millrace.s3stream.limiter import Tier
+from millrace.s3stream.traffic import EngineStores, Traffic
+
+# One attempt is bounded by the store's own timeouts. Reads fail after these; the uploader, beyond them, asks again for ever.
+STORE_RETRIES = RetryPolicy(attempts_max=4, longest_wait_ms=2_000)
+# The log repeats what has no answer itself.
+WAL_RETRIES = RetryPolicy(attempts_max=1)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStores:
+    """`plain` is for small things that are nobody's traffic: binding the bucket, deletions. `wal` is put around the store that the log opens for
+    itself."""
+
+    plain: ObjectStore
+    engine: EngineStores
+    compaction: ObjectStore
+    wal: Callable[[ObjectStore], ObjectStore]
+    traffic: Traffic
+    hedging: HedgingObjectStore
+
+
+def stack_stores(
+    bare: ObjectStore, meter: StoreMeter, rand: Rand, settings: TrafficSettings, on_retry: OnRetry
+) -> NodeStores:
+    hedging = HedgingObjectStore(MeteredObjectStore(bare, meter))
+    traffic = Traffic(settings)
+
+    def of(tier: Tier) -> ObjectStore:
+        return RetryingObjectStore(hedging, rand, STORE_RETRIES, on_retry, traffic.gate(tier))
+
+    def of_wal(own: ObjectStore) -> ObjectStore:
+        return RetryingObjectStore(MeteredObjectStore(own, meter), rand, WAL_RETRIES, gate=traffic.gate(Tier.WAL))
+
+    return NodeStores(
+        plain=RetryingObjectStore(hedging, rand, STORE_RETRIES, on_retry),
+        engine=EngineStores(of(Tier.UPLOAD), of(Tier.TAIL), of(Tier.CATCH_UP)),
+        compaction=of(Tier.COMPACTION),
+        wal=of_wal,
+        traffic=traffic,
+        hedging=hedging,
+    )

@@ -1,0 +1,144 @@
+"""Wrapper: a GET that takes longer than almost all others of its size lately is sent a second time; the first answer counts, the other is cancelled.
+
+    sent --p99 of its size class--> sent again --either answers--> done
+
+A store's slowest answers are chance more often than load: a second attempt is likely to be quick. When it is load, more requests make it worse, so
+there is a budget: one hedge for so many GETs, and only a few under way. Under the retry wrapper, above the meter: each attempt is counted, and one
+that was cancelled shows as cancelled. ObjectMissing is an answer. An attempt that fails while the other is under way is forgotten.
+Not here: writes, which are not sent twice at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+from millrace.runtime.disk import Buffer
+from millrace.runtime.errors import Unavailable
+from millrace.runtime.objectstore import Keys, MultipartUpload, ObjectEntry, ObjectStore
+
+SAMPLES_MAX = 200
+SAMPLES_MIN = 50
+HEDGES_IN_FLIGHT_MAX = 4
+# One hedge is earned by so many GETs; a few may be saved up.
+GETS_A_HEDGE = 20
+SAVED_MAX = 4
+# Beyond the percentile by so much, for the clock's own grain: among equals nobody is late.
+MARGIN = 1.1
+# Below this a second request costs more than it can save.
+DELAY_S_MIN = 0.01
+
+
+class GetTimes:
+    """How long GETs took lately, by size class (powers of four), and when one is late."""
+
+    def __init__(self) -> None:
+        self._samples: dict[int, deque[float]] = {}
+        self._late: dict[int, float] = {}
+        self._since: dict[int, int] = {}
+
+    def late_after_s(self, size_bytes: int) -> float | None:
+        """The 99th percentile of its class and a little; None while too few were seen."""
+        return self._late.get(_class_of(size_bytes))
+
+    def note(self, size_bytes: int, elapsed_s: float) -> None:
+        kind = _class_of(size_bytes)
+        samples = self._samples.get(kind)
+        if samples is None:
+            samples = self._samples[kind] = deque(maxlen=SAMPLES_MAX)
+        samples.append(elapsed_s)
+        # Sorting 200 numbers costs 10 us: once in a while is enough, and often at first.
+        self._since[kind] = self._since.get(kind, 0) + 1
+        if len(samples) >= SAMPLES_MIN and (kind not in self._late or self._since[kind] >= SAMPLES_MIN // 2):
+            self._since[kind] = 0
+            self._late[kind] = max(DELAY_S_MIN, MARGIN * sorted(samples)[len(samples) * 99 // 100])
+
+
+def _class_of(size_bytes: int) -> int:
+    return (size_bytes.bit_length() + 1) // 2
+
+
+class HedgingObjectStore:
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._times = GetTimes()
+        self._in_flight = 0
+        self._earned = 0.0
+        self.hedges = 0
+        self.hedges_won = 0
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        late_after_s = self._times.late_after_s(end - start)
+        if late_after_s is None:
+            data = await self._store.get_range(key, start, end)
+        else:
+            data = await self._hedged(key, start, end, late_after_s)
+        self._earned = min(SAVED_MAX, self._earned + 1 / GETS_A_HEDGE)
+        self._times.note(end - start, loop.time() - began)
+        return data
+
+    async def _hedged(self, key: str, start: int, end: int, late_after_s: float) -> bytes:
+        first: asyncio.Future[bytes] = asyncio.ensure_future(self._store.get_range(key, start, end))
+        attempts = [first]
+        try:
+            await asyncio.wait(attempts, timeout=late_after_s)
+            if first.done() or self._in_flight >= HEDGES_IN_FLIGHT_MAX or self._earned < 1:
+                return await first
+            self._earned -= 1
+            self._in_flight += 1
+            self.hedges += 1
+            try:
+                attempts.append(asyncio.ensure_future(self._store.get_range(key, start, end)))
+                winner = await _first_answer(attempts)
+            finally:
+                self._in_flight -= 1
+            self.hedges_won += winner is not first
+            return winner.result()
+        finally:
+            for attempt in attempts:
+                attempt.add_done_callback(_retrieve)
+                attempt.cancel()
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        await self._store.put(key, parts)
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        await self._store.put_if_absent(key, parts)
+
+    async def get(self, key: str) -> bytes:
+        return await self._store.get(key)
+
+    async def head(self, key: str) -> ObjectEntry | None:
+        return await self._store.head(key)
+
+    def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectEntry]:
+        return self._store.list(prefix, after)
+
+    async def delete(self, keys: Sequence[str]) -> Keys:
+        return await self._store.delete(keys)
+
+    async def start_multipart(self, key: str) -> MultipartUpload:
+        return await self._store.start_multipart(key)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+async def _first_answer(attempts: Sequence[asyncio.Future[bytes]]) -> asyncio.Future[bytes]:
+    """The first that is not Unavailable; the last one, when all are. In the order of the attempts when several are done."""
+    left = list(attempts)
+    while True:
+        await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        for attempt in [attempt for attempt in left if attempt.done()]:
+            if len(left) == 1 or not isinstance(attempt.exception(), Unavailable):
+                return attempt
+            left.remove(attempt)
+
+
+def _retrieve(attempt: asyncio.Future[bytes]) -> None:
+    """What became of the loser is nobody's."""
+    if not attempt.cancelled():
+        attempt.exception()
