@@ -305,7 +305,7 @@ def test_rounds_come_by_themselves() -> None:
         settings = MaintenanceSettings(retention_check_interval_ms=10, producer_check_interval_ms=10)
         running = asyncio.ensure_future(Maintenance(house.directory, house.cache, house.clock, settings).run())
         partition = await house.partition("a")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while partition.log_start_offset != 20:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         running.cancel()

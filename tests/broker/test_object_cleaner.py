@@ -87,14 +87,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(scenario: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await scenario()
 
     asyncio.run(main())
 
 
 async def until(is_true: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not await is_true():  # noqa: ASYNC110  (the condition is in another task)
             await asyncio.sleep(0.001)
 

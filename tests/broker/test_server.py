@@ -14,13 +14,14 @@ from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
 from millrace.broker.request import RequestContext
 from millrace.broker.server import Server, ServerSettings
+from millrace.protocol.messages.fetch import FetchResponse
 from millrace.protocol.messages.heartbeat import HeartbeatResponse
-from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from millrace.runtime.net import ConnectFailed, ListenFailed, LoopNet
 from tests.broker.shell import LOOPS, MIB, Shell, eventually
 from tests.live import free_port
 
-HEARTBEAT, BYTES = 12, 36
+FETCH, HEARTBEAT, BYTES = 1, 12, 36
 
 
 def echo(context: RequestContext, request: Any) -> HeartbeatResponse:
@@ -113,8 +114,8 @@ def test_a_stalled_reader_makes_way_for_those_who_wait(loop_name: str, caplog: p
     caplog.set_level(logging.INFO)
 
     async def run() -> None:
-        big = SaslAuthenticateResponse(auth_bytes=bytes(8 * MIB))
-        handlers = {HEARTBEAT: echo, BYTES: lambda context, request: big}
+        big = SaslAuthenticateResponse(auth_bytes=bytes(32 * MIB))
+        handlers = {FETCH: lambda context, request: FetchResponse(), BYTES: lambda context, request: big}
         async with Shell(handlers, memory_bytes=MIB, settings=ServerSettings(stall_ms=80)) as shell:
             stalled = await shell.client()
             stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -123,8 +124,8 @@ def test_a_stalled_reader_makes_way_for_those_who_wait(loop_name: str, caplog: p
             await asyncio.sleep(0.2)
             assert len(shell.server.connections) == 1
             client = await shell.client()
-            await asyncio.wait_for(client.ask(HEARTBEAT, 4), 5)
-            assert len(shell.server.connections) == 1
+            await asyncio.wait_for(client.ask(FETCH, 12), 60)
+            await eventually(lambda: len(shell.server.connections) == 1)
             assert "while others wait for memory" in caplog.text
 
     LOOPS[loop_name](run())
@@ -135,11 +136,13 @@ def test_a_stalled_sender_makes_way_for_those_who_wait() -> None:
 
     async def run() -> None:
         settings = ServerSettings(receive_stall_ms=80)
-        async with Shell({HEARTBEAT: echo}, memory_bytes=MIB, settings=settings) as shell:
+        small = SaslAuthenticateResponse(error_code=5)
+        async with Shell({BYTES: lambda context, request: small}, memory_bytes=MIB, settings=settings) as shell:
             promising, client = await shell.client(), await shell.client()
             promising.writer.write((50 * MIB).to_bytes(4, "big") + bytes(64 << 10))
             await eventually(lambda: shell.memory.used_bytes == 50 * MIB)
-            await asyncio.wait_for(client.ask(HEARTBEAT, 4), 5)
+            client.send(BYTES, 2, SaslAuthenticateRequest(auth_bytes=bytes(100_000)))
+            assert (await asyncio.wait_for(client.receive(BYTES, 2), 60))[1].error_code == 5
             assert await promising.is_ended()
             assert shell.memory.used_bytes == 0
 

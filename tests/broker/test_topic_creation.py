@@ -37,7 +37,7 @@ class HandChannel:
 def run(scenario: Callable[[HandChannel, TopicCreation], Any]) -> None:
     async def main() -> None:
         channel = HandChannel()
-        await asyncio.wait_for(scenario(channel, TopicCreation(channel, INTERNAL)), 5)
+        await asyncio.wait_for(scenario(channel, TopicCreation(channel, INTERNAL)), 60)
 
     asyncio.run(main())
 

@@ -64,7 +64,7 @@ class Bucket:
     def _ask(self, method: str, path: str, data: bytes | None = None) -> bytes:
         headers = {"Content-Type": "application/octet-stream"}
         url = f"http://127.0.0.1:{self._port}{path}"
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=60) as answer:
             return bytes(answer.read())
 
     def make(self, name: str) -> None:

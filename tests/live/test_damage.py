@@ -91,7 +91,7 @@ class Case:
         self.process = subprocess.Popen(self.broker.command(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def check_refused(self, *words: str) -> None:
-        said = self.process.communicate(timeout=30)[1].decode()
+        said = self.process.communicate(timeout=60)[1].decode()
         last = said.splitlines()[-1]
         assert self.process.returncode == 1, (self.name, said)
         assert last.startswith("millrace: cannot start: "), (self.name, said)

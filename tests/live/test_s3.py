@@ -48,7 +48,7 @@ def on_bucket(folder: Path, address: str, **settings: object) -> LiveBroker:
     return LiveBroker(folder, overrides, wal="64MiB")
 
 
-def wait_until(what: Callable[[], object], timeout_s: float = 20.0) -> None:
+def wait_until(what: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not what():
         assert time.monotonic() < deadline, "it did not come to be in time"
@@ -85,7 +85,7 @@ def test_records_go_to_the_bucket_and_come_back_from_it(tmp_path: Path, bucket: 
 
 def ready_page(broker: LiveBroker) -> str:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/health/ready", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/health/ready", timeout=60) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as refused:
         return str(refused.read().decode())
@@ -142,7 +142,7 @@ def begun(broker: LiveBroker) -> subprocess.Popen[bytes]:
 
 def check_refusal(process: subprocess.Popen[bytes], words: str) -> None:
     """It ends by itself, and its last word is a sentence with these in it."""
-    said = process.communicate(timeout=30)[1].decode()
+    said = process.communicate(timeout=60)[1].decode()
     last = said.splitlines()[-1]
     assert process.returncode == 1, said
     assert last.startswith("millrace: cannot start: "), said

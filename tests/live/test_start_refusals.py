@@ -282,7 +282,7 @@ def test_mistakes_in_the_settings_are_told_all_at_once(tmp_path: Path) -> None:
         "s3.data.buckets": "0@gs://bucket",
         "s3.wal.path": "0@tape://reel",
     }
-    process = subprocess.run(LiveBroker(tmp_path, wrong).command(), capture_output=True, text=True, timeout=30)
+    process = subprocess.run(LiveBroker(tmp_path, wrong).command(), capture_output=True, text=True, timeout=60)
     assert process.returncode == 2
     lines = process.stderr.splitlines()
     assert lines[0] == "millrace: the settings hold mistakes:"

@@ -328,7 +328,7 @@ class RawConnection:
 
     def __init__(self, host: str, port: int) -> None:
         self.address = f"{host}:{port}"
-        self._socket = socket.create_connection((host, port), timeout=10)
+        self._socket = socket.create_connection((host, port), timeout=60)
         self._stream = self._socket.makefile("rb")
 
     def close(self) -> None:
@@ -394,11 +394,11 @@ def produce_once(address: str, topic: str, codec_name: str) -> str:
 def test_librdkafka_reads_our_batches(librdkafka: RawConnection, codec: Codec) -> None:
     """confluent-kafka's consumer, checking checksums, reads our batches in each codec."""
     topic = f"ours-{codec.name.lower()}"
-    Producer({"bootstrap.servers": librdkafka.address}).list_topics(topic, timeout=10)
+    Producer({"bootstrap.servers": librdkafka.address}).list_topics(topic, timeout=60)
     assert librdkafka.produce(topic, build_batch(sample_records(), codec=codec)) == 0
     consumer = Consumer({"bootstrap.servers": librdkafka.address, "group.id": "g", "check.crcs": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    messages = consumer.consume(len(sample_records()), timeout=10)
+    messages = consumer.consume(len(sample_records()), timeout=60)
     consumer.close()
     assert [message.error() for message in messages] == [None] * len(sample_records())
     assert [

@@ -61,7 +61,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
     async def bounded() -> None:
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await scenario
         finally:
             while HOUSES:
