@@ -79,7 +79,7 @@ NODE = (
 
 CONNECTIONS = (
     Key("socket.request.max.bytes", INT, "104857600", "A larger request closes its connection.", low=1),
-    Key("socket.listen.backlog.size", INT, "50", "Connections the system holds before they are accepted.", low=1),
+    Key("socket.listen.backlog.size", INT, "1024", "Connections the system holds before they are accepted; one more waits a second.", low=1),
     Key("max.connections", INT, "2147483647", "One connection more is closed at once.", low=0),
     Key("max.connections.per.ip", INT, "2147483647", "One connection more from an address is closed at once.", low=0),
     Key(

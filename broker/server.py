@@ -40,7 +40,7 @@ class ServerSettings:
     idle_ms: int = 600_000  # not above zero: for ever
     stall_ms: int = 30_000
     receive_stall_ms: int = 5_000  # who reads may be busy with what it read; who sends has no reason to stop
-    backlog: int = 50
+    backlog: int = 1024
 
 
 class Server:

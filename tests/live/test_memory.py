@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import select
 import socket
 import struct
 import threading
@@ -25,19 +26,18 @@ from millrace.protocol.primitives import uvarint
 from tests.live import LiveBroker
 from tests.live.client import MIB, Client
 
-CONNECTIONS = int(os.environ.get("MILLRACE_CONNECTIONS", "1500"))
+CONNECTIONS = int(os.environ.get("MILLRACE_CONNECTIONS", "5000"))
 FRAME_BYTES = 100 * MIB
 REQUESTS_BYTES = 16 * MIB  # the part of memory for requests in flight
 SETTINGS = {"queued.max.request.bytes": str(REQUESTS_BYTES), "memory.max.bytes": "128MiB"}
 
 
 class Watch:
-    """The most memory the broker's process holds while this goes on, and the longest that another client waits for an answer."""
+    """The most memory the broker's process holds while this goes on, and how many answers another client gets meanwhile."""
 
     def __init__(self, broker: LiveBroker) -> None:
         self._broker = broker
         self.before_bytes = self.peak_bytes = broker.memory_bytes()
-        self.slowest_s = 0.0
         self.answers = 0
         self._is_over = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -49,12 +49,15 @@ class Watch:
     def _run(self) -> None:
         with Client(self._broker.address) as client:
             while not self._is_over:
-                began = time.monotonic()
                 client.produce("steady", [b"x" * 100])
-                self.slowest_s = max(self.slowest_s, time.monotonic() - began)
                 self.answers += 1
                 self.peak_bytes = max(self.peak_bytes, self._broker.memory_bytes())
                 time.sleep(0.005)
+
+    def sees_others_served(self, answers: int = 20) -> None:
+        """Waits until the other client got so many more answers."""
+        before = self.answers
+        wait_for(lambda: self.answers >= before + answers)
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -62,7 +65,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._is_over = True
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "the other client is not served any more"
 
 
@@ -94,15 +97,14 @@ def nest(name: str) -> bytes:
 
 @pytest.mark.parametrize("name", ["Produce", "OffsetFetch"])
 def test_a_frame_of_tiny_things_costs_its_own_size(broker: LiveBroker, name: str) -> None:
-    """A hundred MiB of nested arrays of nearly nothing: the connection is closed, memory grew by the frame and little more, and nobody
-    waited for long."""
+    """A hundred MiB of nested arrays of nearly nothing: the connection is closed, memory grew by the frame and little more, and others
+    are served."""
     frame = nest(name)
     with Watch(broker) as watch, socket.create_connection(("127.0.0.1", broker.port), 30) as hostile:
         hostile.sendall(struct.pack(">i", len(frame)) + frame)
         assert hostile.recv(1) == b""
-        time.sleep(0.2)
+        watch.sees_others_served()
     assert watch.grown_mib < 2.5 * len(frame) / MIB
-    assert watch.slowest_s < 2.5
     assert broker.is_running()
 
 
@@ -116,9 +118,8 @@ def test_readers_that_do_not_read_cost_what_is_allowed(broker: LiveBroker) -> No
             greedy = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 30))
             greedy.sendall(request * 5)
         time.sleep(2)
+        watch.sees_others_served()
     assert watch.grown_mib < 6 * REQUESTS_BYTES / MIB
-    assert watch.answers > 20
-    assert watch.slowest_s < 2.5
 
 
 def test_writers_that_dribble_cost_what_they_sent(broker: LiveBroker) -> None:
@@ -128,9 +129,8 @@ def test_writers_that_dribble_cost_what_they_sent(broker: LiveBroker) -> None:
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 30))
             slow.sendall(struct.pack(">i", 50 * MIB) + bytes(60_000))
         time.sleep(1)
+        watch.sees_others_served()
     assert watch.grown_mib < 32
-    assert watch.answers > 20
-    assert watch.slowest_s < 2.5
 
 
 def test_silent_connections_cost_little(broker: LiveBroker) -> None:
@@ -142,21 +142,21 @@ def test_silent_connections_cost_little(broker: LiveBroker) -> None:
         for _ in range(CONNECTIONS):
             stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 30))
         wait_for(lambda: broker.metrics()["millrace_connections"] >= CONNECTIONS)
+        cpu_seconds = broker.cpu_seconds()
+        time.sleep(1)
+        cpu_seconds = broker.cpu_seconds() - cpu_seconds
         with Watch(broker) as watch:
-            cpu_seconds = broker.cpu_seconds()
-            time.sleep(1)
-            cpu_seconds = broker.cpu_seconds() - cpu_seconds
+            watch.sees_others_served()
         assert (watch.peak_bytes - before) / CONNECTIONS < 16 << 10
-        assert watch.slowest_s < 1
-        assert cpu_seconds < 0.8
+        assert cpu_seconds < 0.5
 
 
 def test_producers_that_wait_for_room_hold_up_nobody_else(tmp_path: Path) -> None:
     """The store is away and the WAL is full: more producers wait than memory for requests allows. Consumers read, groups and topics are
-    asked for, records and topics are deleted, all at once; when the store is back every producer is served."""
+    asked for, records and topics are deleted, while not one of them has its answer; when the store is back every producer is served."""
     settings = {**SETTINGS, "s3.wal.upload.interval.ms": "100"}
     with LiveBroker(tmp_path, settings, wal="16MiB") as broker, contextlib.ExitStack() as stack:
-        client = stack.enter_context(Client(broker.address, 5.0))
+        client = stack.enter_context(Client(broker.address, 60.0))
         client.create("t")
         client.create("other")
         objects = tmp_path / "data" / "objects"
@@ -165,23 +165,22 @@ def test_producers_that_wait_for_room_hold_up_nobody_else(tmp_path: Path) -> Non
         values = 0
         while client.send("t", [os.urandom(MIB // 2)], timeout_ms=1000).error_code == 0:
             values += 1
-        waiting = [stack.enter_context(Client(broker.address)) for _ in range(40)]
+        waiting = [stack.enter_context(Client(broker.address, 60.0)) for _ in range(40)]
         for producer in waiting:
-            producer.begin_send("t", [os.urandom(900_000)], timeout_ms=25_000)
+            producer.begin_send("t", [os.urandom(900_000)], timeout_ms=60_000)
         time.sleep(0.5)
-        began = time.monotonic()
         newest = client.fetch([("t", 0, values - 1)])["t", 0]
         assert newest.records
         assert client.offset("other", -1) == 0
         assert client.delete_records("t", values // 2) == 0
         assert client.delete("other") == 0
-        assert time.monotonic() - began < 3
+        assert select.select([producer.socket for producer in waiting], [], [], 0)[0] == []
         away.rename(objects)
         codes = [producer.end_send().error_code for producer in waiting]
         assert codes == [0] * 40
 
 
-def wait_for(what: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def wait_for(what: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not what():
         assert time.monotonic() < deadline, "it did not come to be in time"
