@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import shutil
 import statistics
 import sys
@@ -70,6 +71,13 @@ class Story:
         samples = [sample for sample in self.memory if sample[0] >= self.warm_s]
         return judge(samples, MEMORY_BYTES + BESIDE_BYTES, GROWTH_BYTES_MAX)
 
+    def eighths(self) -> list[int]:
+        """The median of each eighth of the samples."""
+        step = len(self.memory) // 8
+        return [
+            int(statistics.median(size for _, size in self.memory[at : at + step])) for at in range(0, 8 * step, step)
+        ]
+
     def stood_still(self) -> list[str]:
         """Parts of the load that did nothing: such a run shows nothing."""
         parts = {"produce": self.requests, "fetch": self.fetches, "topics": self.churned, "group": self.consumed}
@@ -106,10 +114,12 @@ async def churn(port: int, story: Story) -> None:
 
 
 def folder_bytes(folder: Path) -> int:
+    """Files and folders may go meanwhile."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(place, name)).st_size
     return total
 
 
@@ -195,6 +205,7 @@ def rows(story: Story) -> list[Row]:
             f"{first / MIB:.0f}, {last / MIB:.0f} MiB",
             f"memory.max.bytes {MEMORY_BYTES / MIB:.0f} MiB",
         ),
+        Row("  by eighths, MiB", ", ".join(f"{size / MIB:.0f}" for size in story.eighths())),
         Row("memory, highest", f"{found.peak_bytes / MIB:.0f} MiB", "", bound, found.peak_bytes <= found.bound_bytes),
         Row(
             "memory, growth by the line",
@@ -215,7 +226,11 @@ def main() -> int:
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with LiveBroker(folder, SETTINGS, wal="512MiB") as broker:
-            story = uvloop.run(run(broker, options.seconds))
+            try:
+                story = uvloop.run(run(broker, options.seconds))
+            except Exception:
+                print("the broker's last words:", broker.log_path.read_text()[-2000:], sep="\n", file=sys.stderr)
+                raise
             code = broker.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

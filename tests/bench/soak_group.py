@@ -23,6 +23,7 @@ class Group:
             "auto.offset.reset": "latest",
             "auto.commit.interval.ms": 500,
             "session.timeout.ms": 30_000,
+            "log_level": 2,
             "queued.max.messages.kbytes": 4096,
         }
         self._topic = topic
