@@ -27,7 +27,8 @@ from tests.sim.hunt import Tally
 from tests.sim.look import judge, look
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.node import SimNode
-from tests.sim.run import Plan, Strike, run_plan
+from tests.sim.plan import Plan, Strike
+from tests.sim.run import run_plan
 from tests.sim.workload import Actor, part_of
 from tests.sim.world import World
 

@@ -10,17 +10,27 @@ START_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """`drift_ppm`: microseconds a second that this clock runs too fast."""
+    """`drift_ppm`: microseconds a second that this clock runs too fast. `stepped_ms`: how far it was ever set forward."""
 
     def __init__(self, now_us: Callable[[], int], offset_ms: int = 0, drift_ppm: int = 0) -> None:
         self.offset_ms = offset_ms
         self.drift_ppm = drift_ppm
+        self.stepped_ms = 0
         self._now_us = now_us
+        self._drifts_since_us = START_US
 
     def wall_ms(self) -> int:
-        elapsed_us = self._now_us() - START_US
-        return START_MS + self.offset_ms + (elapsed_us + elapsed_us * self.drift_ppm // 1_000_000) // 1000
+        now_us = self._now_us()
+        drift_us = (now_us - self._drifts_since_us) * self.drift_ppm // 1_000_000
+        return START_MS + self.offset_ms + (now_us - START_US + drift_us) // 1000
 
     def step(self, change_ms: int) -> None:
         """Somebody sets the clock."""
         self.offset_ms += change_ms
+        self.stepped_ms += max(0, change_ms)
+
+    def drift(self, drift_ppm: int) -> None:
+        """From now on it runs so much too fast; what it shows now is not changed."""
+        shown_ms = self.wall_ms()
+        self.drift_ppm, self._drifts_since_us = drift_ppm, self._now_us()
+        self.offset_ms += shown_ms - self.wall_ms()

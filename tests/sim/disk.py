@@ -160,6 +160,9 @@ class SimDisk:
         self._loose: list[dict[str, SimFile | None]] = []  # done, not synced: a kill came between; what was before
         self.on_event: Callable[..., None] = lambda *words: None  # told of every write and fault
         self.on_cut: Callable[[], None] = lambda: None  # called in the instant the power goes
+        # Told of every block write as it begins and as it is durable: path, place, bytes.
+        self.on_write: Callable[[str, int, bytes], None] = lambda path, position, data: None
+        self.on_durable: Callable[[str, int, bytes], None] = lambda path, position, data: None
 
     # Faults and inspection.
 
@@ -438,6 +441,7 @@ class SimBlockFile:
         if self._disk.was_cut.is_set():
             return future
         content = bytes(buffer)
+        self._disk.on_write(self._path, position, content)
         number, fault = self._disk.begin_write("write_at", self._path, position, content)
         pending = Pending(number, self._path, position, content)
         self._file.pending.append(pending)
@@ -454,6 +458,7 @@ class SimBlockFile:
                 future.set_exception(failure(fault, self._path))
                 return
             self._file.settle(pending, fault.delta_bytes if isinstance(fault, Misdirect) else 0)
+            self._disk.on_durable(self._path, position, content)
             future.set_result(None)
 
         self._disk.later(complete)

@@ -7,8 +7,10 @@ checkers.py at a quiet moment.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+FINDINGS_MAX = 200
 Place = tuple[bytes, int]
 """Topic id and partition: a topic that is made again under its old name is another topic."""
 
@@ -61,12 +63,20 @@ class History:
     owners: dict[tuple[str, int, int], str] = field(default_factory=dict)  # group, generation, partition -> member
     producer_ids: list[int] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+    on_find: Callable[[str], None] = lambda line: None
+    on_told: Callable[[Place, int, list[bytes]], None] = lambda place, offset, values: None
 
     def log(self, place: Place) -> Log:
         return self.logs.setdefault(place, Log())
 
     def find(self, kind: str, text: str) -> None:
-        self.findings.append(f"{kind}: {text}")
+        self.take(f"{kind}: {text}")
+
+    def take(self, line: str) -> None:
+        """A finding in one line, its kind first."""
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(line)
+            self.on_find(line)
 
     def on_sent(self, place: Place, producer: str, values: list[bytes]) -> None:
         self.log(place).sent.setdefault(producer, []).extend(values)
@@ -77,6 +87,12 @@ class History:
             if log.acknowledged.setdefault(offset, value) != value:
                 self.find("two-meanings", f"{shown(place)} {offset} was acknowledged for two records")
             self._meet(place, offset, value)
+        self.on_told(place, base_offset, values)
+
+    def on_confirmed(self, place: Place, values: list[bytes]) -> None:
+        """They were said to be a repeat of what is there, and not where."""
+        self.log(place).confirmed.update(dict.fromkeys(values))
+        self.on_told(place, -1, values)
 
     def on_shown(self, place: Place, offset: int, value: bytes) -> None:
         self._meet(place, offset, value)

@@ -1,25 +1,37 @@
-"""Which plans are run: every point of a run, each with a fate, and again with a second strike during the recovery from the first.
+"""Which plans are run, and what of it is kept: drawn ones, seed by seed, or every point of one run, one after the other.
 
-The points are those of a run without strikes, which is counted first. A run that was struck goes its own way from there on, so a second
-strike is planned some events after the first, wherever that falls. Bad weather is run with strikes at points drawn from the seed.
+The points enumerated are those of a run without strikes, which is counted first: each with a fate, and again with a second strike during the
+recovery from the first. A run that was struck goes its own way from there on, so a second strike is planned some events after the first,
+wherever that falls. Bad weather is run with strikes at points drawn from the seed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from millrace.runtime.rand import Rand
-from tests.sim.node import FATES
-from tests.sim.run import Outcome, Plan, Strike, run_plan
+from tests.sim.plan import CALM, FATES, Plan, Strike, draw_plan
+from tests.sim.run import CAST, Outcome, run_plan
+from tests.sim.settings import VARIANTS
 from tests.sim.weather import WEATHERS
 
 SECOND_AFTER = (1, 4, 2, 7, 11, 5, 16, 9, 22, 13, 29, 19, 37, 46)  # events, of the kind of the first
-# What a full hunt must have met, in every one of these ways.
-MUST_HIT = (
+# Weathers of an enumeration: the others are for drawn plans.
+ROUGH_WEATHERS = ("rough store", "store away", "full bucket", "full disk")
+EVERYTHING = ("write", "store")
+
+# What an enumeration must have met, in every one of these ways.
+CRASH_MUST_HIT = (
     "strike at a write",
     "strike at a store",
+    "strike at: WAL block",
+    "strike at: WAL header",
+    "strike at: metadata log",
+    "strike at: snapshot",
+    "strike at: put sent",
+    "strike at: put in effect",
     "cut",
     "kill",
     "reset",
@@ -40,33 +52,102 @@ MUST_HIT = (
     "AWAY",
     "FULL",
     "full",
+    *(f"weather: {weather}" for weather in ROUGH_WEATHERS),
+)
+# ... and a hunt over drawn plans.
+HUNT_MUST_HIT = (
+    *(name for name in CRASH_MUST_HIT if name != "strike at a store"),
+    "strike at a turn",
+    "strike at a change",
+    "strike at: delete sent",
+    "strike at: delete in effect",
+    "strike at: get sent",
+    "ended for a failed write",
+    "a start failed for a full disk",
+    "a start failed for a failed write",
+    "damaged log refused",
+    "damaged log read around",
+    "flip",
+    "ROT",
+    "LATE_OF_THE_DEAD",
+    "undone",
+    "sever",
+    "stopped reading",
+    "lost answer of the controller",
     *(f"weather: {weather}" for weather in WEATHERS),
+    *(f"settings: {variant}" for variant in VARIANTS),
+    *(f"cast: {actor}" for actor in CAST),
 )
 
 
 @dataclass
 class Tally:
+    """What many runs met and found. Sums of two are made with `join`."""
+
     runs: int = 0
     hits: Counter[str] = field(default_factory=Counter)
     looked_at: Counter[str] = field(default_factory=Counter)
+    found: Counter[str] = field(default_factory=Counter)  # kinds of findings, a run once each
     failed: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
         self.runs += 1
         self.hits += outcome.hits
-        self.looked_at += outcome.looked_at
+        self.looked_at.update(outcome.looked_at)
         if outcome.findings:
+            self.found.update({line.partition(":")[0] for line in outcome.findings})
             self.failed.append(outcome)
 
-    def missing(self) -> list[str]:
+    def join(self, other: Tally) -> None:
+        self.runs += other.runs
+        self.hits += other.hits
+        self.looked_at.update(other.looked_at)
+        self.found += other.found
+        self.failed += other.failed
+
+    def missing(self, must_hit: Sequence[str] = CRASH_MUST_HIT) -> list[str]:
         """Faults and checkers that were never met."""
-        return [name for name in (*MUST_HIT, *self.looked_at) if not self.hits[name] + self.looked_at[name]]
+        return [name for name in (*must_hit, *self.looked_at) if not self.hits[name] + self.looked_at[name]]
+
+
+def run_all(plans: Iterable[Plan]) -> Tally:
+    tally = Tally()
+    for plan in plans:
+        tally.add(run_plan(plan))
+    return tally
+
+
+def drawn_plan(number: int) -> Plan:
+    """What the hunt does at this seed."""
+    return draw_plan(str(number), list(WEATHERS), list(VARIANTS), list(CAST))
+
+
+def run_seeds(numbers: tuple[int, int]) -> Tally:
+    """The seeds from the first to before the second: what a worker does at a time. Traces of sound runs are not kept."""
+    return run_all(drawn_plan(number) for number in range(*numbers))
+
+
+def minimised(outcome: Outcome, runs_max: int = 40) -> Outcome:
+    """A smaller plan that has a finding of the same kind, as far as so many runs find one."""
+    kinds = {line.partition(":")[0] for line in outcome.findings}
+    for _ in range(runs_max):
+        for plan in outcome.plan.smaller():
+            runs_max -= 1
+            smaller = run_plan(plan)
+            if kinds & {line.partition(":")[0] for line in smaller.findings}:
+                outcome = smaller
+                break
+            if runs_max <= 0:
+                return outcome
+        else:
+            return outcome
+    return outcome
 
 
 def weather_plans(seed: str, count: int) -> Iterator[Plan]:
-    """So many runs of each weather but the calm, with none, one or two strikes."""
+    """So many runs of each rough weather, with none, one or two strikes."""
     counts = points(seed)
-    for weather in WEATHERS[1:]:
+    for weather in ROUGH_WEATHERS:
         for number in range(count):
             rand = Rand(f"{seed} {weather} {number}".encode())
             strikes = []
@@ -83,26 +164,36 @@ def points(seed: str) -> Counter[str]:
     return outcome.counts
 
 
-def single_plans(seed: str, fates: Sequence[str] = FATES, step: int = 1) -> Iterator[Plan]:
+def single_plans(seed: str, step: int = 1, kinds: Sequence[str] = EVERYTHING) -> Iterator[Plan]:
     """A cut at every write and store event with each fate, and a kill at every one; `step` takes every so-manieth, fates in turn."""
     counts = points(seed)
-    for kind in ("write", "store"):
+    for kind in kinds:
         for number in range(1, counts[kind] + 1, step):
-            chosen = fates if step == 1 else [fates[number // step % len(fates)]]
+            chosen = FATES if step == 1 else [FATES[number // step % len(FATES)]]
             for fate in chosen:
                 yield Plan(seed, (Strike(kind, number),), fate)
             if step == 1 or number // step % 3 == 0:
                 yield Plan(seed, (Strike(kind, number, "kill"),))
 
 
-def double_plans(seed: str, step: int = 1) -> Iterator[Plan]:
+def double_plans(seed: str, step: int = 1, kinds: Sequence[str] = EVERYTHING) -> Iterator[Plan]:
     """A cut or a kill at every so-manieth point, and a cut soon after, while the first is recovered from."""
     counts = points(seed)
     turn = 0
-    for kind in ("write", "store"):
+    for kind in kinds:
         for number in range(1, counts[kind] + 1, step):
             for _ in range(3 if step == 1 else 1):
                 after = SECOND_AFTER[turn % len(SECOND_AFTER)]
                 first = Strike(kind, number, "kill" if turn % 3 == 0 else "cut")
                 yield Plan(seed, (first, Strike(kind, number + after)), FATES[turn % len(FATES)])
                 turn += 1
+
+
+def crash_plans(seed: str, step: int) -> Iterator[Plan]:
+    """All of an enumeration."""
+    yield from single_plans(seed, step=step)
+    yield from double_plans(f"{seed} again", step=step)
+    yield from weather_plans(f"{seed} weather", 1 + 60 // step)
+
+
+assert CALM not in WEATHERS

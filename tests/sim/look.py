@@ -47,7 +47,8 @@ async def read_log(client: SimClient, history: History, name: str, place: Place)
 def judge(checkers: list[Checker], history: History, found: Found) -> None:
     """Findings go into the history, and so does what was read: it was shown."""
     for checker in checkers:
-        history.findings += checker.check(history, found)
+        for line in checker.check(history, found):
+            history.take(line)
     for place, log in found.logs.items():
         for offset, value in log.records:
             history.on_shown(place, offset, value)

@@ -100,6 +100,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._born: list[SimTask] = []
         self._prune_at = 1000
         self._is_ended = False
+        self.turn_count = 0
+        self._strikes: dict[int, Callable[[], None]] = {}
+        self._strike_at = -1
+        self._strike_context = own_context(None)
         self.set_task_factory(self._make_task)
 
     # Time and order.
@@ -122,7 +126,18 @@ class SimLoop(asyncio.BaseEventLoop):
             handle = asyncio.Handle(callback, args, self, context)
             handle.cancel()
             return handle
+        self.turn_count += 1
+        if self.turn_count == self._strike_at:
+            strike = self._strikes.pop(self._strike_at)
+            self._strike_at = min(self._strikes, default=-1)
+            super().call_soon(strike, context=self._strike_context)
         return super().call_soon(callback, *args, context=context)
+
+    def strike_at(self, turn: int, strike: Callable[[], None]) -> None:
+        """Calls `strike` just before the callback that is the `turn`-th of those scheduled to run soon: between any two steps of any task."""
+        if turn > self.turn_count:
+            self._strikes[turn] = strike
+            self._strike_at = min(self._strikes)
 
     def create_future(self) -> SimFuture:
         return SimFuture(next(self._births), self)

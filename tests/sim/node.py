@@ -10,26 +10,29 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from millrace.broker.app import Broker
 from millrace.broker.config import BrokerSettings
+from millrace.broker.controller_client import ControllerClient
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.node import ControllerNode
 from millrace.runtime import Runtime
 from millrace.runtime.clock import Clock
-from millrace.runtime.disk import BLOCK_BYTES
+from millrace.runtime.disk import BLOCK_BYTES, DiskFailed
+from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.runtime.storeaddress import StoreAddress
-from tests.sim.disk import Fate, SimDisk, any_fate, drop, keep, tear
+from millrace.s3stream.storage import Storage
+from tests.sim.disk import Fail, Fate, SimDisk, any_fate, drop, keep, tear
 from tests.sim.loop import Life, own_context
 from tests.sim.objectstore import SimObjectStore, StoreFaults
-from tests.sim.settings import PORT, node_settings
+from tests.sim.settings import PORT, WAL_FILE, node_settings
 from tests.sim.world import World
 
 DISK_LATENCY_S = 0.002
 QUIET = StoreFaults(latency_ms=(1, 12), timeout_ms=2_000)
-
-
-FATES = ("drop", "keep", "tear", "tear blocks", "any")
 
 
 def fate_of(name: str, rand: Rand) -> Fate:
@@ -39,13 +42,75 @@ def fate_of(name: str, rand: Rand) -> Fate:
     return {"tear": tear(rand), "tear blocks": tear(rand, BLOCK_BYTES), "any": any_fate(rand)}[name]
 
 
+# What a strike meets, by the words that tell of the event: the first that fits names it.
+POINTS = (
+    ("WAL header", ("write_at", "/wal 0 ")),
+    ("WAL header", ("write_at", "/wal 4096 ")),
+    ("WAL block", ("write_at",)),
+    ("metadata log", ("append",)),
+    ("metadata log", ("sync",)),
+    ("snapshot", ("checkpoint",)),
+    ("file", ()),
+)
+STORE_POINTS = ("put", "delete", "get", "list", "head")
+
+
+def point_of(kind: str, words: tuple[object, ...]) -> str:
+    """In a word or two, what was about to happen."""
+    text = " ".join(map(str, words))
+    if kind == "turn":
+        return "any callback"
+    if kind in ("store", "change"):
+        moment = "sent" if words[1] == "sent" else "in effect"
+        return f"{next((name for name in STORE_POINTS if str(words[2]).startswith(name)), 'other')} {moment}"
+    return next(name for name, parts in POINTS if all(part in text for part in parts))
+
+
+class LossyChannel:
+    """The way to the controller: with `lost_per_mille`, a command is carried out, and whoever asked is told that the outcome is unknown."""
+
+    def __init__(self, channel: Any, node: SimNode) -> None:
+        self._channel = channel
+        self._node = node
+
+    async def send(self, request: Any) -> Any:
+        response = await self._channel.send(request)
+        if self._node.rand.below(1000) < self._node.lost_per_mille:
+            self._node.world.hits["lost answer of the controller"] += 1
+            self._node.world.trace.note(self._node.name, "lost-answer", type(request).__name__)
+            raise Unavailable("the answer was lost")
+        return response
+
+
+class SimBroker(Broker):
+    """Shows its parts to whoever watches them, as they come into being."""
+
+    storage: Storage | None = None
+
+    def __init__(self, node: SimNode, runtime: Runtime) -> None:
+        super().__init__(node.settings, runtime)
+        self._node = node
+
+    async def _start_controller(self, store: ObjectStore) -> ControllerNode:
+        controller = await super()._start_controller(store)
+        self._node.cluster_id = controller.cluster_id
+        controller.channel = LossyChannel(controller.channel, self._node)  # type: ignore[assignment]
+        self._node.on_image(controller.publisher.image)
+        controller.publisher.subscribe(lambda delta, image: self._node.on_image(image))
+        return controller
+
+    async def _start_engine(self, node: ControllerNode, client: ControllerClient, store: ObjectStore) -> Storage:
+        self.storage = await super()._start_engine(node, client, store)
+        return self.storage
+
+
 class StartFailed(Exception):
     """The process ended before it was ready; its reason is the cause."""
 
 
 class SimNode:
-    """`life_count` counts starts; `gone` is done when the running process is. `strikes` are called at their point: the number of a disk write
-    or of a store event (a request sets out, or takes effect), counted over all lives from 1."""
+    """`life_count` counts starts; `gone` is done when the running process is. Strikes come at their point: the number of a disk write, of a
+    store event (a request sets out, or takes effect) or of a callback, counted over all lives from 1."""
 
     def __init__(self, world: World, node_id: int = 1, settings: BrokerSettings | None = None) -> None:
         self.world = world
@@ -57,21 +122,32 @@ class SimNode:
         self.store_faults = QUIET
         self.life_count = 0
         self.life: Life | None = None
-        self.broker: Broker | None = None
+        self.broker: SimBroker | None = None
         self.store: SimObjectStore | None = None
         self.failures: list[BaseException] = []  # why processes ended by themselves
         self.gone: asyncio.Future[None] = world.loop.create_future()
         self._ready: asyncio.Future[None] = world.loop.create_future()
         self._rand = world.rand.split(self.name)
         self.counts: Counter[str] = Counter()  # "write", "store"
-        self.strikes: dict[tuple[str, int], Callable[[], None]] = {}
+        self.rand = self._rand.split("faults")
+        self.strikes: dict[tuple[str, int], str] = {}  # (kind, number) -> action
         self._strikes_met = 0
+        self.image: MetadataImage | None = None  # the last that was committed, in any life
+        self.cluster_id = ""
+        self.lost_per_mille = 0  # of the controller's answers
+        self.on_image: Callable[[MetadataImage], None] = lambda image: None  # told of each that is committed
+        self.on_start: Callable[[], None] = lambda: None  # called before each start, when the disk is what it will find
+        self.rotten: tuple[int, int] | None = (
+            None  # where a byte of the log was made wrong, at one start, and what it was
+        )
+        self.failing_until = 0  # the life in which a write was made to fail
         self.fate_name = "any"
         self.is_stopped_in_order = False  # the last stop was no strike's
         self.disk = SimDisk(self._rand.split("disk"), latency_s=DISK_LATENCY_S)
         self._adopt(self.disk)
 
     def _adopt(self, disk: SimDisk) -> None:
+        disk.on_write, disk.on_durable = self.disk.on_write, self.disk.on_durable
         self.disk = disk
         disk.on_event = self._on_disk_event
         disk.on_cut = self._on_power_cut
@@ -79,24 +155,58 @@ class SimNode:
     def _on_disk_event(self, *words: object) -> None:
         self.world.trace.note(self.name, "disk", *words)
         if words[0] != "cut":
-            self._count("write")
+            self._count("write", words)
 
     def _on_store_event(self, *words: object) -> None:
         self.world.trace.note(self.name, "store", *words)
-        self._count("store")
+        self._count("store", words)
+        if str(words[2]).startswith(("put", "delete", "multipart")):
+            self._count("change", words)
 
-    def _count(self, kind: str) -> None:
+    def _count(self, kind: str, words: tuple[object, ...]) -> None:
         self.counts[kind] += 1
-        strike = self.strikes.pop((kind, self.counts[kind]), None)
-        if strike is not None:
-            hits = self.world.hits
-            hits[f"strike at a {kind}"] += 1
-            hits[
-                "strike while it starts" if self.life is not None and not self.is_ready else "strike while it serves"
-            ] += 1
-            hits["second strike"] += self._strikes_met
-            self._strikes_met += 1
-            strike()
+        action = self.strikes.pop((kind, self.counts[kind]), None)
+        if action is not None:
+            self._strike(kind, action, words)
+
+    def plan_strike(self, kind: str, number: int, action: str) -> None:
+        if kind == "turn":
+            self.world.loop.strike_at(number, lambda: self._strike(kind, action, ()))
+        else:
+            self.strikes[kind, number] = action
+
+    def _strike(self, kind: str, action: str, words: tuple[object, ...]) -> None:
+        if self.life is None:
+            self.world.hits["strike while it is down"] += 1
+            return
+        hits, moment = self.world.hits, "serves" if self.is_ready else "starts"
+        hits[f"strike at a {kind}"] += 1
+        hits[f"strike at: {point_of(kind, words)}"] += 1
+        hits[f"strike while it {moment}"] += 1
+        hits["second strike"] += self._strikes_met > 0
+        self._strikes_met += 1
+        self.world.trace.note(self.name, "strike", action, "at", point_of(kind, words), "while it", moment)
+        if action == "cut":
+            self.cut_power()
+        elif action == "kill":
+            self.kill()
+        else:
+            self.failing_until = self.life_count
+            self.disk.at_write(self.disk.write_count, Fail())
+
+    def mend(self) -> bool:
+        """Whether the byte that was made wrong was wrong still; it is right now."""
+        position, value = self.rotten or (-1, 0)
+        if position < 0 or self.disk.files[WAL_FILE].durable[position] != value ^ 1:
+            return False
+        self.disk.flip(WAL_FILE, position)
+        return True
+
+    def is_failure_of_disk(self, error: BaseException | None) -> bool:
+        """Whether a write was made to fail in this life, and that is what the process says of its end."""
+        while error is not None and not isinstance(error, DiskFailed):
+            error = error.__cause__ or error.__context__
+        return error is not None and self.failing_until == self.life_count
 
     def twin(self, disk: SimDisk) -> SimNode:
         """The same machine in a world of its own, with this disk and the bucket as it is now: what would happen if."""
@@ -115,6 +225,7 @@ class SimNode:
         if self.life_count:
             fate = fate_of(self.fate_name, self._rand.split(f"fate {self.life_count}"))
             self._adopt(self.disk.restart(fate, power_was_cut=self.disk.was_cut.is_set()))
+        self.on_start()
         self.life_count += 1
         self.world.trace.note(self.name, "start", self.life_count)
         life = self.life = Life(f"{self.name} life {self.life_count}")
@@ -134,12 +245,13 @@ class SimNode:
     async def _run(self, life: Life) -> None:
         """Within the life: what `millrace serve` does."""
         try:
-            broker = self.broker = Broker(self.settings, self._runtime(life))
+            broker = self.broker = SimBroker(self, self._runtime(life))
             broker.failed.add_done_callback(lambda failed: self._on_failed(life, failed.exception()))
             await broker.start()
         except Exception as error:
             self._end(life, error)
         else:
+            self.world.trace.note(self.name, "ready", self.life_count)
             self._ready.set_result(None)
 
     def _runtime(self, life: Life) -> Runtime:
@@ -188,7 +300,10 @@ class SimNode:
 
     def _on_failed(self, life: Life, error: BaseException | None) -> None:
         if error is not None and not life.is_over:
-            self.failures.append(error)
+            if self.is_failure_of_disk(error):
+                self.world.hits["ended for a failed write"] += 1
+            else:
+                self.failures.append(error)
             self._end(life, error)
 
     def _end(self, life: Life, error: BaseException | None) -> None:

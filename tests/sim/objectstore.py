@@ -11,7 +11,8 @@ effect does not depend on the caller any more once the request is under way:
     LOST_RACE            a conditional put finds that a rival's came an instant before (`rival` makes its bytes)
 
 Of what was not finished when the caller is cancelled, or the node's power goes (`cut`), each request takes effect or
-not, whole or not at all, by a coin. After `cut` nothing answers any more; a restarted node takes a new SimObjectStore
+not, whole or not at all, by a coin, now or
+(LATE_OF_THE_DEAD) when the next process has long begun. After `cut` nothing answers any more; a restarted node takes a new SimObjectStore
 on the same bucket. `SimBucket.is_away` makes every node's requests time out without effect; `rot` damages what is
 stored, `capacity_bytes` makes puts fail with StoreFull. `hits` counts each fault that struck, so that a hunt can tell which it never
 reached. `on_event` is told of each request as it sets out and as it takes effect. Time is the loop's, in whole milliseconds.
@@ -39,9 +40,11 @@ from millrace.runtime.objectstore import (
     StoreUnavailable,
 )
 from millrace.runtime.rand import Rand
+from tests.sim.loop import own_context
 
 T = TypeVar("T")
 LIST_PAGE_KEYS = 1000
+LATE_OF_THE_DEAD_MS = 3_000
 
 
 class StoreFault(Enum):
@@ -96,6 +99,7 @@ class SimBucket:
         self.is_away = False
         self.capacity_bytes: int | None = None
         self.hits: Counter[str] = Counter()
+        self.on_delete: Callable[[str], None] = lambda key: None  # told before a key goes
 
     def put(self, key: str, content: bytes) -> None:
         held_bytes = len(self.objects[key][0]) if key in self.objects else 0
@@ -128,7 +132,9 @@ class SimBucket:
 
     def delete(self, keys: Sequence[str]) -> Keys:
         for key in keys:
-            self.objects.pop(key, None)
+            if key in self.objects:
+                self.on_delete(key)
+                del self.objects[key]
         return []
 
     def complete(self, upload: SimUpload) -> None:
@@ -186,7 +192,11 @@ class SimObjectStore:
         """The node's power goes: requests under way arrive now or never (None: by a coin), and no answer comes to anyone."""
         self.was_cut = True
         for request in list(self._under_way.values()):
-            request.abandon(bool(self._rand.below(2)) if takes_effect is None else takes_effect)
+            if takes_effect is None and request.is_due and self._rand.below(3) == 0:
+                self.bucket.hits["LATE_OF_THE_DEAD"] += 1
+                request.arrive_late(self._rand.below(LATE_OF_THE_DEAD_MS) / 1000)
+            else:
+                request.abandon(bool(self._rand.below(2)) if takes_effect is None else takes_effect)
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)
@@ -352,11 +362,11 @@ class _Request:
         self._on_settled = on_settled
         self._loop = answer.get_loop()
         self._timers: list[asyncio.TimerHandle] = []
-        self._is_due = False  # the effect is still to come
+        self.is_due = False  # the effect is still to come
 
     def arrive_in(self, there_ms: int, back_ms: int | None) -> None:
         """Takes effect then; answers so long after, or not."""
-        self._is_due = True
+        self.is_due = True
         self._timers.append(self._loop.call_later(there_ms / 1000, self._arrive, back_ms))
 
     def fail_in(self, total_ms: int, fault: StoreFault) -> None:
@@ -367,12 +377,19 @@ class _Request:
         for timer in self._timers:
             timer.cancel()
         self._on_settled()
-        if self._is_due and takes_effect:
+        if self.is_due and takes_effect:
             self._arrive(None)
-        self._is_due = False
+        self.is_due = False
+
+    def arrive_late(self, delay_s: float) -> None:
+        """Nobody waits any more, and it takes effect all the same."""
+        for timer in self._timers:
+            timer.cancel()
+        self._on_settled()
+        self._loop.call_later(delay_s, self._arrive, None, context=own_context(None))
 
     def _arrive(self, back_ms: int | None) -> None:
-        self._is_due = False
+        self.is_due = False
         result, error = None, None
         try:
             result = self._effect()
@@ -384,7 +401,7 @@ class _Request:
             self._timers.append(self._loop.call_later(back_ms / 1000, self._answer, result, error))
 
     def _answer(self, result: Any, error: Exception | None) -> None:
-        if not self._is_due:
+        if not self.is_due:
             self._on_settled()
         if self.answer.done():
             return

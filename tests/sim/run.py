@@ -1,67 +1,83 @@
 """One run: a node under a workload, struck where the plan says, brought up again each time, and looked at when all is quiet.
 
-    storm    the actors of workload.py; a strike may come at any point of it, or of a recovery, or of a stop
+    storm    the actors of workload.py; a strike may come at any point of it, or of a recovery, or of a stop; weather.py blows
     quiet    everything is read: from caches and whatever the last recovery left there
     stop     everything goes into objects, the WAL is emptied; a start with empty caches; everything is read again, from objects
     end      a last stop: metadata against its own log, the bucket and the streams' ranges
 
-A run is its seed and its plan: the same ones give the same trace. Findings are what checkers say, what clients were told in
+A run is its seed and its plan: the same ones give the same trace. Findings are what probes and checkers say, what clients were told in
 contradiction to earlier answers, processes that ended by themselves, exceptions that nobody took, and errors that were logged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from millrace.kraft.log_store import LogStore
 from millrace.kraft.node import ControllerNode, recover
 from millrace.runtime.disk import DiskFull
+from millrace.wal.errors import WalCorrupt
 from tests.sim import asking
-from tests.sim.checkers import Found, all_checkers
+from tests.sim.checkers import Checker, Found, all_checkers
 from tests.sim.client import SimClient
 from tests.sim.history import History, Place, TopicStory
 from tests.sim.look import judge, look
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.members import Member
 from tests.sim.node import SimNode, StartFailed
+from tests.sim.plan import ALL, PLAIN, Plan
+from tests.sim.probes import Probe, Probes
+from tests.sim.settings import node_settings
 from tests.sim.weather import blow
-from tests.sim.workload import Actor, Burst, Churner, Committer, Doubler, Idempotent, Plain, Reader, Trimmer
+from tests.sim.workload import (
+    ANY_TIME,
+    Actor,
+    Burst,
+    Churner,
+    Committer,
+    Doubler,
+    Idempotent,
+    Plain,
+    Reader,
+    Rereader,
+    Trimmer,
+    Vandal,
+)
 from tests.sim.world import World
 
 A = TypeVar("A", bound=Actor)
 DOWN_S = 0.05
 LIMIT_S = 600.0
 GRACE_S = 70.0  # longer than doomed objects stay
-AGEING = {"segment.ms": "200", "retention.ms": "700"}
+AGEING = {"segment.ms": "200", "retention.ms": "700", **ANY_TIME}
+HOURLY = {
+    "segment.ms": "200",
+    "retention.ms": "3600000",
+    **ANY_TIME,
+}  # nothing is that old unless the clock is believed when it jumps
 GROUP = "group"
-
-
-@dataclass(frozen=True, slots=True)
-class Strike:
-    """`kind`: write or store; `number`: of that event, over all lives; `action`: cut (the power goes) or kill (the process alone)."""
-
-    kind: str
-    number: int
-    action: str = "cut"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    seed: str = "0"
-    strikes: tuple[Strike, ...] = ()
-    fate: str = "any"
-    weather: str = "calm"
-    batches: int = 12  # a producer and partition
-
-    def __str__(self) -> str:
-        words = [f"{strike.action}@{strike.kind}{strike.number}" for strike in self.strikes]
-        return " ".join([f"seed={self.seed}", f"weather={self.weather}", f"fate={self.fate}", *words])
+LOOK_EVERY_S, LOOK_SELDOM_S = 0.025, 5.0
+CAST = (
+    "idempotent",
+    "plain",
+    "burst",
+    "doubler",
+    "reader",
+    "rereader",
+    "vandal",
+    "committer",
+    "member",
+    "trimmer",
+    "churner",
+    "gremlin",
+)
 
 
 @dataclass
@@ -72,42 +88,68 @@ class Outcome:
     hits: Counter[str] = field(default_factory=Counter)
     looked_at: Counter[str] = field(default_factory=Counter)  # by checker
     digest: str = ""
-    tail: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # of the trace, the last ones
 
 
 class _Errors(logging.Handler):
     """What the broker logs as an error is one."""
 
-    def __init__(self, findings: list[str]) -> None:
+    def __init__(self, history: History, plan: Plan) -> None:
         super().__init__(logging.ERROR)
-        self._findings = findings
+        self._history = history
+        self.excuses = [text for weather, texts in EXCUSED.items() if weather in plan.weathers() for text in texts]
+        if any(strike.action == "fail" for strike in plan.strikes):
+            self.excuses += ["DiskFailed"]
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        self._findings.append(f"logged: {record.name}: {record.getMessage()} {error!r}")
+        text = f"{record.name}: {record.getMessage()} {error!r}"
+        if not any(excuse in text for excuse in self.excuses):
+            self._history.take(f"logged: {text}")
+
+
+# What may be logged as an error in some weather: the damage that was done to it.
+EXCUSED = {
+    "rot": ("ObjectCorrupt", "is damaged at byte"),
+    "wal rot": ("WalCorrupt",),
+    "full disk": ("DiskFull",),
+    **dict.fromkeys(("rough store", "slow store", "strict store", "store away"), ("does not open: StoreUnavailable",)),
+}
 
 
 class Run:
     def __init__(self, loop: SimLoop, plan: Plan) -> None:
         self.world = World(loop, plan.seed)
-        self.node = SimNode(self.world)
+        variants = [] if plan.settings == PLAIN else plan.settings.split("+")
+        self.node = SimNode(self.world, settings=node_settings(1, "10.0.0.1", variants))
         self.node.fate_name = plan.fate
         self.history = History()
+        self.history.on_find = lambda line: self.world.trace.note("finding", line)
         self.outcome = Outcome(plan, findings=self.history.findings)
         self.checkers = all_checkers()
+        self.probes = Probes(self.node, self.history)
         self._is_wanted = True
         self._is_stormy = True
         self._controller: ControllerNode | None = None  # of the last process that was stopped
+        self._hourly: Place | None = None
+        for variant in variants:
+            self.world.hits[f"settings: {variant}"] += 1
         for strike in plan.strikes:
-            action = self.node.cut_power if strike.action == "cut" else self.node.kill
-            self.node.strikes[strike.kind, strike.number] = action
+            self.node.plan_strike(strike.kind, strike.number, strike.action)
 
     async def main(self) -> None:
+        watching = asyncio.ensure_future(self._watch())
         await self._while_up(self._storm())
         await self._while_up(self._look_and_clean())
         while not self.node.is_stopped_in_order:
             await self._while_up(asyncio.sleep(DOWN_S))
+        watching.cancel()
         await self._compare()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S if self._is_stormy else LOOK_SELDOM_S)
+            self.probes.tick()
 
     # The node.
 
@@ -134,20 +176,31 @@ class Run:
 
     async def _bring_up(self) -> None:
         while True:
+            if self._hourly is not None and self.world.clock.stepped_ms:
+                self.history.log(self._hourly).is_ageing = True  # a new process believes the clock it finds
             try:
                 await self.node.start()
                 return
             except StartFailed as failed:
-                if self._is_excused(failed.__cause__):
-                    self.world.hits["a start failed for a full disk"] += 1
-                elif failed.__cause__ is not None:
-                    self.history.find("start-failed", repr(failed.__cause__))
-                    raise
-                await asyncio.sleep(DOWN_S)
+                self._judge_start(failed.__cause__)
+            await asyncio.sleep(DOWN_S)
+
+    def _judge_start(self, error: BaseException | None) -> None:
+        """Why a process ended before it served. Raises what nothing excuses."""
+        hits = self.world.hits
+        if isinstance(error, WalCorrupt) and self.node.mend():
+            hits["damaged log refused"] += 1
+        elif self.node.is_failure_of_disk(error):
+            hits["a start failed for a failed write"] += 1
+        elif self._is_excused(error):
+            hits["a start failed for a full disk"] += 1
+        elif error is not None:
+            self.history.find("start-failed", repr(error))
+            raise error
 
     def _is_excused(self, error: BaseException | None) -> bool:
         """Only what a full disk may do to a process."""
-        return self.outcome.plan.weather == "full disk" and isinstance(error, DiskFull)
+        return "full disk" in self.outcome.plan.weathers() and isinstance(error, DiskFull)
 
     async def _while_up(self, work: Coroutine[Any, Any, None]) -> None:
         """Does the work with the node kept up, and then stops it: in order, or by a strike that was planned for now."""
@@ -174,38 +227,59 @@ class Run:
 
     async def _storm(self) -> None:
         admin = self.world.client("admin", self.node.address)
-        first = await self._topic(admin, "first", 2, {})
-        second = await self._topic(admin, "second", 1, {})
+        first = await self._topic(admin, "first", 2, ANY_TIME)
+        second = await self._topic(admin, "second", 1, HOURLY)
         ageing = await self._topic(admin, "ageing", 1, AGEING)
+        self._hourly = (second, 0)
         self.history.log((ageing, 0)).is_ageing = True
         places: list[Place] = [(first, 0), (first, 1), (second, 0), (ageing, 0)]
-        count = self.outcome.plan.batches
-        readers = [
-            asyncio.ensure_future(self._actor(Reader, f"reader{number}").run(place, lambda: not self._is_stormy))
-            for number, place in enumerate(places)
-        ]
-        members = [
-            asyncio.ensure_future(self._actor(Member, f"member{n}").run("members", 5, lambda: not self._is_stormy))
-            for n in range(3)
-        ]
-        gremlin = asyncio.ensure_future(self._gremlin())
         weather = asyncio.ensure_future(blow(self.outcome.plan.weather, self.world, self.node))
-        await asyncio.gather(
-            self._actor(Idempotent, "idem0").run(places[:2], count),
-            self._actor(Idempotent, "idem1").run([places[1], places[3]], count),
-            self._actor(Plain, "plain0").run([places[0], places[2]], 2 * count),
-            self._actor(Plain, "plain1").run([places[2], places[3]], 2 * count, acks=-1),
-            self._actor(Burst, "burst0").run([places[0], places[1]], count // 2),
-            self._actor(Burst, "burst1").run([places[0], places[2]], count // 2),
-            self._actor(Doubler, "doubler").run(self._client("doubler other"), places[2], count),
-            self._actor(Committer, "committer").run(GROUP, "first", places[0], count),
-            self._actor(Trimmer, "trimmer").run("second", places[2], 4),
-            self._actor(Churner, "churner").run("churned", 2),
-        )
+        lasting = [asyncio.ensure_future(work) for work in self._lasting(places)]
+        await asyncio.gather(*self._ending(places))
         await weather
         self._is_stormy = False
-        await asyncio.gather(gremlin, *readers, *members)
+        await asyncio.gather(*lasting)
         await self._look("quiet")
+
+    def _lasting(self, places: list[Place]) -> Iterator[Coroutine[Any, Any, None]]:
+        """Those who go on until the others have done their share."""
+        if self._has("reader"):
+            for number, place in enumerate(places):
+                yield self._actor(Reader, f"reader{number}").run(place, lambda: not self._is_stormy)
+        if self._has("rereader"):
+            yield self._actor(Rereader, "rereader").run(places, lambda: not self._is_stormy)
+        if self._has("member"):
+            for number in range(3):
+                yield self._actor(Member, f"member{number}").run("members", 5, lambda: not self._is_stormy)
+        if self._has("gremlin"):
+            yield self._gremlin()
+
+    def _ending(self, places: list[Place]) -> Iterator[Coroutine[Any, Any, None]]:
+        count = self.outcome.plan.batches
+        if self._has("idempotent"):
+            yield self._actor(Idempotent, "idem0").run(places[:2], count)
+            yield self._actor(Idempotent, "idem1").run([places[1], places[3]], count)
+        if self._has("plain"):
+            yield self._actor(Plain, "plain0").run([places[0], places[2]], 2 * count)
+            yield self._actor(Plain, "plain1").run([places[2], places[3]], 2 * count, acks=-1)
+        if self._has("burst"):
+            yield self._actor(Burst, "burst0").run([places[0], places[1]], count // 2)
+            yield self._actor(Burst, "burst1").run([places[0], places[2]], count // 2)
+        if self._has("doubler"):
+            yield self._actor(Doubler, "doubler").run(self._client("doubler other"), places[2], count)
+        if self._has("vandal"):
+            yield self._actor(Vandal, "vandal").run(places[0], 5)
+        if self._has("committer"):
+            yield self._actor(Committer, "committer").run(GROUP, "first", places[0], count)
+        if self._has("trimmer"):
+            yield self._actor(Trimmer, "trimmer").run("second", places[2], 4)
+        if self._has("churner"):
+            yield self._actor(Churner, "churner").run("churned", 2)
+
+    def _has(self, name: str) -> bool:
+        is_there = self.outcome.plan.cast == ALL or name in self.outcome.plan.cast.split("+")
+        self.world.hits[f"cast: {name}"] += is_there
+        return is_there
 
     async def _topic(self, admin: SimClient, name: str, partitions: int, configs: dict[str, str]) -> bytes:
         topic_id = await asking.create_topic(admin, name, partitions, configs)
@@ -227,7 +301,8 @@ class Run:
         controller = self._controller
         assert controller is not None
         found = Found(image=controller.publisher.image, cluster_id=controller.cluster_id)
-        found.objects = {key: len(content) for key, (content, _) in self.world.bucket.objects.items()}
+        found.contents = {key: content for key, (content, _) in self.world.bucket.objects.items()}
+        found.objects = {key: len(content) for key, content in found.contents.items()}
         disk, settings = self.node.disk.restart(power_was_cut=False), self.node.settings.controller
         store = LogStore(disk, settings.log_dir, (settings.node_id,), settings.segment_bytes)
         _, recovery, _, _ = await recover(disk, self.world.rand, settings, store)
@@ -239,13 +314,18 @@ class Run:
         outcome.findings += [f"unhandled: {problem}" for problem in self.world.loop.problems]
         ended = [failure for failure in self.node.failures if not self._is_excused(failure)]
         outcome.findings += [f"process-ended: {failure!r}" for failure in ended]
-        outcome.counts = self.node.counts
+        outcome.counts = self.node.counts + Counter(turn=self.world.loop.turn_count)
         outcome.hits = self.world.all_hits() + self.node.disk.hits
         outcome.hits["lives"] = self.node.life_count
         outcome.hits["owned partitions"] = len(self.history.owners)
-        outcome.looked_at = Counter({type(checker).__name__: checker.count for checker in self.checkers})
+        outcome.hits["damaged log read around"] = (
+            self.node.rotten is not None and not outcome.hits["damaged log refused"]
+        )
+        watchers: list[Checker | Probe] = [*self.checkers, *self.probes.all]
+        for watcher in watchers:
+            outcome.looked_at[type(watcher).__name__] = watcher.count
         outcome.digest = self.world.trace.digest()
-        outcome.tail = list(self.world.trace.tail)
+        outcome.lines = list(self.world.trace.tail)
         return outcome
 
 
@@ -254,7 +334,7 @@ def run_plan(plan: Plan) -> Outcome:
 
     async def main(loop: SimLoop) -> Outcome:
         run = Run(loop, plan)
-        handler, logger = _Errors(run.history.findings), logging.getLogger("millrace")
+        handler, logger = _Errors(run.history, plan), logging.getLogger("millrace")
         logger.addHandler(handler)
         try:
             async with asyncio.timeout(LIMIT_S):
@@ -265,11 +345,19 @@ def run_plan(plan: Plan) -> Outcome:
             logger.removeHandler(handler)
         return run.result()
 
+    with steady_memory():
+        return run_simulation(main)
+
+
+@contextlib.contextmanager
+def steady_memory() -> Iterator[None]:
+    """When garbage is found must not matter to a run: it is collected before. What was loaded by then is looked at once, not each time."""
     was_collecting = gc.isenabled()
     gc.collect()
-    gc.disable()  # when garbage is found must not matter
+    gc.freeze()
+    gc.disable()
     try:
-        return run_simulation(main)
+        yield
     finally:
         if was_collecting:
             gc.enable()

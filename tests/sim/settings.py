@@ -1,8 +1,13 @@
-"""Settings of simulated nodes: everything small, so that a short run passes through uploads, snapshots, rolls, laps and back-pressure."""
+"""Settings of simulated nodes: everything small, so that a short run passes through uploads, snapshots, rolls, laps and back-pressure.
+
+VARIANTS change some of them; a plan names the ones it wants.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from millrace.broker.config import BrokerSettings, load
 from millrace.broker.config_source import Given
@@ -10,6 +15,7 @@ from millrace.wal.config import BlockWalSettings
 
 KIB, MIB = 1 << 10, 1 << 20
 PORT = 9092
+WAL_FILE = "/data/wal"
 
 KEYS = {
     "s3.data.buckets": "0@mem://sim",
@@ -40,9 +46,41 @@ WAL = BlockWalSettings(
 )
 
 
-def node_settings(node_id: int, host: str, **keys: str) -> BrokerSettings:
-    """`keys` with underscores for dots. What has no key of its own is set below."""
+@dataclass(frozen=True, slots=True)
+class Variant:
+    keys: Mapping[str, str] = field(default_factory=dict)
+    wal: Mapping[str, Any] = field(default_factory=dict)
+    streams: Mapping[str, Any] = field(default_factory=dict)
+    controller: Mapping[str, Any] = field(default_factory=dict)
+
+
+VARIANTS = {
+    "small uploads": Variant({"s3.wal.upload.threshold": "4KiB", "s3.wal.upload.interval.ms": "40"}),
+    "large uploads": Variant({"s3.wal.upload.threshold": "96KiB", "s3.wal.upload.interval.ms": "3000"}),
+    "own objects": Variant({"s3.stream.object.split.size": "700"}),
+    "shared objects": Variant({"s3.stream.object.split.size": "10MiB"}),
+    "few streams": Variant({"s3.max.stream.num.per.stream.set.object": "2"}),
+    "small log cache": Variant({"s3.wal.cache.size": "64KiB"}),
+    "small block cache": Variant({"s3.block.cache.size": "8KiB"}, streams={"index_cache_bytes": 2 * KIB}),
+    "small wal": Variant({"s3.wal.path": "0@file:///data/wal?capacity=256KiB"}, wal={"capacity_bytes": 256 * KIB}),
+    "one write": Variant(wal={"writes_in_flight": 1}),
+    "many writes": Variant(wal={"writes_in_flight": 12, "eager_bytes": 0, "window_bytes": 128 * KIB}),
+    "not filled": Variant(wal={"fill_ahead_bytes": 0}),
+    "small blocks": Variant(wal={"block_soft_bytes": 8 * KIB, "arena_bytes": 16 * KIB}),
+    "many snapshots": Variant(
+        controller={"snapshot_records": 12, "snapshot_records_at_close": 1, "segment_bytes": 2 * KIB}
+    ),
+    "short promises": Variant(streams={"prepare_ttl_ms": 1_500}, controller={"expiry_interval_ms": 200}),
+    "page cache": Variant({"wal.direct.io": "never"}),
+}
+
+
+def node_settings(node_id: int, host: str, variants: Sequence[str] = (), **keys: str) -> BrokerSettings:
+    """`variants` by name, then `keys`, with underscores for dots. What has no key of its own is set below."""
+    chosen = [VARIANTS[name] for name in variants]
     given = {**KEYS, "node.id": str(node_id), "listeners": f"PLAINTEXT://{host}:{PORT}"}
+    for variant in chosen:
+        given |= variant.keys
     given |= {name.replace("_", "."): value for name, value in keys.items()}
     loaded = load(
         {name: Given(value, "override", "the simulator") for name, value in given.items()},
@@ -63,4 +101,9 @@ def node_settings(node_id: int, host: str, **keys: str) -> BrokerSettings:
         readahead_bytes_min=4 * KIB,
         readahead_bytes_max=16 * KIB,
     )
-    return replace(settings, block_wal=WAL, controller=controller, streams=streams)
+    wal = replace(WAL, direct=settings.block_wal.direct)
+    for variant in chosen:
+        wal = replace(wal, **variant.wal)
+        streams = replace(streams, **variant.streams)
+        controller = replace(controller, **variant.controller)
+    return replace(settings, block_wal=wal, controller=controller, streams=streams)

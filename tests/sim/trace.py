@@ -17,7 +17,7 @@ Note = Callable[..., None]
 class Trace:
     """`now_us` tells the time of the run."""
 
-    def __init__(self, now_us: Callable[[], int], kept_count: int = 400) -> None:
+    def __init__(self, now_us: Callable[[], int], kept_count: int = 20_000) -> None:
         self.count = 0
         self.tail: deque[str] = deque(maxlen=kept_count)
         self._now_us = now_us

@@ -1,55 +1,246 @@
-"""What the edges do to a run besides its strikes: a store that fails now and then or is away, a disk or a bucket that fills up, for a while.
+"""What the edges do to a run besides its strikes. Each kind of weather begins at a time drawn from the run's seed and ends before the
+quiet: then progress is demanded. Several may come together, joined with "+" in a plan.
 
-    calm          nothing
-    rough store   every fault of the object store, a few in a hundred requests, slow answers
-    store away    no request is answered for two seconds
-    full bucket   puts are refused for lack of room for two seconds
-    full disk     the machine's disk takes a few hundred bytes more, then nothing, for two seconds; a start meanwhile may fail
-
-Bad weather begins at a time drawn from the run's seed and ends before the quiet: then progress is demanded.
+    rough store    every fault of the object store, a few in a hundred requests, slow answers
+    slow store     each request takes up to a second
+    strict store   five requests a second, the others are told to slow down
+    store away     no request is answered for two seconds
+    full bucket    puts are refused for lack of room for two seconds
+    rot            a byte of some objects is wrong for half a second: reads of them may fail, none may show it
+    full disk      the machine's disk takes a few hundred bytes more, then nothing, for two seconds; a start meanwhile may fail
+    slow disk      each operation takes up to 60 ms
+    wal rot        a byte of the log is wrong at one start: it is read around, or refused and mended
+    slow net       every piece takes up to 60 ms
+    cut net        a client and the node do not hear of each other for a while
+    deaf net       the node hears a client, which does not hear the node
+    slow reader    clients stop reading
+    lost answers   the controller does what it is asked, and who asked is not told
+    clock ahead    somebody sets the clock some hours forward
+    clock back     ... or back
+    clock drift    the clock runs a twentieth too fast, or too slow, all the time
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
+from millrace.runtime.rand import Rand
+from millrace.wal.block.layout import (
+    BLOCK_BYTES,
+    RING_START,
+    BlockHeader,
+    Geometry,
+    choose_device_header,
+    decode_block_header,
+)
 from tests.sim.node import QUIET, SimNode
 from tests.sim.objectstore import StoreFaults
+from tests.sim.settings import WAL_FILE
 from tests.sim.world import World
 
-WEATHERS = ("calm", "rough store", "store away", "full bucket", "full disk")
 ROUGH = StoreFaults(
     refused=80,
     throttled=60,
     lost_request=60,
     lost_answer=80,
     late=80,
+    lost_race=80,
     latency_ms=(1, 150),
     timeout_ms=400,
     late_ms=(0, 3_000),
 )
+SLOW = StoreFaults(latency_ms=(100, 1_000), timeout_ms=2_000)
+STRICT = StoreFaults(latency_ms=(1, 12), timeout_ms=2_000, requests_per_s_max=5)
 LASTS_S = 2.0
+JUMPS_MS = (2 * 3_600_000, 8 * 3_600_000, 5 * 86_400_000)
+
+Blow = Callable[[World, SimNode, Rand], Awaitable[None]]
 
 
 async def blow(weather: str, world: World, node: SimNode) -> None:
-    """Returns when it is over."""
-    rand = world.rand.split("weather")
+    """Returns when all of it is over."""
+    names = [name for name in weather.split("+") if name != "calm"]
+    await asyncio.gather(*(_blow_one(name, world, node) for name in names))
+
+
+async def _blow_one(name: str, world: World, node: SimNode) -> None:
+    rand = world.rand.split(f"weather {name}")
     await asyncio.sleep((50 + rand.below(500)) / 1000)
-    world.hits[f"weather: {weather}"] += 1
-    if weather == "rough store":
-        node.set_store_faults(ROUGH)
+    world.hits[f"weather: {name}"] += 1
+    world.trace.note("weather", name, "begins")
+    await WEATHERS[name](world, node, rand)
+    world.trace.note("weather", name, "ends")
+
+
+def of_store(faults: StoreFaults) -> Blow:
+    async def blow_one(world: World, node: SimNode, rand: Rand) -> None:
+        node.set_store_faults(faults)
         await asyncio.sleep(LASTS_S)
         node.set_store_faults(QUIET)
-    elif weather == "store away":
-        world.bucket.is_away = True
-        await asyncio.sleep(LASTS_S)
-        world.bucket.is_away = False
-    elif weather == "full bucket":
-        world.bucket.capacity_bytes = world.bucket.used_bytes() + rand.below(8_000)
-        await asyncio.sleep(LASTS_S)
-        world.bucket.capacity_bytes = None
-    elif weather == "full disk":
-        room_bytes = node.disk.capacity_bytes
-        node.disk.capacity_bytes = node.disk.used_bytes() + rand.below(600)
-        await asyncio.sleep(LASTS_S)
-        node.disk.capacity_bytes = room_bytes
+
+    return blow_one
+
+
+async def store_away(world: World, node: SimNode, rand: Rand) -> None:
+    world.bucket.is_away = True
+    await asyncio.sleep(LASTS_S)
+    world.bucket.is_away = False
+
+
+async def full_bucket(world: World, node: SimNode, rand: Rand) -> None:
+    world.bucket.capacity_bytes = world.bucket.used_bytes() + rand.below(8_000)
+    await asyncio.sleep(LASTS_S)
+    world.bucket.capacity_bytes = None
+
+
+async def rot(world: World, node: SimNode, rand: Rand) -> None:
+    for _ in range(4):
+        bucket = world.bucket
+        spots = []
+        for key in [key for key in bucket.objects if "/objects/" in key and rand.below(3) == 0]:
+            position = rand.below(max(1, len(bucket.objects[key][0])))
+            if bucket.objects[key][0]:
+                bucket.rot(key, position)
+                spots.append((key, position, bucket.objects[key]))
+        await asyncio.sleep(LASTS_S / 4)
+        for key, position, damaged in spots:
+            if bucket.objects.get(key) is damaged:  # else it was put again, or deleted
+                bucket.rot(key, position)
+
+
+async def full_disk(world: World, node: SimNode, rand: Rand) -> None:
+    room_bytes = node.disk.capacity_bytes
+    node.disk.capacity_bytes = node.disk.used_bytes() + rand.below(600)
+    await asyncio.sleep(LASTS_S)
+    node.disk.capacity_bytes = room_bytes
+
+
+async def slow_disk(world: World, node: SimNode, rand: Rand) -> None:
+    usual_s, node.disk.latency_s = node.disk.latency_s, 0.04
+    await asyncio.sleep(LASTS_S / 2)
+    node.disk.latency_s = usual_s
+
+
+async def wal_rot(world: World, node: SimNode, rand: Rand) -> None:
+    """From now on until it struck once: at a start, one byte of the log is wrong."""
+    before = node.on_start
+
+    def spoil() -> None:
+        before()
+        if node.rotten is None and WAL_FILE in node.disk.files:
+            position = _spot(node.disk.files[WAL_FILE].durable, rand)
+            if position is not None:
+                node.rotten = position, node.disk.files[WAL_FILE].durable[position]
+                node.disk.flip(WAL_FILE, position)
+                world.trace.note(node.name, "rot", WAL_FILE, position)
+                node.on_start = before
+
+    node.on_start = spoil
+    await asyncio.sleep(LASTS_S)
+
+
+def _spot(data: bytearray, rand: Rand) -> int | None:
+    """Where damage can be told from a torn write: in either copy of the header, or in a block of which a later one says that it was durable."""
+    if rand.below(2):
+        copies = [at for at in (0, BLOCK_BYTES) if any(data[at : at + 100])]
+        return copies[rand.below(2)] + rand.below(100) if len(copies) == 2 else None
+    device = choose_device_header(bytes(data[:BLOCK_BYTES]), bytes(data[BLOCK_BYTES:RING_START]))
+    if device is None:
+        return None
+    blocks = blocks_from(data, Geometry.of(device.capacity_bytes), device.head)
+    certain = max([device.confirmed, *(block.confirmed for block in blocks)])
+    sure = [block for block in blocks if block.end <= certain and block.position >= device.head]
+    if not sure:
+        return None
+    block = sure[rand.below(len(sure))]
+    return Geometry.of(device.capacity_bytes).physical(block.position) + rand.below(block.length)
+
+
+def blocks_from(data: bytearray, geometry: Geometry, position: int) -> list[BlockHeader]:
+    """The blocks that follow one another from there on, as far as their headers are sound."""
+    found: list[BlockHeader] = []
+    stop, has_skipped = position + geometry.ring_bytes, False
+    while position < stop:
+        at = geometry.physical(position)
+        header = decode_block_header(memoryview(data)[at : at + BLOCK_BYTES], 0)
+        if header is not None and header.position == position:
+            found.append(header)
+            position, has_skipped = header.end, False
+        elif has_skipped or position % geometry.ring_bytes == 0:
+            break
+        else:
+            position, has_skipped = geometry.lap_end(position), True  # the rest of a lap may have been skipped
+    return found
+
+
+async def slow_net(world: World, node: SimNode, rand: Rand) -> None:
+    usual_us, world.net.delay_us = world.net.delay_us, (1_000, 60_000)
+    await asyncio.sleep(LASTS_S / 2)
+    world.net.delay_us = usual_us
+
+
+def severed(*, is_one_way: bool) -> Blow:
+    async def blow_one(world: World, node: SimNode, rand: Rand) -> None:
+        for _ in range(3):
+            peers = sorted({end.own[0] for end in world.net.ends.values()} - {node.host})
+            if peers:
+                peer = peers[rand.below(len(peers))]
+                world.net.sever(node.host, peer)
+                if not is_one_way:
+                    world.net.sever(peer, node.host)
+                await asyncio.sleep(rand.below(600) / 1000)
+                world.net.heal()
+            await asyncio.sleep(rand.below(100) / 1000)
+
+    return blow_one
+
+
+async def slow_reader(world: World, node: SimNode, rand: Rand) -> None:
+    ends = [end for end in world.net.ends.values() if end.own[0] != node.host and rand.below(2)]
+    for end in ends:
+        world.hits["stopped reading"] += 1
+        end.pause_reading()
+    await asyncio.sleep(LASTS_S / 2)
+    for end in ends:
+        if not end.is_lost:
+            end.resume_reading()
+
+
+async def lost_answers(world: World, node: SimNode, rand: Rand) -> None:
+    node.lost_per_mille = 150
+    await asyncio.sleep(LASTS_S)
+    node.lost_per_mille = 0
+
+
+async def clock_ahead(world: World, node: SimNode, rand: Rand) -> None:
+    world.clock.step(JUMPS_MS[rand.below(len(JUMPS_MS))])
+
+
+async def clock_back(world: World, node: SimNode, rand: Rand) -> None:
+    world.clock.step(-JUMPS_MS[rand.below(2)])
+
+
+async def clock_drift(world: World, node: SimNode, rand: Rand) -> None:
+    world.clock.drift(50_000 if rand.below(2) else -50_000)
+
+
+WEATHERS: dict[str, Blow] = {
+    "rough store": of_store(ROUGH),
+    "slow store": of_store(SLOW),
+    "strict store": of_store(STRICT),
+    "store away": store_away,
+    "full bucket": full_bucket,
+    "rot": rot,
+    "full disk": full_disk,
+    "slow disk": slow_disk,
+    "wal rot": wal_rot,
+    "slow net": slow_net,
+    "cut net": severed(is_one_way=False),
+    "deaf net": severed(is_one_way=True),
+    "slow reader": slow_reader,
+    "lost answers": lost_answers,
+    "clock ahead": clock_ahead,
+    "clock back": clock_back,
+    "clock drift": clock_drift,
+}

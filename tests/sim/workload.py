@@ -8,6 +8,8 @@ it wait, never give up. Chance comes from the actor's own Rand, so that what one
     Burst          many batches at once over one connection, so that several writes of the WAL are under way; never sent twice
     Doubler        an idempotent producer whose every batch is on its way twice, over two connections, until either is answered
     Reader         tails one partition and remembers what it was shown
+    Rereader       reads from anywhere, again and again, and compares with what it was shown: history, from objects mostly
+    Vandal         sends what no client should: batches with a wrong byte, frames of noise, and half a frame
     Committer      commits growing offsets for a group
     Trimmer        deletes records up to somewhere below the high watermark
     Churner        makes a topic, fills it, deletes it, and makes it again under the same name
@@ -30,9 +32,12 @@ from tests.sim import asking
 from tests.sim.asking import GONE, PASSING, PAUSE_S
 from tests.sim.client import SimClient
 from tests.sim.clock import SimClock
-from tests.sim.history import History, Place, TopicStory
+from tests.sim.history import History, Place, TopicStory, shown
 
 IN_FLIGHT_MAX = 3
+ANY_TIME = {
+    "message.timestamp.after.max.ms": str(1 << 60)
+}  # the clock may be set back between a batch's making and its sending
 
 
 @dataclass(slots=True)
@@ -114,7 +119,7 @@ class Idempotent(Actor):
                 return True
             batch = waiting.popleft()
             if answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                self.history.log(place).confirmed.update(dict.fromkeys(batch.values))
+                self.history.on_confirmed(place, batch.values)
             elif answer.error_code:
                 self.history.find("producer-refused", f"{self.client.name} {answer!r}")
                 return False
@@ -202,7 +207,7 @@ class Doubler(Actor):
                 self.history.on_acknowledged(place, part.base_offset, batch.values)
             elif part.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 is_done = True
-                self.history.log(place).confirmed.update(dict.fromkeys(batch.values))
+                self.history.on_confirmed(place, batch.values)
             elif part.error_code not in PASSING:
                 self.history.find("producer-refused", f"{self.client.name} {part!r}")
         return is_done
@@ -240,6 +245,47 @@ class Reader(Actor):
         return max(start, min(offset, end))
 
 
+class Rereader(Actor):
+    async def run(self, places: list[Place], is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            place = places[self.rand.below(len(places))]
+            log = self.history.log(place)
+            offset = log.log_start + self.rand.below(1 + max(0, log.high_watermark - log.log_start))
+            for _ in range(1 + self.rand.below(3)):
+                try:
+                    part = await asking.fetch(self.client, place, offset, 0, 1 + self.rand.below(6_000))
+                except Unavailable:
+                    break
+                for offset_found, value in asking.records_of(part, offset):
+                    self.history.on_shown(place, offset_found, value)
+                    offset = offset_found + 1
+            await self.pause(200)
+
+
+class Vandal(Actor):
+    async def run(self, place: Place, count: int) -> None:
+        for _ in range(count):
+            await self.pause(200)
+            batch = self.batch(place)
+            spoiled = bytearray(batch.frame)
+            spoiled[17 + self.rand.below(len(spoiled) - 17)] ^= 1 + self.rand.below(255)  # from the checksum on
+            try:
+                if self.rand.below(2):
+                    part = part_of(await self.client.ask(0, asking.produce_request(place, bytes(spoiled))))
+                    if not part.error_code:
+                        self.history.find(
+                            "spoiled-taken", f"{shown(place)} {part.base_offset}: {batch.values[0][:24]!r}"
+                        )
+                else:
+                    wire = await self.client.wire()
+                    noise = bytes(self.rand.below(256) for _ in range(self.rand.below(40)))
+                    wire.transport.write(len(noise).to_bytes(4, "big") + noise[: self.rand.below(41)])
+                    await self.pause()
+                    self.client.drop()
+            except Unavailable:
+                await asyncio.sleep(PAUSE_S)
+
+
 class Committer(Actor):
     async def run(self, group: str, topic: str, place: Place, count: int) -> None:
         await asking.find_coordinator(self.client, group)
@@ -269,7 +315,7 @@ class Trimmer(Actor):
 class Churner(Actor):
     async def run(self, name: str, count: int) -> None:
         for _ in range(count):
-            topic_id = await asking.create_topic(self.client, name, 1, {})
+            topic_id = await asking.create_topic(self.client, name, 1, ANY_TIME)
             story = self.history.topics.setdefault(topic_id, TopicStory(name, topic_id, 1))
             if story.is_gone:
                 self.history.find("topic-is-back", f"{name} {topic_id.hex()}")

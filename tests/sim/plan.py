@@ -1,0 +1,130 @@
+"""What a run is made of: a seed and a plan. The same two give the same run, to the last byte on the wire.
+
+A plan is text and back (`str(plan)`, `parse_plan`), so that a finding can be handed to `python -m tests.sim one`:
+
+    seed=7 weather=rough store+slow disk fate=tear settings=small caches batches=6 cut@write90 kill@turn4711
+
+`draw_plan` makes one of a seed: weather, settings, who takes part, what befalls the process and where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from millrace.runtime.rand import Rand
+
+CALM, PLAIN, ALL = "calm", "plain", "all"
+FATES = ("drop", "keep", "tear", "tear blocks", "any")
+KINDS = ("write", "change", "turn", "turn")
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """`kind`: write (of the disk), store (a request sets out or takes effect), change (the same, of puts and deletions alone) or turn (a
+    callback of the loop); `number`: of that event, over all lives; `action`: cut (the power goes), kill (the process alone) or fail (that
+    write fails: writes only)."""
+
+    kind: str
+    number: int
+    action: str = "cut"
+
+    def __str__(self) -> str:
+        return f"{self.action}@{self.kind}{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`weather`, `settings` and `cast` are names joined with "+"; `batches`: a producer and partition."""
+
+    seed: str = "0"
+    strikes: tuple[Strike, ...] = ()
+    fate: str = "any"
+    weather: str = CALM
+    settings: str = PLAIN
+    cast: str = ALL
+    batches: int = 12
+
+    def __str__(self) -> str:
+        words = [f"seed={self.seed}", f"weather={self.weather}", f"fate={self.fate}"]
+        if self.settings != PLAIN:
+            words.append(f"settings={self.settings}")
+        if self.cast != ALL:
+            words.append(f"cast={self.cast}")
+        if self.batches != 12:
+            words.append(f"batches={self.batches}")
+        return " ".join([*words, *map(str, self.strikes)])
+
+    def weathers(self) -> list[str]:
+        return self.weather.split("+")
+
+    def smaller(self) -> Iterator[Plan]:
+        """Plans with one thing less, the most disturbing first."""
+        for index in range(len(self.strikes)):
+            yield replace(self, strikes=self.strikes[:index] + self.strikes[index + 1 :])
+        for weather in without_one(self.weather, CALM):
+            yield replace(self, weather=weather)
+        for settings in without_one(self.settings, PLAIN):
+            yield replace(self, settings=settings)
+
+
+def without_one(joined: str, nothing: str) -> list[str]:
+    names = joined.split("+")
+    if names == [nothing]:
+        return []
+    return ["+".join(names[:index] + names[index + 1 :]) or nothing for index in range(len(names))]
+
+
+def parse_plan(text: str) -> Plan:
+    """The inverse of str(plan)."""
+    plan = Plan()
+    values = {"seed": plan.seed, "fate": plan.fate, "weather": CALM, "settings": PLAIN, "cast": ALL, "batches": "12"}
+    strikes: list[Strike] = []
+    name = ""
+    for word in text.split(" "):
+        action, is_strike, point = word.partition("@")
+        if is_strike:
+            kind = point.rstrip("0123456789")
+            strikes.append(Strike(kind, int(point[len(kind) :]), action))
+        elif "=" in word:
+            name, _, value = word.partition("=")
+            assert name in values, f"no {name!r} in a plan"
+            values[name] = value
+        elif word:
+            values[name] += f" {word}"
+    batches = int(values.pop("batches"))
+    return Plan(strikes=tuple(strikes), batches=batches, **values)
+
+
+# How many of each event an ordinary run has: strikes are drawn among so many, and those beyond a run's end strike nobody.
+EVENTS = {"write": 420, "change": 100, "turn": 11_000}
+
+
+def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast: Sequence[str]) -> Plan:
+    """What befalls the run of this seed, of the names there are."""
+    rand = Rand(f"plan {seed}".encode())
+    strikes = []
+    for _ in range((0, 1, 1, 1, 2, 2, 3, 4)[rand.below(8)]):
+        kind = KINDS[rand.below(len(KINDS))]
+        action = ("cut", "cut", "kill", "kill", "fail")[rand.below(5 if kind == "write" else 4)]
+        number = 1 + rand.below(EVENTS[kind])
+        strikes.append(Strike(kind, number, action))
+        if kind == "write" and rand.below(3) == 0:  # again, while it is recovered from
+            strikes.append(Strike(kind, number + 1 + rand.below(40)))
+    return Plan(
+        seed,
+        tuple(dict.fromkeys(strikes)),
+        FATES[rand.below(len(FATES))],
+        "+".join(drawn(rand, weathers, (0, 1, 1, 2, 2, 3)[rand.below(6)])) or CALM,
+        "+".join(drawn(rand, settings, rand.below(4))) or PLAIN,
+        ALL if rand.below(2) else "+".join(drawn(rand, cast, len(cast) * 2 // 3)),
+        4 + rand.below(10),
+    )
+
+
+def drawn(rand: Rand, names: Sequence[str], count: int) -> list[str]:
+    """So many different ones, in their own order."""
+    left = list(names)
+    for _ in range(len(names) - count):
+        left.pop(rand.below(len(left)))
+    return left

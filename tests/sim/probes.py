@@ -1,0 +1,364 @@
+"""Checkers that watch while a run goes on: each is told what passes an edge and says at once what must not be.
+
+`Probes` stands at the edges (disk writes, deletions in the bucket, committed metadata images, answers to clients) and passes what it sees
+on; `tick` is called every few milliseconds while a broker serves. A probe counts what it looked at. Checks of what is found when all is
+quiet are in checkers.py; README.md says which invariant is whose.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.objects import ObjectState
+from millrace.s3stream.errors import ObjectCorrupt
+from millrace.s3stream.objects.format import decode_entry
+from millrace.s3stream.objects.keys import object_key, parse_object_key
+from millrace.s3stream.storage import Storage
+from millrace.wal.block.layout import (
+    BLOCK_BYTES,
+    BLOCK_HEADER_BYTES,
+    RING_START,
+    BlockHeader,
+    DeviceHeader,
+    Geometry,
+    decode_block_header,
+    decode_device_header,
+)
+from millrace.wal.record import RECORD_HEADER_BYTES
+from tests.sim.history import History, Place, shown
+from tests.sim.node import SimNode
+from tests.sim.settings import WAL_FILE
+from tests.sim.weather import blocks_from
+
+RECENT_WRITES = 96
+
+
+class Probe:
+    """What each may override; `watch` is how it sees the node."""
+
+    def __init__(self, node: SimNode, history: History) -> None:
+        self.node = node
+        self.history = history
+        self.count = 0
+
+    def find(self, kind: str, text: str) -> None:
+        self.history.find(kind, text)
+
+    def on_start(self) -> None: ...
+
+    def on_write(self, position: int, data: bytes) -> None: ...
+
+    def on_durable(self, position: int, data: bytes) -> None: ...
+
+    def on_image(self, image: MetadataImage) -> None: ...
+
+    def on_delete(self, key: str) -> None: ...
+
+    def on_told(self, place: Place, offset: int, values: list[bytes]) -> None: ...
+
+    def tick(self, storage: Storage) -> None: ...
+
+
+class ToldIsDurable(Probe):
+    """Invariants 1 and 13: what is acknowledged, the first time or as a repeat, is on the disk or in an object by then."""
+
+    def __init__(self, node: SimNode, history: History) -> None:
+        super().__init__(node, history)
+        self._recent: deque[bytes] = deque(maxlen=RECENT_WRITES)
+
+    def on_durable(self, position: int, data: bytes) -> None:
+        if position >= RING_START:
+            self._recent.appendleft(data)
+
+    def on_told(self, place: Place, offset: int, values: list[bytes]) -> None:
+        self.count += 1
+        story, log = self.history.topics.get(place[0]), self.history.log(place)
+        is_kept = not log.is_ageing and story is not None and not story.is_doomed
+        if is_kept and not (0 <= offset < log.start_asked) and not self._is_durable(values[-1]):
+            self.find("ack-before-durable", f"{shown(place)} {offset} {values[-1][:24]!r}")
+
+    def _is_durable(self, value: bytes) -> bool:
+        if any(value in data for data in self._recent):
+            return True
+        wal, bucket = self.node.disk.files.get(WAL_FILE), self.node.world.bucket
+        return (wal is not None and value in wal.durable) or any(value in data for data, _ in bucket.objects.values())
+
+
+class TrimmedIsCommitted(Probe):
+    """Invariant 2: each record that the log's header lets go is committed, or nobody's any more; no block is written over what it keeps."""
+
+    def __init__(self, node: SimNode, history: History) -> None:
+        super().__init__(node, history)
+        self._header: DeviceHeader | None = None
+
+    def on_start(self) -> None:
+        self._header = None
+        file = self.node.disk.files.get(WAL_FILE)
+        if file is not None:
+            copies = [decode_device_header(bytes(file.durable[at : at + BLOCK_BYTES])) for at in (0, BLOCK_BYTES)]
+            self._header = max((one for one in copies if one is not None), key=lambda one: one.sequence, default=None)
+
+    def on_write(self, position: int, data: bytes) -> None:
+        header = self._header
+        block = decode_block_header(memoryview(data), 0) if position >= RING_START else None
+        if header is not None and block is not None:
+            self.count += 1
+            if block.end > header.head + Geometry.of(header.capacity_bytes).ring_bytes:
+                self.find(
+                    "kept-is-overwritten", f"[{block.position}, {block.end}) though the log begins at {header.head}"
+                )
+
+    def on_durable(self, position: int, data: bytes) -> None:
+        if position >= RING_START:
+            return
+        before, after = self._header, decode_device_header(data)
+        if after is None or (before is not None and after.sequence <= before.sequence):
+            return
+        self._header = after
+        if before is not None and after.trim > before.trim:
+            self._check(before, after)
+
+    def _check(self, before: DeviceHeader, after: DeviceHeader) -> None:
+        image, ring = self.node.image, self.node.disk.files[WAL_FILE].durable
+        geometry = Geometry.of(before.capacity_bytes)
+        if image is None or self.node.rotten is not None:
+            return
+        for block in blocks_from(ring, geometry, before.head):
+            if block.position >= after.trim:
+                break
+            for end, stream_id, entry_end in entries_of(ring, geometry, block):
+                if not before.trim < end <= after.trim:
+                    continue
+                self.count += 1
+                stream = image.streams.get(stream_id)
+                if stream is not None and entry_end > stream.end:
+                    self.find(
+                        "trimmed-too-early",
+                        f"WAL to {after.trim}: stream {stream_id} to {entry_end}, committed {stream.end}",
+                    )
+
+
+def entries_of(ring: bytearray, geometry: Geometry, block: BlockHeader) -> Iterable[tuple[int, int, int]]:
+    """(end in the log, stream, end in the stream) of each of its records; none of a block that is torn."""
+    start = geometry.physical(block.position)
+    view = memoryview(bytes(ring[start : start + block.length]))
+    at = BLOCK_HEADER_BYTES
+    try:
+        for _ in range(block.record_count):
+            header, _, at = decode_entry(view, at + RECORD_HEADER_BYTES)
+            yield block.position + at, header.stream_id, header.end
+    except ObjectCorrupt:
+        return
+
+
+class EpochsLead(Probe):
+    """Invariant 4: a log's epoch is in both copies of its header before its first block, and above every earlier one."""
+
+    def __init__(self, node: SimNode, history: History) -> None:
+        super().__init__(node, history)
+        self._epoch = -1  # of the blocks of this life
+        self._epochs_before = -1
+
+    def on_start(self) -> None:
+        self._epochs_before = max(self._epochs_before, self._epoch)
+        self._epoch = -1
+
+    def on_write(self, position: int, data: bytes) -> None:
+        block = decode_block_header(memoryview(data), 0) if position >= RING_START else None
+        if block is None or block.epoch == self._epoch:
+            return
+        self.count += 1
+        self._epoch = block.epoch
+        if block.epoch <= self._epochs_before:
+            self.find("epoch-again", f"a block of epoch {block.epoch} after one of {self._epochs_before}")
+        durable = self.node.disk.files[WAL_FILE].durable
+        for at in (0, BLOCK_BYTES):
+            header = decode_device_header(bytes(durable[at : at + BLOCK_BYTES]))
+            if header is None or header.epoch != block.epoch:
+                self.find(
+                    "epoch-not-raised", f"a block of epoch {block.epoch}, the header has {header and header.epoch}"
+                )
+
+
+class MetadataGrows(Probe):
+    """Invariants 4 and 10: offsets of images, epochs, starts and ends of streams only grow, through every restart; an image that was shown is
+    found again."""
+
+    def __init__(self, node: SimNode, history: History) -> None:
+        super().__init__(node, history)
+        self._last: MetadataImage | None = None
+        self._streams: dict[int, tuple[int, int, int]] = {}
+        self._is_first = False
+
+    def on_start(self) -> None:
+        self._is_first = True
+
+    def on_image(self, image: MetadataImage) -> None:
+        self.count += 1
+        last, self._last = self._last, image
+        if last is not None and image.offset < last.offset:
+            self.find("metadata-lost", f"offset {image.offset} after {last.offset} was shown")
+        if last is not None and self._is_first and image.offset == last.offset and image != last:
+            self.find("metadata-differs", f"at offset {image.offset}, after a restart")
+        self._is_first = False
+        if last is not None and last.streams is image.streams:
+            return
+        for stream in image.streams.by_id.values():
+            now = stream.epoch, stream.start, stream.end
+            before = self._streams.get(stream.stream_id, now)
+            if min(a - b for a, b in zip(now, before, strict=True)) < 0:
+                self.find("stream-fell", f"{stream.stream_id}: (epoch, start, end) {before} to {now}")
+            self._streams[stream.stream_id] = now
+
+
+class ObjectsLive(Probe):
+    """Invariants 5, 6, 7: an object is in the bucket when it is committed, goes from prepared to committed to doomed and never back, is deleted
+    only a grace after it was doomed, and forgotten only once it is deleted."""
+
+    def __init__(self, node: SimNode, history: History) -> None:
+        super().__init__(node, history)
+        self._states: dict[int, ObjectState] = {}
+        self._doomed_at_us: dict[int, int] = {}
+        self._last: object = None
+
+    def on_image(self, image: MetadataImage) -> None:
+        if image.objects is self._last:
+            return
+        self._last = image.objects
+        states = {int(object_id): stored for object_id, stored in image.objects.by_id.items()}
+        bucket, cluster_id = self.node.world.bucket.objects, self.node.cluster_id
+        for object_id, stored in states.items():
+            before = self._states.get(object_id)
+            if before == stored.state:
+                continue
+            self.count += 1
+            if before is not None and stored.state < before:
+                self.find("object-back", f"{object_id} from {before.name} to {stored.state.name}")
+            if stored.state is ObjectState.COMMITTED:
+                content = bucket.get(object_key(cluster_id, object_id))  # type: ignore[arg-type]
+                if content is None or len(content[0]) != stored.size_bytes:
+                    self.find(
+                        "commit-before-put",
+                        f"object {object_id} of {stored.size_bytes} bytes is committed and not there",
+                    )
+            if stored.state is ObjectState.DOOMED:
+                self._doomed_at_us.setdefault(object_id, self.node.world.loop.now_us)
+        for object_id in self._states:
+            if object_id not in states and object_key(cluster_id, object_id) in bucket:  # type: ignore[arg-type]
+                self.find("forgotten-object", f"{object_id} is in the bucket, and in metadata no more")
+        self._states = {object_id: stored.state for object_id, stored in states.items()}
+
+    def on_delete(self, key: str) -> None:
+        object_id = parse_object_key(self.node.cluster_id, key)
+        if object_id is None:
+            return
+        self.count += 1
+        state = self._states.get(object_id)
+        if state in (ObjectState.PREPARED, ObjectState.COMMITTED):
+            self.find("deleted-alive", f"object {object_id} is {state.name} and deleted")
+        passed_us = self.node.world.loop.now_us - self._doomed_at_us.get(object_id, 0)
+        if passed_us < 900 * self.node.settings.object_grace_ms and not self.node.world.clock.stepped_ms:
+            self.find("deleted-early", f"object {object_id}, {passed_us // 1000} ms after it was doomed")
+
+
+class CacheHolds(Probe):
+    """Invariant 2: the log cache is the log's order: blocks join, streams continue through them, what is free is the old end."""
+
+    def tick(self, storage: Storage) -> None:
+        self.count += 1
+        ends: dict[int, int] = {}
+        wal_end, is_free = -1, True
+        for block in storage.log_cache.blocks:
+            if block.wal_start < wal_end or (
+                block.wal_start > wal_end and not is_free
+            ):  # what is recovered is free, and ends anywhere
+                self.find("cache-order", f"{block!r} does not begin at {wal_end}")
+            if block.is_free and not is_free:
+                self.find("cache-order", f"{block!r} is free, one before is not")
+            wal_end, is_free = block.wal_end, block.is_free
+            for run in block.runs.values():
+                if ends.get(run.stream_id, run.start) != run.start:
+                    self.find("cache-gap", f"stream {run.stream_id} to {ends[run.stream_id]}, then {run!r}")
+                ends[run.stream_id] = run.end
+
+
+class BoundsHold(Probe):
+    """Invariant 12: log, caches and queues keep to their bounds, and what is charged is what is held."""
+
+    def tick(self, storage: Storage) -> None:
+        self.count += 1
+        settings, cache, wal = self.node.settings.streams, storage.log_cache, storage._wal
+        slack_bytes = self.node.settings.block_wal.max_record_bytes
+        figures = (
+            ("log cache", cache.held_bytes, settings.log_cache_bytes + slack_bytes),
+            ("free in log cache", cache.free_bytes, settings.log_cache_bytes + slack_bytes),
+            ("block cache", storage.block_cache.size_bytes, settings.block_cache_bytes + slack_bytes),
+            ("WAL", wal.used_bytes, wal.capacity_bytes),
+            ("uploads", storage.uploader.pending_count, len(cache.blocks)),
+        )
+        for name, value, bound in figures:
+            if not 0 <= value <= bound:
+                self.find("beyond-bound", f"{name}: {value} of {bound}")
+        charged_bytes = sum(block.size_bytes for block in cache.blocks)
+        if charged_bytes != cache.size_bytes:
+            self.find("wrong-charge", f"log cache says {cache.size_bytes}, its blocks {charged_bytes}")
+
+
+PROBES: tuple[type[Probe], ...] = (
+    ToldIsDurable,
+    TrimmedIsCommitted,
+    EpochsLead,
+    MetadataGrows,
+    ObjectsLive,
+    CacheHolds,
+    BoundsHold,
+)
+
+
+class Probes:
+    """All of them, at the edges of one node."""
+
+    def __init__(self, node: SimNode, history: History) -> None:
+        self.all = [probe(node, history) for probe in PROBES]
+        self._node = node
+        history.on_told = self._on_told
+        node.on_image = self._on_image
+        node.on_start = self._on_start
+        node.disk.on_write = self._on_write
+        node.disk.on_durable = self._on_durable
+        node.world.bucket.on_delete = self._on_delete
+
+    def tick(self) -> None:
+        broker = self._node.broker
+        if self._node.is_ready and broker is not None and broker.storage is not None:
+            for probe in self.all:
+                probe.tick(broker.storage)
+
+    def _on_told(self, place: Place, offset: int, values: list[bytes]) -> None:
+        for probe in self.all:
+            probe.on_told(place, offset, values)
+
+    def _on_image(self, image: MetadataImage) -> None:
+        self._node.image = image
+        for probe in self.all:
+            probe.on_image(image)
+
+    def _on_start(self) -> None:
+        for probe in self.all:
+            probe.on_start()
+
+    def _on_write(self, path: str, position: int, data: bytes) -> None:
+        if path == WAL_FILE:
+            for probe in self.all:
+                probe.on_write(position, data)
+
+    def _on_durable(self, path: str, position: int, data: bytes) -> None:
+        if path == WAL_FILE:
+            for probe in self.all:
+                probe.on_durable(position, data)
+
+    def _on_delete(self, key: str) -> None:
+        for probe in self.all:
+            probe.on_delete(key)
