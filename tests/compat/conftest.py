@@ -21,7 +21,8 @@ from tests.compat.wire import Wire
 from tests.live import LiveBroker
 from tests.spark_jobs.shared_session import shared_session, stop_session
 
-collect_ignore = [] if os.environ.get("MILLRACE_COMPAT") == "full" else ["full"]
+IS_FULL = os.environ.get("MILLRACE_COMPAT") == "full"
+collect_ignore = [] if IS_FULL else ["full"]
 
 
 @pytest.fixture(scope="session")

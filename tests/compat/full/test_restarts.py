@@ -18,7 +18,7 @@ KILLS = 3
 
 
 @pytest.mark.parametrize("client", ["kafka-python", "aiokafka", "confluent-kafka", "java"])
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_producer_outlives_the_broker(tmp_path: Path, client: str) -> None:
     """Values count up; every one is there once, and the log has them in order."""
     with LiveBroker(tmp_path) as broker:
@@ -34,7 +34,7 @@ def test_a_producer_outlives_the_broker(tmp_path: Path, client: str) -> None:
             broker.kill()
             time.sleep(0.3)
             broker.start()
-        code = producer.wait(200)
+        code = producer.wait(400)
         assert code == 0, output.read_text()[-3000:]
         with Wire(broker.address) as wire:
             values = [int(record.value or b"-1") for batch in wire.batches("kept") for record in batch.records]

@@ -7,11 +7,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.compat.suites import kafka_python, node_rdkafka
+from tests.compat.suites import golang_clients, kafka_python, node_rdkafka, rust
 from tests.compat.suites.suite import Suite, judge
 from tests.live import LiveBroker
 
-SUITES: tuple[Suite, ...] = (kafka_python.NEWEST, kafka_python.OLDER, node_rdkafka.NodeRdkafkaSuite())
+SUITES: tuple[Suite, ...] = (
+    kafka_python.NEWEST,
+    kafka_python.OLDER,
+    node_rdkafka.NodeRdkafkaSuite(),
+    golang_clients.FRANZ_GO,
+    golang_clients.SARAMA,
+    golang_clients.KAFKA_GO,
+    rust.RDKAFKA,
+    rust.RSKAFKA,
+    rust.LibrdkafkaSuite(),
+)
 
 
 def run(suite: Suite) -> list[str]:
@@ -32,6 +42,8 @@ def run(suite: Suite) -> list[str]:
     )
     for pattern, why in suite.known.items():
         print(f"  known: {pattern}: {why}")
+    for pattern, why in getattr(suite, "unasked", {}).items():
+        print(f"  not run: {pattern}: {why}")
     for line in news:
         print(f"  NEWS: {line}")
     return news

@@ -1,0 +1,145 @@
+"""Suites of clients in Rust, and of librdkafka, whose whole source the crate rdkafka-sys carries: fetched and run by cargo, and by make."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.compat.suites.suite import Outcome
+
+NO_TRANSACTIONS = "transactions are not served yet"
+RESULT = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (?:.*?)(ok|FAILED|ignored)", re.MULTILINE)
+PANIC = re.compile(r"^thread '([\w:]+)'[^\n]* panicked at [^\n]*\n([^\n]*)", re.MULTILINE)
+
+
+def fetch_crates(folder: Path, *wanted: str) -> dict[str, Path]:
+    """Copies of crates' sources, by name. `wanted`: NAME@VERSION; what they depend on is fetched with them."""
+    assert shutil.which("cargo"), "cargo is missing: install Rust (Debian: apt-get install cargo)"
+    probe = folder / "probe"
+    subprocess.run(["cargo", "init", "-q", "--vcs", "none", "--name", "probe", str(probe)], check=True)
+    subprocess.run(["cargo", "add", "-q", *wanted], cwd=probe, check=True)
+    words = ["cargo", "metadata", "-q", "--format-version", "1"]
+    shown = json.loads(subprocess.run(words, cwd=probe, check=True, capture_output=True).stdout)
+    found = {}
+    for package in shown["packages"]:
+        if package["name"] in {name.split("@")[0] for name in wanted}:
+            found[package["name"]] = folder / package["name"]
+            shutil.copytree(Path(package["manifest_path"]).parent, folder / package["name"])
+    return found
+
+
+class CrateSuite:
+    """`cargo test` over the crate's folder `tests`, one test at a time."""
+
+    def __init__(
+        self,
+        crate: str,
+        version: str,
+        *,
+        passed_min: int,
+        known: Mapping[str, str],
+        flags: tuple[str, ...] = (),
+        fickle: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
+        environment: Mapping[str, str],
+    ) -> None:
+        self.name = f"{crate} {version} (crate)"
+        self.passed_min, self.known, self.fickle = passed_min, known, fickle or {}
+        self.overrides = overrides or {}
+        self._crate, self._version, self._flags, self._environment = crate, version, flags, environment
+
+    def fetch(self, folder: Path) -> None:
+        self._source = fetch_crates(folder, f"{self._crate}@={self._version}")[self._crate]
+
+    def run(self, folder: Path, address: str) -> Outcome:
+        given = {name: text.replace("ADDRESS", address) for name, text in self._environment.items()}
+        given |= {"CARGO_TARGET_DIR": str(folder / "target"), "CARGO_PROFILE_DEV_DEBUG": "0"}
+        words = ["cargo", "test", "-q", "--no-fail-fast", *self._flags, "--test", "*", "--", "--test-threads=1"]
+        words += ["--format=pretty"]
+        with (folder / "output").open("w") as output:
+            subprocess.run(
+                words, cwd=self._source, env={**os.environ, **given}, stdout=output, stderr=subprocess.STDOUT
+            )
+        return read_libtest((folder / "output").read_text())
+
+
+def read_libtest(text: str) -> Outcome:
+    whys = {found[1]: found[2] for found in PANIC.finditer(text)}
+    outcome = Outcome()
+    for found in RESULT.finditer(text):
+        name, end = found[1], found[2]
+        if end == "ok":
+            outcome.passed.append(name)
+        elif end == "ignored":
+            outcome.skipped.append(name)
+        else:
+            outcome.failed[name] = whys.get(name, "")[:300]
+    assert outcome.passed or outcome.failed, f"no test ran:\n{text[-4000:]}"
+    return outcome
+
+
+RDKAFKA = CrateSuite(
+    "rdkafka",
+    "0.39.0",
+    environment={"KAFKA_HOST": "ADDRESS", "KAFKA_VERSION": "4.0.0"},
+    overrides={"node.id": "0", "num.partitions": "3"},
+    passed_min=1,
+    known={},
+)
+RSKAFKA = CrateSuite(
+    "rskafka",
+    "0.6.0",
+    environment={"TEST_INTEGRATION": "1", "TEST_BROKER_IMPL": "kafka", "KAFKA_CONNECT": "ADDRESS"},
+    overrides={"auto.create.topics.enable": "false"},
+    passed_min=1,
+    known={},
+)
+
+
+class LibrdkafkaSuite:
+    """The C library's own tests, in its quick mode; those that only speak to its mock cluster are left out."""
+
+    name = "librdkafka 2.12.1"
+    overrides: Mapping[str, str] = {}
+    passed_min = 1
+    known: Mapping[str, str] = {}
+    fickle: Mapping[str, str] = {}
+
+    def fetch(self, folder: Path) -> None:
+        sources = fetch_crates(folder, "rdkafka-sys@=4.10.0")
+        library = folder / "librdkafka"
+        shutil.copytree(sources["rdkafka-sys"] / "librdkafka", library)
+        (library / "configure").chmod(0o755)
+        for words in (
+            ["./configure"],
+            ["make", "-s", "-j2", "libs"],
+            ["make", "-s", "-j2", "-C", "tests", "test-runner"],
+        ):
+            subprocess.run(words, cwd=library, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def run(self, folder: Path, address: str) -> Outcome:
+        tests, report = folder / "librdkafka" / "tests", folder / "report.json"
+        (tests / "test.conf").write_text(f"metadata.broker.list={address}\n")
+        environment = {**os.environ, "TEST_KAFKA_VERSION": "4.3.0", "TEST_REPORT": str(report)}
+        environment["LD_LIBRARY_PATH"] = "../src:../src-cpp"
+        with (folder / "output").open("w") as output:
+            words = ["./test-runner", "-L", "-K", "-Q", "-p4"]
+            subprocess.run(words, cwd=tests, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        return read_report(report)
+
+
+def read_report(path: Path) -> Outcome:
+    outcome = Outcome()
+    for name, test in json.loads(path.read_text())["tests"].items():
+        if test["state"] == "PASSED":
+            outcome.passed.append(name)
+        elif test["state"] == "SKIPPED":
+            outcome.skipped.append(name)
+        else:
+            outcome.failed[name] = test.get("extra", "") or test["state"]
+    return outcome
