@@ -42,8 +42,8 @@ from millrace.runtime.errors import Exhausted, Unavailable
 from millrace.s3stream.errors import CompactionRefused, StreamFenced, StreamMissing, UploadExpired
 from millrace.s3stream.ids import (
     CompactionCommit,
+    ObjectHint,
     ObjectId,
-    ObjectInfo,
     OpenedStream,
     StreamBounds,
     StreamId,
@@ -165,8 +165,9 @@ class ControllerClient:
             raise UploadExpired(commit.object_id)
         _raise_refusal(response.error_code, response.error_message or "the commit of an upload")
 
-    def find_objects(self, stream_id: StreamId, start: int, end: int, limit: int) -> Sequence[ObjectInfo]:
-        return self._image.objects.find(stream_id, start, end, limit)
+    def candidates(self, stream_id: StreamId, offset: int, limit: int) -> Sequence[ObjectHint]:
+        stream = self._image.streams.get(stream_id)
+        return [] if stream is None else self._image.objects.candidates(stream, offset, limit)
 
     # CompactionCatalog
 
@@ -203,7 +204,8 @@ class ControllerClient:
         return self._image.objects.stream_sets(self._node_id)
 
     def stream_objects(self, stream_id: StreamId) -> Sequence[StreamObjectInfo]:
-        return self._image.objects.of_stream(stream_id)
+        stream = self._image.streams.get(stream_id)
+        return [] if stream is None else self._image.objects.of_stream(stream)
 
     def open_streams(self) -> Sequence[StreamId]:
         return [stream.stream_id for stream in self._image.streams.open_on(self._node_id)]

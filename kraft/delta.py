@@ -18,7 +18,7 @@ from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.brokers import BrokersEdit
 from millrace.kraft.tables.configs import ConfigsEdit, ResourceType
 from millrace.kraft.tables.features import Features
-from millrace.kraft.tables.objects import ObjectsEdit
+from millrace.kraft.tables.objects_edit import ObjectsEdit
 from millrace.kraft.tables.streams import StreamsEdit
 from millrace.kraft.tables.topics import TopicsEdit
 from millrace.protocol import metadata_records as kafka
@@ -166,8 +166,10 @@ class MetadataDelta:
 
     def _trim_stream(self, record: ours.TrimStreamRecord) -> None:
         self.streams_changed[record.stream_id] = None
-        self._edit_streams().apply_trim(record)
-        self._edit_objects().apply_trim(StreamId(record.stream_id), record.start_offset, record.time_ms)
+        streams, stream_id = self._edit_streams(), StreamId(record.stream_id)
+        end_before = streams.by_id[stream_id].end
+        streams.apply_trim(record)
+        self._edit_objects().apply_trim(streams.by_id[stream_id], end_before, record.time_ms)
 
     def _prepare_objects(self, record: ours.PrepareObjectsRecord) -> None:
         self._edit_objects().apply_prepare(record)
@@ -177,6 +179,15 @@ class MetadataDelta:
 
     def _compact_objects(self, record: ours.CompactObjectsRecord) -> None:
         self._edit_objects().apply_compaction(record, self._edit_streams())
+
+    def _committed_object(self, record: ours.CommittedObjectRecord) -> None:
+        self._edit_objects().apply_committed(record)
+
+    def _shelf(self, record: ours.ShelfRecord) -> None:
+        self._edit_objects().apply_shelf(record)
+
+    def _stream_holders(self, record: ours.StreamHoldersRecord) -> None:
+        self._edit_objects().apply_holders(record)
 
     def _doom_objects(self, record: ours.DoomObjectsRecord) -> None:
         self._edit_objects().apply_doom(record)
@@ -212,6 +223,9 @@ FOLDS: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
     ours.RemoveObjectsRecord: MetadataDelta._remove_objects,
     ours.NextIdsRecord: MetadataDelta._next_ids,
     ours.CompactObjectsRecord: MetadataDelta._compact_objects,
+    ours.CommittedObjectRecord: MetadataDelta._committed_object,
+    ours.ShelfRecord: MetadataDelta._shelf,
+    ours.StreamHoldersRecord: MetadataDelta._stream_holders,
 }
 
 

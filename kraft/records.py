@@ -99,8 +99,13 @@ class ValueReader:
         self._known: dict[tuple[int, int], Callable[[Buffer, int], tuple[Any, int]]] = {}
 
     def read(self, value: bytes) -> Any:
-        if value.startswith(NO_OP_PREFIX):
-            return self._read_tagged(value)
+        """Raises UnknownRecord for a type or version that is not ours to read, WireError for bytes that are no record."""
+        try:
+            return self._read_tagged(value) if value.startswith(NO_OP_PREFIX) else self._read_plain(value)
+        except IndexError:
+            raise WireError(f"metadata record of {len(value)} bytes is cut off") from None
+
+    def _read_plain(self, value: bytes) -> Any:
         frame_version, pos = read_uvarint(value, 0)
         key, pos = read_uvarint(value, pos)
         version, pos = read_uvarint(value, pos)

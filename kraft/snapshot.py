@@ -30,6 +30,7 @@ from millrace.kraft.records import (
 from millrace.kraft.tables.brokers import registration_record
 from millrace.kraft.tables.features import METADATA_VERSION
 from millrace.kraft.tables.objects import ObjectState, StoredObject
+from millrace.kraft.tables.packing import pack_holders
 from millrace.kraft.tables.streams import stream_record
 from millrace.kraft.tables.topics import PartitionState, Topic
 from millrace.protocol.errors import WireError
@@ -42,10 +43,12 @@ from millrace.protocol.metadata_records import (
 )
 from millrace.protocol.records import ControlType
 from millrace.protocol.stream_records import (
-    CommitObjectRecord,
+    CommittedObjectRecord,
     DoomObjectsRecord,
     NextIdsRecord,
     PrepareObjectsRecord,
+    ShelfRecord,
+    StreamHoldersRecord,
 )
 from millrace.runtime.disk import Disk
 
@@ -96,7 +99,7 @@ def partition_record(topic_id: bytes, index: int, state: PartitionState) -> Part
 
 
 def object_records(image: MetadataImage) -> Iterator[Any]:
-    """Objects by id, alike ones that follow one another in one record."""
+    """Objects by id, alike ones that follow one another in one record; then who names them."""
     run: list[int] = []
     shared: StoredObject | None = None
     for object_id, stored in image.objects.by_id.items():
@@ -105,20 +108,34 @@ def object_records(image: MetadataImage) -> Iterator[Any]:
             yield run_record(run, shared)
             run = []
         if stored.state is ObjectState.COMMITTED:
-            yield CommitObjectRecord(
-                object_id,
-                stored.kind,
-                stored.size_bytes,
-                stored.order_id,
-                stored.time_ms,
-                stored.node_id,
-                stored.ranges,
-            )
+            yield committed_record(object_id, stored)
         else:
             run.append(object_id)
             shared = stored
     if run:
         yield run_record(run, shared)
+    open_shelves = frozenset(image.objects.open_shelves.values())
+    for shelf_id, shelf in image.objects.shelves.items():
+        yield ShelfRecord(shelf_id, shelf.node_id, shelf.purpose, shelf_id in open_shelves, list(shelf.members))
+    for stream_id, ranges in image.objects.ranges.items():
+        packed = pack_holders(ranges.all(image.streams.by_id[stream_id].end))
+        yield StreamHoldersRecord(stream_id, packed)
+
+
+def committed_record(object_id: int, stored: StoredObject) -> CommittedObjectRecord:
+    return CommittedObjectRecord(
+        object_id,
+        stored.kind,
+        stored.size_bytes,
+        stored.time_ms,
+        stored.node_id,
+        stored.stream_id,
+        stored.start,
+        stored.end,
+        stored.order_id,
+        stored.shelf_id,
+        stored.place,
+    )
 
 
 def run_record(run: list[int], shared: StoredObject | None) -> PrepareObjectsRecord | DoomObjectsRecord:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millrace.protocol.declare import NO_UUID, Int8, Int32, Int64, Uuid, Versions, array
+from millrace.protocol.declare import NO_UUID, Int8, Int32, Int64, Uuid, Versions, array, wire
 
 
 @dataclass(slots=True)
@@ -74,9 +74,10 @@ class PrepareObjectsRecord:
 
 @dataclass(slots=True)
 class CommitObjectRecord:
-    """A prepared object holds `ranges` from now on, each (stream id, start, end) as three packed i64, by stream and start.
+    """A prepared object holds `ranges` from now on, packed as in kraft/tables/packing.py. Each begins at its stream's end and moves it.
 
-    Each range moves its stream's end. An object of which no range is alive is doomed at once, at `time_ms`.
+    A stream-set object takes the next place of the shelf that is named by its first object's id. An object of which no range is alive is
+    doomed at once, at `time_ms`.
     """
 
     KEY = 505
@@ -88,6 +89,8 @@ class CommitObjectRecord:
     order_id: Int64 = 0
     time_ms: Int64 = 0
     node_id: Int32 = -1
+    shelf_id: Int64 = -1
+    shelf_place: Int8 = 0
     ranges: bytes = b""
 
 
@@ -135,6 +138,8 @@ class MadeObject:
     size_bytes: Int64 = 0
     order_id: Int64 = 0
     time_ms: Int64 = 0
+    shelf_id: Int64 = -1
+    shelf_place: Int8 = 0
     ranges: bytes = b""
 
 
@@ -159,6 +164,51 @@ class CompactObjectsRecord:
     dropped_link_ids: list[Int64] = array()
 
 
+@dataclass(slots=True)
+class CommittedObjectRecord:
+    """In snapshots: a committed object as it is; who names it follows in StreamHolders."""
+
+    KEY = 510
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    object_id: Int64 = 0
+    kind: Int8 = 0
+    size_bytes: Int64 = 0
+    time_ms: Int64 = 0
+    node_id: Int32 = -1
+    stream_id: Int64 = wire(-1, tag=0)  # of an object of one stream: what of it
+    start_offset: Int64 = wire(0, tag=1)
+    end_offset: Int64 = wire(0, tag=2)
+    order_id: Int64 = wire(0, tag=3)  # of a stream-set object, as the next two
+    shelf_id: Int64 = wire(-1, tag=4)
+    shelf_place: Int8 = wire(0, tag=5)
+
+
+@dataclass(slots=True)
+class ShelfRecord:
+    """In snapshots: a shelf as it is. `members` by place, -1 for what is gone; `is_open`: the node's next object goes there."""
+
+    KEY = 511
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    shelf_id: Int64 = 0
+    node_id: Int32 = -1
+    purpose: Int8 = 0
+    is_open: bool = False
+    members: list[Int64] = array()
+
+
+@dataclass(slots=True)
+class StreamHoldersRecord:
+    """In snapshots: who holds what of a stream, packed as in kraft/tables/packing.py."""
+
+    KEY = 512
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    stream_id: Int64 = 0
+    holders: bytes = b""
+
+
 STREAM_RECORDS: tuple[type, ...] = (
     StreamRecord,
     RemoveStreamsRecord,
@@ -169,4 +219,7 @@ STREAM_RECORDS: tuple[type, ...] = (
     RemoveObjectsRecord,
     NextIdsRecord,
     CompactObjectsRecord,
+    CommittedObjectRecord,
+    ShelfRecord,
+    StreamHoldersRecord,
 )

@@ -12,40 +12,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 from millrace.runtime.objectstore import ObjectMissing
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.block_lru import BlockLru
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import OffsetGap
+from millrace.s3stream.finder import FoundBlocks, ObjectFinder
 from millrace.s3stream.harvest import Harvest
-from millrace.s3stream.ids import ObjectId, ObjectInfo, StreamId
 from millrace.s3stream.log_cache import ENTRY_OVERHEAD_BYTES
 from millrace.s3stream.metadata import ObjectCatalog
 from millrace.s3stream.objects.format import INT64_MAX, BlockRef, Entry
-from millrace.s3stream.objects.keys import object_key
-from millrace.s3stream.objects.reader import ObjectReader, tail_guess_bytes
 from millrace.s3stream.readahead import ReadAhead, Readers
 from millrace.s3stream.traffic import EngineStores
 
 log = logging.getLogger(__name__)
 
-OBJECTS_PER_LOOKUP = 4
 # An object that is not found, or not yet: the image of metadata may lag behind a commit or a compaction. Pauses between looks.
 LOOKUP_PAUSES_MS = (0, 10, 50, 200, 500)
-READER_OVERHEAD_BYTES = 1024
 GETS_IN_FLIGHT_MAX = 16
 
 
 class BlockCache:
     def __init__(self, stores: EngineStores, objects: ObjectCatalog, settings: StreamSettings, cluster_id: str) -> None:
-        self._store = stores.reads
-        self._objects = objects
         self._settings = settings
-        self._cluster_id = cluster_id
         self._blocks: BlockLru[BlockKey, CachedBlock] = BlockLru(settings.block_cache_bytes)
-        self._readers: BlockLru[ObjectId, ObjectReader] = BlockLru(settings.index_cache_bytes)
+        self.finder = ObjectFinder(stores.reads, objects, cluster_id, settings.index_cache_bytes)
         self._ahead: dict[asyncio.Task[None], None] = {}
         self._sequential = Readers(
             settings.readahead_bytes_min, min(settings.readahead_bytes_max, settings.block_cache_bytes // 4)
@@ -55,7 +47,6 @@ class BlockCache:
         self.loader = BlockLoader(self, stores.reads, stores.read_ahead, get_bytes_max, gets_max)
         self.reads_from_block_cache = 0
         self.reads_from_objects = 0
-        self.index_gets = 0
         self.readahead_bytes = 0
         self.unused_readahead_evicted = 0
 
@@ -91,7 +82,7 @@ class BlockCache:
     def drop_all(self) -> None:
         """Forgets every block and index, so that the next read reads objects."""
         self._blocks.drop_all()
-        self._readers.drop_all()
+        self.finder.drop_all()
 
     async def close(self) -> None:
         """Ends what is under way; those who wait for it are told Closed."""
@@ -125,18 +116,12 @@ class BlockCache:
 
     async def _read_on(self, harvest: Harvest) -> None:
         while not harvest.is_full:
-            for info in self._find_objects(harvest.stream_id, harvest.next_offset, harvest.end):
-                refs = await self._find_blocks(
-                    info, harvest.stream_id, harvest.next_offset, harvest.end, harvest.left_bytes
-                )
-                if not refs:
-                    raise OffsetGap(harvest.stream_id, harvest.next_offset, info.end)
-                blocks, is_cached = await self._load(info, refs, None)
-                harvest.has_loaded |= not is_cached
-                for block in blocks:
-                    self._take(block, harvest)
-                if harvest.is_full or harvest.next_offset < info.end:
-                    break
+            wanted = harvest.stream_id, harvest.next_offset, harvest.end
+            found = await self.finder.find(*wanted, harvest.left_bytes)
+            blocks, is_cached = await self._load(found, None)
+            harvest.has_loaded |= not is_cached
+            for block in blocks:
+                self._take(block, harvest)
 
     def _take(self, block: CachedBlock, harvest: Harvest) -> None:
         block.ahead = None
@@ -146,47 +131,16 @@ class BlockCache:
             block.is_for_once = False
             self._blocks.demote(block.key)
 
-    def _find_objects(self, stream_id: int, start: int, end: int) -> Sequence[ObjectInfo]:
-        found = self._objects.find_objects(StreamId(stream_id), start, end, OBJECTS_PER_LOOKUP)
-        if not found:
-            raise ObjectMissing(f"(stream {stream_id}, offset {start})")
-        return found
-
-    async def _find_blocks(
-        self, info: ObjectInfo, stream_id: int, start: int, end: int, max_bytes: int
-    ) -> list[BlockRef]:
-        reader = self._reader(info)
-        if reader.known_index is None:
-            # Charged again, now that its size is known.
-            self._keep_reader(info, reader, (await reader.index()).size_bytes)
-        return await reader.find(stream_id, start, end, max_bytes)
-
-    def _reader(self, info: ObjectInfo) -> ObjectReader:
-        reader = self._readers.get(info.object_id)
-        if reader is None:
-            reader = ObjectReader(self._store, object_key(self._cluster_id, info.object_id), info.size_bytes)
-            guess_bytes = tail_guess_bytes(info.size_bytes)
-            self.index_gets += 1
-            self._keep_reader(info, reader, guess_bytes)
-        return reader
-
-    def _keep_reader(self, info: ObjectInfo, reader: ObjectReader, index_bytes: int) -> None:
-        """A small object is kept whole with its index."""
-        whole_bytes = info.size_bytes if tail_guess_bytes(info.size_bytes) == info.size_bytes else 0
-        self._readers.put(info.object_id, reader, READER_OVERHEAD_BYTES + index_bytes + whole_bytes)
-
-    async def _load(
-        self, info: ObjectInfo, refs: Sequence[BlockRef], ahead: ReadAhead | None
-    ) -> tuple[list[CachedBlock], bool]:
+    async def _load(self, blocks: FoundBlocks, ahead: ReadAhead | None) -> tuple[list[CachedBlock], bool]:
         """The blocks of these rows, in order: from the cache, from a load that is under way, or from the object. And whether
         all were in the cache."""
         found: list[CachedBlock | None] = []
         waiting: dict[int, asyncio.Future[CachedBlock]] = {}
-        for place, ref in enumerate(refs):
-            key = (info.object_id, ref.position)
+        for place, ref in enumerate(blocks.refs):
+            key = (blocks.object_id, ref.position)
             found.append(self._blocks.get(key))
             if found[place] is None:
-                waiting[place] = self.loader.load(key, ref, self._reader(info), ahead)
+                waiting[place] = self.loader.load(key, ref, blocks.reader, ahead)
         for place, future in waiting.items():
             found[place] = await asyncio.shield(future)
         return [block for block in found if block is not None], not waiting
@@ -209,13 +163,13 @@ class BlockCache:
         offset, left_bytes = start, size_bytes
         try:
             while left_bytes > 0:
-                found = self._objects.find_objects(StreamId(stream_id), offset, INT64_MAX, 1)
-                refs = await self._find_blocks(found[0], stream_id, offset, found[0].end, left_bytes) if found else []
-                if not refs:
-                    return
-                await self._load(found[0], refs, reader)
-                offset = refs[-1].end
-                loaded_bytes = sum(ref.size_bytes for ref in refs)
+                try:
+                    found = await self.finder.find(stream_id, offset, INT64_MAX, left_bytes)
+                except (ObjectMissing, OffsetGap):
+                    return  # the end of what is committed, or an object that is gone: who reads there looks again
+                await self._load(found, reader)
+                offset = found.refs[-1].end
+                loaded_bytes = sum(ref.size_bytes for ref in found.refs)
                 left_bytes -= loaded_bytes
                 self.readahead_bytes += loaded_bytes
         finally:

@@ -49,8 +49,12 @@ class StreamRange:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectInfo:
-    """A committed object, as far as a reader of one stream needs it. `start`/`end` are the asked stream's range in it."""
+class ObjectHint:
+    """A committed object that may hold offsets of a stream in [start, end).
+
+    Of an object of that stream alone the bounds are its own. A stream-set object may hold some of them, all, or none: its index knows; those
+    with the same bounds have all of them together.
+    """
 
     object_id: ObjectId
     kind: ObjectKind

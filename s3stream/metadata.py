@@ -11,8 +11,8 @@ from typing import Protocol
 
 from millrace.s3stream.ids import (
     CompactionCommit,
+    ObjectHint,
     ObjectId,
-    ObjectInfo,
     OpenedStream,
     StreamBounds,
     StreamId,
@@ -40,12 +40,15 @@ class ObjectCatalog(Protocol):
         ...
 
     async def commit_upload(self, commit: UploadCommit) -> None:
-        """On return `find_objects` knows what was committed. UploadExpired when an id of it was not prepared, or no longer is."""
+        """On return `candidates` knows what was committed. UploadExpired when an id of it was not prepared, or no longer is."""
         ...
 
-    def find_objects(self, stream_id: StreamId, start: int, end: int, limit: int) -> Sequence[ObjectInfo]:
-        """Committed objects that hold parts of [start, end), continuous and in offset order from the one holding `start`, at most
-        `limit`; empty when `start` is not committed. From the local image: no waiting."""
+    def candidates(self, stream_id: StreamId, offset: int, limit: int) -> Sequence[ObjectHint]:
+        """Committed objects that may hold `offset` and what follows, in offset order; empty when `offset` is not committed.
+
+        Those that may hold `offset` itself come first and all of them, four at most; together with what follows about `limit`. From the
+        local image: no waiting.
+        """
         ...
 
 

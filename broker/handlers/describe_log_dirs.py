@@ -3,9 +3,10 @@
 There is one log directory, the one of `log.dirs`; records live in the data bucket, so what is shown of it is
 
     partition size   of an open partition, the bytes of its batches: all that was taken and retention has not dropped, uploaded or not.
-                     Of one that nobody has used since the start, what the store keeps for it: each committed object's bytes are
-                     divided among the partitions still in it by their records, so that all together are the store's bytes. That is
-                     exact where an object holds one partition, and an estimate else; looking opens no partition.
+                     Of one that nobody has used since the start, what the store keeps for it: the bytes of each committed object, or of
+                     those that metadata does not tell apart (a shelf), are divided among the partitions still in them by their records,
+                     so that all together are the store's bytes. That is exact where there is one partition, and an estimate else;
+                     looking opens no partition.
     total, usable    of the file system where the bucket is a directory; -1, unknown, where it is an object store without bounds
 
 Not here: which partitions exist (metadata). As in Kafka, what was asked for and is not here is left out.
@@ -21,7 +22,8 @@ from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.request import RequestContext
 from millrace.kraft.image import MetadataImage
-from millrace.kraft.tables.objects import RANGE
+from millrace.kraft.tables.ranges import PLACE_BITS, PLACES
+from millrace.kraft.tables.streams import StreamState
 from millrace.kraft.tables.topics import Topic
 from millrace.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -35,36 +37,49 @@ from millrace.runtime.disk import Disk
 from millrace.s3stream.ids import ObjectId, StreamRole
 
 PARTITIONS_A_TURN = 500  # then others have the loop
+STREAMS_A_TURN = 1000
 
 
 class CommittedSizes:
-    """What a partition has in committed objects of one image, by the rule above."""
+    """What a partition has in committed objects of one image, by the rule above. `count` looks at every stream once; then it answers."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
-        self._bytes_per_offset: dict[ObjectId, float] = {}
+        self._offsets: dict[int, int] = {}  # of data streams, by object or shelf
+        self._is_counted = False
+
+    async def count(self) -> None:
+        if self._is_counted:
+            return
+        self._is_counted = True
+        left = STREAMS_A_TURN
+        for stream_id in self._image.objects.ranges:
+            for held_by, start, end in self._held(self._image.streams.by_id[stream_id]):
+                self._offsets[held_by] = self._offsets.get(held_by, 0) + end - start
+            left -= 1
+            if not left:
+                await asyncio.sleep(0)
+                left = STREAMS_A_TURN
 
     def of_partition(self, topic_id: bytes, index: int) -> int:
         size_bytes = 0.0
         for stream in self._image.streams.of_partition(topic_id, index):
-            if stream.role is not StreamRole.DATA:
-                continue
-            for start, end, object_id in self._image.objects.ranges.get(stream.stream_id) or ():
-                size_bytes += (end - max(start, stream.start)) * self._density(object_id)
+            for held_by, start, end in self._held(stream):
+                share = (end - max(start, stream.start)) / self._offsets[held_by]
+                size_bytes += share * self._size_bytes(held_by)
         return round(size_bytes)
 
-    def _density(self, object_id: ObjectId) -> float:
-        density = self._bytes_per_offset.get(object_id)
-        if density is None:
-            stored, streams = self._image.objects.by_id[object_id], self._image.streams
-            offsets_count = 0
-            for stream_id, start, end in RANGE.iter_unpack(stored.ranges):
-                stream = streams.get(stream_id)
-                if stream is not None and stream.role is StreamRole.DATA:  # only there an offset is a record
-                    offsets_count += end - start
-            density = stored.size_bytes / offsets_count
-            self._bytes_per_offset[object_id] = density
-        return density
+    def _held(self, stream: StreamState) -> Iterator[tuple[int, int, int]]:
+        """Of a data stream (only there an offset is a record) who holds which offsets."""
+        ranges = self._image.objects.ranges.get(stream.stream_id) if stream.role is StreamRole.DATA else None
+        for start, end, holder in ranges.all(stream.end) if ranges is not None else ():
+            yield holder >> PLACE_BITS, start, end
+
+    def _size_bytes(self, held_by: int) -> int:
+        objects = self._image.objects
+        shelf = objects.shelves.get(held_by)
+        members = shelf.at(PLACES) if shelf is not None else (ObjectId(held_by),)
+        return sum(objects.by_id[object_id].size_bytes for object_id in members)
 
 
 class DescribeLogDirs:
@@ -90,6 +105,7 @@ class DescribeLogDirs:
                     continue
                 size_bytes = opened.get((topic.topic_id, index))
                 if size_bytes is None:
+                    await sizes.count()
                     size_bytes = sizes.of_partition(topic.topic_id, index)
                 described.partitions.append(DescribeLogDirsPartition(index, size_bytes))
                 left -= 1

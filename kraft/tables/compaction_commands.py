@@ -12,8 +12,11 @@ from __future__ import annotations
 
 from millrace.kraft.decision import Decision, check_broker
 from millrace.kraft.image import MetadataImage
-from millrace.kraft.tables.object_commands import is_settled
-from millrace.kraft.tables.objects import RANGE, ObjectsEdit, ObjectState, StoredObject
+from millrace.kraft.tables.object_commands import is_settled, next_place
+from millrace.kraft.tables.objects import ObjectState, StoredObject
+from millrace.kraft.tables.objects_edit import ObjectsEdit
+from millrace.kraft.tables.packing import pack_ranges
+from millrace.kraft.tables.shelves import Purpose
 from millrace.kraft.tables.streams import StreamsEdit
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -23,7 +26,7 @@ from millrace.protocol.messages.commit_compaction import (
     CompactedObject,
 )
 from millrace.protocol.stream_records import CompactObjectsRecord, MadeObject
-from millrace.s3stream.ids import NO_OBJECT, ObjectKind
+from millrace.s3stream.ids import NO_OBJECT, ObjectKind, StreamId
 
 Spans = list[tuple[int, int, int]]  # (stream, start, end)
 
@@ -43,10 +46,10 @@ def decide_commit_compaction(image: MetadataImage, request: CommitCompactionRequ
     check_roles(image, request, sources)
     for object_id in made_ids:
         check_prepared(image, object_id, request.node_id)
-    record = compaction_record(request, sources, now_ms)
-    left = ObjectsEdit(image.objects).apply_compaction(record, StreamsEdit(image.streams))
+    record = compaction_record(image, request, sources, now_ms)
+    left = ObjectsEdit(image.objects).left_behind(record, StreamsEdit(image.streams))
     if left:
-        refuse(f"of objects {left[:9]} something that is wanted would be in no object")
+        refuse(f"something that is wanted would be in no object: of {left}")
     return Decision(CommitCompactionResponse(), [record])
 
 
@@ -86,8 +89,7 @@ def committed_source(image: MetadataImage, object_id: int, node_id: int) -> Stor
     if found.kind is ObjectKind.STREAM_SET:
         owner = found.node_id
     else:
-        stream_id, _, _ = RANGE.unpack_from(found.ranges)
-        owner = image.streams.by_id[stream_id].node_id
+        owner = image.streams.by_id[StreamId(found.stream_id)].node_id
     if owner != node_id:
         refuse(f"object {object_id} is node {owner}'s to compact")
     return found
@@ -120,26 +122,32 @@ def check_roles(image: MetadataImage, request: CommitCompactionRequest, sources:
 def is_linked(image: MetadataImage, found: StoredObject, composites: list[CompactedObject]) -> bool:
     if found.kind is not ObjectKind.STREAM:
         return False
-    stream_id, start, end = RANGE.unpack_from(found.ranges)
-    start = max(start, image.streams.by_id[stream_id].start)
-    return any(one.stream_id == stream_id and one.start_offset <= start and end <= one.end_offset for one in composites)
+    start = max(found.start, image.streams.by_id[StreamId(found.stream_id)].start)
+    return any(
+        one.stream_id == found.stream_id and one.start_offset <= start and found.end <= one.end_offset
+        for one in composites
+    )
 
 
 def compaction_record(
-    request: CommitCompactionRequest, sources: dict[int, StoredObject], now_ms: int
+    image: MetadataImage, request: CommitCompactionRequest, sources: dict[int, StoredObject], now_ms: int
 ) -> CompactObjectsRecord:
     """Order and age of the new objects are the least among the sources: what they hold is as old."""
-    order_id = min(source.order_id for source in sources.values())
+    sets = [source for source in sources.values() if source.kind is ObjectKind.STREAM_SET]
+    order_id = min((source.order_id for source in sets), default=request.object_id)
     data_ms = min(source.time_ms for source in sources.values())
     made = []
     if request.object_id != NO_OBJECT:
         packed = packed_spans([(one.stream_id, one.start_offset, one.end_offset) for one in request.ranges])
-        made.append(MadeObject(request.object_id, ObjectKind.STREAM_SET, request.size_bytes, order_id, data_ms, packed))
+        home = next_place(image.objects, request.node_id, Purpose.COMPACTION, request.object_id, sources)
+        made.append(
+            MadeObject(request.object_id, ObjectKind.STREAM_SET, request.size_bytes, order_id, data_ms, *home, packed)
+        )
     for one in request.stream_objects:
         if one.kind not in (ObjectKind.STREAM, ObjectKind.COMPOSITE):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"object {one.object_id} of kind {one.kind}")
         packed = packed_spans([(one.stream_id, one.start_offset, one.end_offset)])
-        made.append(MadeObject(one.object_id, one.kind, one.size_bytes, order_id, data_ms, packed))
+        made.append(MadeObject(one.object_id, one.kind, one.size_bytes, 0, data_ms, ranges=packed))
     return CompactObjectsRecord(
         request.node_id,
         now_ms,
@@ -155,4 +163,4 @@ def packed_spans(spans: Spans) -> bytes:
     for stream_id, start, end in spans:
         if not 0 <= start < end:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"range [{start}, {end}) of stream {stream_id}")
-    return b"".join(RANGE.pack(*span) for span in sorted(spans))
+    return pack_ranges(sorted(spans))

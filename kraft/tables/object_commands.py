@@ -6,12 +6,14 @@ object holds of streams that are gone, or of what is committed already, is passe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from millrace.kraft.decision import Decision, check_broker
 from millrace.kraft.image import MetadataImage
-from millrace.kraft.tables.objects import RANGE, ObjectState, StoredObject
+from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
+from millrace.kraft.tables.packing import pack_ranges
+from millrace.kraft.tables.shelves import Purpose
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.commit_upload import CommitUploadRequest, CommitUploadResponse
@@ -49,7 +51,10 @@ def decide_commit_upload(image: MetadataImage, request: CommitUploadRequest, now
     if request.object_id != NO_OBJECT:
         ranges = [(range.stream_id, range.start_offset, range.end_offset) for range in request.ranges]
         packed = plan.take(ranges)
-        records.append(committed(request, request.object_id, ObjectKind.STREAM_SET, request.size_bytes, now_ms, packed))
+        record = committed(request, request.object_id, ObjectKind.STREAM_SET, request.size_bytes, now_ms, packed)
+        home = next_place(image.objects, request.node_id, Purpose.UPLOADS, request.object_id)
+        record.shelf_id, record.shelf_place = home
+        records.append(record)
     elif request.ranges:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "ranges without a stream-set object")
     for made in request.stream_objects:
@@ -61,7 +66,18 @@ def decide_commit_upload(image: MetadataImage, request: CommitUploadRequest, now
 def committed(
     request: CommitUploadRequest, object_id: int, kind: ObjectKind, size_bytes: int, now_ms: int, packed: bytes
 ) -> CommitObjectRecord:
-    return CommitObjectRecord(object_id, kind, size_bytes, object_id, now_ms, request.node_id, packed)
+    return CommitObjectRecord(object_id, kind, size_bytes, object_id, now_ms, request.node_id, ranges=packed)
+
+
+def next_place(
+    objects: Objects, node_id: int, purpose: Purpose, object_id: int, sources: Container[int] = ()
+) -> tuple[int, int]:
+    """On which shelf the node's next object goes, and where: on one of its own when there is none open, or sources lie there."""
+    shelf_id = objects.open_shelves.get((node_id, purpose))
+    if shelf_id is None:
+        return object_id, 0
+    members = objects.shelves[shelf_id].members
+    return (object_id, 0) if any(one in sources for one in members) else (shelf_id, len(members))
 
 
 def uploaded_ids(request: CommitUploadRequest) -> list[int]:
@@ -105,7 +121,7 @@ class RangePlan:
     def take(self, ranges: list[tuple[int, int, int]]) -> bytes:
         """What of an object's ranges counts, packed by stream and start."""
         taken = [self._clipped(*asked) for asked in sorted(ranges)]
-        return b"".join(RANGE.pack(*kept) for kept in taken if kept is not None)
+        return pack_ranges(kept for kept in taken if kept is not None)
 
     def _clipped(self, stream_id: int, start: int, end: int) -> tuple[int, int, int] | None:
         if not 0 <= start < end:

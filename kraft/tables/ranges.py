@@ -1,132 +1,175 @@
-"""StreamRanges: which objects hold one stream, as three packed columns, found by bisection.
+"""StreamRanges: who holds what of one stream, as two packed columns, found by bisection.
 
-24 bytes a range, however many there are. Versions share their columns: a newer version may be longer (its ranges were
-appended in place behind what older versions see) or start later. A version that is not the newest of its columns copies
-them before it appends, so that a line of versions that was given up does no harm.
+From its start to its committed end a stream has no gap, so a range ends where the next begins and the last one at the stream's end, which
+is not kept here: 16 bytes a range. Its holder is one number:
 
-Kept true: starts and ends ascend, ranges do not overlap.
+    id << 4            an object of this stream alone
+    id << 4 | places   a shelf (shelves.py): of its up to four stream-set objects those at these places (bits) may hold parts of the range
+
+A commit to the shelf that holds the stream's last range adds a place to that range and no range: the columns stay as they are.
+
+Versions share their columns: a newer version may be longer (its ranges were appended in place behind what older versions see) or start
+later, and each keeps the holder of its own last range. A version that is not the newest of its columns copies them before it appends, so
+that a line of versions that was given up does no harm.
+
+Kept true: starts ascend; neighbours have different holders' ids, unless a commit of their ranges said otherwise.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
-from millrace.s3stream.ids import ObjectId
+HEAD_KEPT_MAX: Final = 64  # dropped ranges that may stay before the rest
+PLACE_BITS: Final = 4
+PLACES: Final = (1 << PLACE_BITS) - 1
 
-HEAD_KEPT_MAX = 64  # dropped ranges that may stay before the rest
+Holder = int
+Piece = tuple[int, Holder]  # where it starts, who holds it
 
 
 class StreamRanges:
-    __slots__ = ("_count", "_ends", "_head", "_ids", "_starts")
+    __slots__ = ("_count", "_head", "_holders", "_last", "_starts")
 
-    def __init__(self, starts: array[int], ends: array[int], ids: array[int], head: int, count: int) -> None:
+    def __init__(self, starts: array[int], holders: array[int], head: int, count: int, last: Holder) -> None:
         self._starts = starts
-        self._ends = ends
-        self._ids = ids
+        self._holders = holders  # of all but the last range
         self._head = head  # the first range that is alive
         self._count = count  # behind the last
+        self._last = last  # holder of the last range
 
     @classmethod
-    def of(cls, start: int, end: int, object_id: int) -> StreamRanges:
-        return cls(array("q", (start,)), array("q", (end,)), array("q", (object_id,)), 0, 1)
+    def of(cls, start: int, holder: Holder) -> StreamRanges:
+        return cls(array("q", (start,)), array("q", (holder,)), 0, 1, holder)
 
-    def add(self, start: int, end: int, object_id: int) -> StreamRanges:
-        """With one more range. Commits add behind the last; a snapshot is loaded in order of objects."""
-        assert start < end, (start, end)
-        if start < self._ends[self._count - 1]:
-            return self._with_between(start, end, object_id)
-        ranges = self if len(self._ends) == self._count else self._copied()
-        ranges._starts.append(start)
-        ranges._ends.append(end)
-        ranges._ids.append(object_id)
-        return StreamRanges(ranges._starts, ranges._ends, ranges._ids, ranges._head, ranges._count + 1)
+    @classmethod
+    def of_pieces(cls, pieces: Iterable[Piece]) -> StreamRanges:
+        """At least one, in order of starts."""
+        starts, holders = array("q"), array("q")
+        for start, holder in pieces:
+            starts.append(start)
+            holders.append(holder)
+        return cls(starts, holders, 0, len(starts), holders[-1])
 
-    def drop_below(self, offset: int) -> tuple[StreamRanges | None, list[ObjectId]]:
-        """Without the ranges that end at or below `offset`, and whose they were. None when none is left."""
-        head = bisect_right(self._ends, offset, self._head, self._count)
-        dropped = [ObjectId(object_id) for object_id in self._ids[self._head : head]]
-        if head == self._count:
-            return None, dropped
+    @property
+    def start(self) -> int:
+        """Of the first range: at or below the stream's."""
+        return self._starts[self._head]
+
+    @property
+    def last(self) -> Holder:
+        return self._last
+
+    def append(self, start: int, holder: Holder) -> StreamRanges:
+        """With one more range, from `start`, where the last one ends."""
+        assert start > self._starts[self._count - 1], (start, self)
+        newest = self if len(self._starts) == self._count else self._copied()
+        newest._holders[newest._count - 1] = self._last  # older versions of this length have their own
+        newest._starts.append(start)
+        newest._holders.append(holder)
+        return StreamRanges(newest._starts, newest._holders, newest._head, newest._count + 1, holder)
+
+    def with_last(self, holder: Holder) -> StreamRanges:
+        """The last range held by another."""
+        return StreamRanges(self._starts, self._holders, self._head, self._count, holder)
+
+    def drop_below(self, offset: int, end: int) -> tuple[StreamRanges | None, list[Holder]]:
+        """Without the ranges that end at or below `offset`, and whose they were. None when none is left. `end`: the stream's."""
+        if offset >= end:
+            return None, [holder for _, holder in self._pieces(self._head, self._count)]
+        head = max(self._head, bisect_right(self._starts, offset, self._head, self._count) - 1)
+        dropped = [holder for _, holder in self._pieces(self._head, head)]
         if not dropped:
             return self, dropped
-        rest = StreamRanges(self._starts, self._ends, self._ids, head, self._count)
+        rest = StreamRanges(self._starts, self._holders, head, self._count, self._last)
         return (rest._copied() if head > max(HEAD_KEPT_MAX, self._count // 2) else rest), dropped
 
     def replaced(
-        self, start: int, end: int, object_id: ObjectId, sources: Container[int]
-    ) -> tuple[StreamRanges, list[ObjectId], list[ObjectId]]:
-        """With `object_id` in the place of the sources in [start, end); of whom ranges went, and of whom came."""
-        first = bisect_right(self._ends, start, self._head, self._count)
-        last = bisect_left(self._starts, end, first, self._count)
-        old = [(self._starts[place], self._ends[place], ObjectId(self._ids[place])) for place in range(first, last)]
-        new: list[tuple[int, int, ObjectId]] = []
-        for low, high, holder in old:
-            if holder not in sources:
-                new.append((low, high, holder))
+        self, start: int, end: int, stream_end: int, holder: Holder, without: Callable[[Holder], Holder | None]
+    ) -> tuple[StreamRanges, list[Holder], list[Holder]]:
+        """With `holder` in [start, end), where sources held it; and the holders that went and came, one a range.
+
+        `without(other)`: what is left of a holder when the sources are gone; None when no source is in it, so that it keeps the range.
+        """
+        first = max(self._head, bisect_right(self._starts, start, self._head, self._count) - 1)
+        last = bisect_left(self._starts, min(end, stream_end), first, self._count)
+        # One neighbour at each side: the new range may continue theirs.
+        first, last = max(self._head, first - 1), min(self._count, last + 1)
+        old = list(self._pieces(first, last))
+        new: list[Piece] = []
+        for place, (low, other) in enumerate(old, first):
+            high = self._end_of(place, stream_end)
+            rest = without(other)
+            if rest is None or high <= start or low >= end:
+                _add(new, low, other)
                 continue
             if low < start:
-                new.append((low, start, holder))
-            if new and new[-1][2] == object_id and new[-1][1] == max(low, start):
-                new[-1] = (new[-1][0], min(high, end), object_id)
-            else:
-                new.append((max(low, start), min(high, end), object_id))
+                _add(new, low, rest)
+            _add(new, max(low, start), holder)
             if high > end:
-                new.append((end, high, holder))
+                _add(new, end, rest)
         if new == old:
             return self, [], []
-        return self._spliced(first, last, new), [one[2] for one in old], [one[2] for one in new]
+        return self._spliced(first, last, new), [one[1] for one in old], [one[1] for one in new]
 
-    def _spliced(self, first: int, last: int, new: list[tuple[int, int, ObjectId]]) -> StreamRanges:
-        copied = self._copied()
-        window = slice(first - self._head, last - self._head)
-        copied._starts[window] = array("q", (one[0] for one in new))
-        copied._ends[window] = array("q", (one[1] for one in new))
-        copied._ids[window] = array("q", (one[2] for one in new))
-        copied._count = len(copied._ids)
-        return copied
+    def from_offset(self, offset: int, end: int) -> Iterator[tuple[int, int, Holder]]:
+        """(start, end, holder) of the ranges from the one that holds `offset`; none when none does. `end`: the stream's."""
+        if self.start <= offset < end:
+            first = bisect_right(self._starts, offset, self._head, self._count) - 1
+            for place, (start, holder) in enumerate(self._pieces(first, self._count), first):
+                yield start, self._end_of(place, end), holder
 
-    def find(self, start: int, end: int, limit: int) -> list[tuple[int, int, ObjectId]]:
-        """Continuous ranges from the one that holds `start` up to `end`, at most `limit`; none when none holds `start`."""
-        place = bisect_right(self._ends, start, self._head, self._count)
-        found: list[tuple[int, int, ObjectId]] = []
-        expected = start
-        while place < self._count and len(found) < limit and expected < end:
-            first, last = self._starts[place], self._ends[place]
-            if first > expected:
-                break
-            found.append((first, last, ObjectId(self._ids[place])))
-            expected = last
-            place += 1
-        return found
+    def all(self, end: int) -> Iterator[tuple[int, int, Holder]]:
+        """(start, end, holder) of every range. `end`: the stream's."""
+        return self.from_offset(self.start, end)
+
+    def holders(self) -> list[Holder]:
+        """Of every range."""
+        return [*self._holders[self._head : self._count - 1], self._last]
 
     def __len__(self) -> int:
         return self._count - self._head
 
-    def __iter__(self) -> Iterator[tuple[int, int, ObjectId]]:
-        for place in range(self._head, self._count):
-            yield self._starts[place], self._ends[place], ObjectId(self._ids[place])
+    @property
+    def size_bytes(self) -> int:
+        return 16 * len(self)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StreamRanges) and list(self) == list(other)
+        if not isinstance(other, StreamRanges):
+            return NotImplemented
+        return list(self._pieces(self._head, self._count)) == list(other._pieces(other._head, other._count))
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return " ".join(f"[{start},{end})@{object_id}" for start, end, object_id in self)
+        pieces = self._pieces(self._head, self._count)
+        return " ".join(f"{start}@{holder >> PLACE_BITS}/{holder & PLACES:x}" for start, holder in pieces)
 
-    def _with_between(self, start: int, end: int, object_id: int) -> StreamRanges:
-        copied = self._copied()
-        place = bisect_right(copied._starts, start)
-        assert end <= copied._starts[place], (start, end, self)
-        assert place == 0 or copied._ends[place - 1] <= start, (start, end, self)
-        copied._starts.insert(place, start)
-        copied._ends.insert(place, end)
-        copied._ids.insert(place, object_id)
-        copied._count += 1
-        return copied
+    def _pieces(self, first: int, last: int) -> Iterator[Piece]:
+        for place in range(first, last):
+            yield self._starts[place], self._last if place == self._count - 1 else self._holders[place]
+
+    def _end_of(self, place: int, stream_end: int) -> int:
+        return stream_end if place == self._count - 1 else self._starts[place + 1]
+
+    def _spliced(self, first: int, last: int, new: list[Piece]) -> StreamRanges:
+        starts, holders = self._starts[self._head : self._count], self._holders[self._head : self._count]
+        holders[-1] = self._last
+        window = slice(first - self._head, last - self._head)
+        starts[window] = array("q", (start for start, _ in new))
+        holders[window] = array("q", (holder for _, holder in new))
+        return StreamRanges(starts, holders, 0, len(starts), holders[-1])
 
     def _copied(self) -> StreamRanges:
         alive = slice(self._head, self._count)
-        return StreamRanges(self._starts[alive], self._ends[alive], self._ids[alive], 0, len(self))
+        return StreamRanges(self._starts[alive], self._holders[alive], 0, len(self), self._last)
+
+
+def _add(pieces: list[Piece], start: int, holder: Holder) -> None:
+    """A piece of the same object or shelf as the one before it continues that one."""
+    if pieces and pieces[-1][1] >> PLACE_BITS == holder >> PLACE_BITS:
+        pieces[-1] = pieces[-1][0], pieces[-1][1] | holder
+    else:
+        pieces.append((start, holder))

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType
-from millrace.kraft.tables.objects import RANGE, ObjectState
+from millrace.kraft.tables.objects import ObjectState
+from millrace.kraft.tables.ranges import PLACE_BITS, PLACES
+from millrace.kraft.tables.shelves import GONE
 from millrace.kraft.tables.topics import collision_key
+from millrace.s3stream.ids import ObjectId, ObjectKind
+
+
+def holding(image: MetadataImage, stream_id: int, offset: int) -> list[int]:
+    """Ids of the objects that may hold an offset."""
+    stream = image.streams.get(stream_id)
+    return [] if stream is None else [hint.object_id for hint in image.objects.candidates(stream, offset, 1)]
 
 
 def check_image(image: MetadataImage) -> None:
@@ -46,22 +54,29 @@ def check_streams(image: MetadataImage) -> None:
 
 
 def check_ranges(image: MetadataImage) -> None:
-    """No overlap, no gap from the stream's start to its committed end."""
-    for stream_id, ranges in image.objects.ranges.items():
+    """From each stream's start to its committed end, and every range has somebody who holds it."""
+    objects = image.objects
+    for stream_id, ranges in objects.ranges.items():
         stream = image.streams.by_id[stream_id]
-        found = list(ranges)
+        found = list(ranges.all(stream.end))
         assert found[0][0] <= stream.start < found[0][1], (stream, ranges)
-        assert found[-1][1] == stream.end, (stream, ranges)
-        for before, after in pairwise(found):
-            assert before[1] == after[0], (stream, ranges)
+        for start, end, holder in found:
+            assert start < end, (stream, ranges)
+            holders = objects.held_by(holder)
+            assert holders, (stream, ranges)
+            assert all(objects.by_id[one].state is ObjectState.COMMITTED for one in holders), (stream, ranges)
+            kinds = {objects.by_id[one].kind is ObjectKind.STREAM_SET for one in holders}
+            assert kinds == {bool(holder & PLACES)}, (stream, ranges)
     for stream in image.streams.by_id.values():
-        assert (stream.start < stream.end) == (stream.stream_id in image.objects.ranges), stream
+        assert (stream.start < stream.end) == (stream.stream_id in objects.ranges), stream
 
 
 def check_objects(image: MetadataImage) -> None:
     objects = image.objects
-    alive = Counter(object_id for ranges in objects.ranges.values() for _, _, object_id in ranges)
+    held = [holder for ranges in objects.ranges.values() for holder in ranges.holders()]
+    alive = Counter(object_id for holder in held for object_id in objects.held_by(holder))
     size_bytes = 0
+    sets = []
     for object_id, stored in objects.by_id.items():
         assert object_id < objects.next_id
         assert ((stored.time_ms, object_id) in objects.deadlines) == (stored.state is ObjectState.PREPARED)
@@ -69,8 +84,26 @@ def check_objects(image: MetadataImage) -> None:
         assert alive.pop(object_id, 0) == stored.alive, (object_id, stored)
         if stored.state is ObjectState.COMMITTED:
             assert stored.alive > 0, (object_id, stored)
-            assert len(stored.ranges) // RANGE.size >= stored.alive
             size_bytes += stored.size_bytes
+            if stored.kind is ObjectKind.STREAM_SET:
+                sets.append((stored.node_id, stored.order_id, object_id))
+                assert objects.shelves[stored.shelf_id].members[stored.place] == object_id, (object_id, stored)
     assert not alive
+    assert sorted(sets) == list(objects.sets)
     assert objects.committed_bytes == size_bytes
     assert objects.committed_count == sum(s.state is ObjectState.COMMITTED for s in objects.by_id.values())
+    check_shelves(image, held)
+
+
+def check_shelves(image: MetadataImage, held: list[int]) -> None:
+    objects = image.objects
+    named = Counter(holder >> PLACE_BITS for holder in held if holder & PLACES)
+    for shelf_id, shelf in objects.shelves.items():
+        members = [object_id for object_id in shelf.members if object_id != GONE]
+        assert members, (shelf_id, shelf)
+        assert all(objects.by_id[ObjectId(one)].shelf_id == shelf_id for one in members), (shelf_id, shelf)
+        assert named.pop(shelf_id, 0) == shelf.range_count, (shelf_id, shelf)
+    assert not named
+    for (node_id, purpose), shelf_id in objects.open_shelves.items():
+        shelf = objects.shelves[shelf_id]
+        assert (shelf.node_id, shelf.purpose, shelf.is_full) == (node_id, purpose, False)

@@ -44,7 +44,8 @@ def check(node: ControllerNode) -> None:
     assert [topic.name for topic in image.topics] == ["kept"]
     assert dict(image.configs.topic("kept")) == {"cleanup.policy": "compact"}
     assert [(s.start, s.end) for s in image.streams.by_id.values()] == [(10, 12), (0, 310)]
-    assert [o.object_id for o in image.objects.find(StreamId(1), 0, 310, 9)] == [0, 1]
+    hints = image.objects.candidates(image.streams.by_id[StreamId(1)], 0, 9)
+    assert [hint.object_id for hint in hints] == [0, 1]
     assert image.objects.by_id[ObjectId(3)].state is ObjectState.PREPARED
     assert (image.streams.next_id, image.objects.next_id) == (3, 4)
 

@@ -17,7 +17,7 @@ from millrace.kraft.delta import apply_records
 from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.records import Proposal, ValueReader, ValueWriter, decode_values, encode_batch
 from millrace.kraft.snapshot import image_records, slices
-from millrace.kraft.tables.objects import RANGE
+from millrace.kraft.tables.packing import pack_ranges
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.metadata_records import PartitionRecord, TopicRecord
 from millrace.protocol.stream_records import CommitObjectRecord, PrepareObjectsRecord, StreamRecord, TrimStreamRecord
@@ -48,8 +48,8 @@ def big_records() -> list[Any]:
     for number in range(OBJECTS):
         start = number // 10 * 10
         first = number % 10 * STREAMS_AN_OBJECT
-        ranges = b"".join(RANGE.pack(s * 3 + 1, start, start + 10) for s in range(first, first + STREAMS_AN_OBJECT))
-        records.append(CommitObjectRecord(number, 0, 1 << 20, number, 1_000, 1, ranges))
+        ranges = pack_ranges((s * 3 + 1, start, start + 10) for s in range(first, first + STREAMS_AN_OBJECT))
+        records.append(CommitObjectRecord(number, 0, 1 << 20, number, 1_000, 1, number, 0, ranges))
     return records
 
 
@@ -75,9 +75,10 @@ def test_sizes(big: MetadataImage) -> None:
 
 def test_a_lookup_is_a_bisection(big: MetadataImage) -> None:
     """Microseconds, whatever the size."""
-    found = big.objects.find(StreamId(3 * 1234 + 1), 25, 100, 100)
-    assert [(info.start, info.end) for info in found] == [(start, start + 10) for start in range(20, 100, 10)]
-    assert mean_us(lambda number: big.objects.find(StreamId(3 * number + 1), 25, 30, 1), 2_000) < 100
+    streams = big.streams.by_id
+    found = big.objects.candidates(streams[StreamId(3 * 1234 + 1)], 25, 100)
+    assert [(hint.start, hint.end) for hint in found] == [(start, start + 10) for start in range(20, 100, 10)]
+    assert mean_us(lambda number: big.objects.candidates(streams[StreamId(3 * number + 1)], 25, 1), 2_000) < 100
 
 
 def test_a_commit_costs_microseconds(big: MetadataImage) -> None:

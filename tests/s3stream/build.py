@@ -18,8 +18,8 @@ from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import StreamFenced, StreamMissing, UploadExpired
 from millrace.s3stream.ids import (
     NO_OBJECT,
+    ObjectHint,
     ObjectId,
-    ObjectInfo,
     ObjectKind,
     OpenedStream,
     StreamId,
@@ -226,7 +226,7 @@ class CatalogStream:
         self.start = 0
         self.end = 0
         self.is_open = True
-        self.objects: list[ObjectInfo] = []
+        self.objects: list[ObjectHint] = []
 
 
 class MemoryCatalog:
@@ -312,10 +312,10 @@ class MemoryCatalog:
             self._advance(made.range, made.object_id, ObjectKind.STREAM, made.size_bytes)
         self.commits.append(commit)
 
-    def find_objects(self, stream_id: StreamId, start: int, end: int, limit: int) -> Sequence[ObjectInfo]:
+    def candidates(self, stream_id: StreamId, offset: int, limit: int) -> Sequence[ObjectHint]:
         stream = self.streams.get(stream_id)
-        found = [info for info in stream.objects if info.end > start and info.start < end] if stream else []
-        return found[:limit] if found and found[0].start <= start else []
+        found = [hint for hint in stream.objects if hint.end > offset] if stream else []
+        return found[:limit] if found and found[0].start <= offset else []
 
     def _check_ranges(self, commit: UploadCommit) -> None:
         spans = [*commit.ranges, *(made.range for made in commit.stream_objects)]
@@ -331,7 +331,7 @@ class MemoryCatalog:
         stream = self.streams.get(span.stream_id)
         if stream is not None:
             stream.end = span.end
-            stream.objects.append(ObjectInfo(object_id, kind, size_bytes, span.start, span.end))
+            stream.objects.append(ObjectHint(object_id, kind, size_bytes, span.start, span.end))
 
     def _owned(self, stream_id: int, epoch: int) -> CatalogStream:
         stream = self.streams.get(stream_id)

@@ -14,7 +14,7 @@ from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.harvest import Harvest
-from millrace.s3stream.ids import ObjectId, ObjectInfo
+from millrace.s3stream.ids import ObjectHint, ObjectId
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.traffic import EngineStores
 from tests.s3stream.build import CLUSTER_ID, World, append, open_stream, run, shown
@@ -205,7 +205,7 @@ def test_an_object_that_was_replaced_is_looked_up_anew() -> None:
 
 def replace_object(world: World) -> None:
     [old] = world.catalog.streams[1].objects
-    new = ObjectInfo(ObjectId(900), old.kind, old.size_bytes, old.start, old.end)
+    new = ObjectHint(ObjectId(900), old.kind, old.size_bytes, old.start, old.end)
     world.store.objects[object_key(CLUSTER_ID, new.object_id)] = world.store.objects.pop(
         object_key(CLUSTER_ID, old.object_id)
     )
@@ -316,7 +316,7 @@ def test_indexes_are_bounded() -> None:
         assert world.store.count("get") == 0, "a small object is kept whole with its index"
         await read(cache, 0, 1)
         assert world.store.count("get") == 1
-        assert cache._readers.size_bytes <= 20 * KIB
+        assert cache.finder.size_bytes <= 20 * KIB
 
     run(scenario())
 

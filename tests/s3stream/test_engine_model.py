@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from millrace.runtime.objectstore import StoreFull, StoreUnavailable
 from millrace.s3stream.errors import OffsetBeyondEnd, OffsetTrimmed
-from millrace.s3stream.ids import ObjectId, ObjectInfo, ObjectKind
+from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind
 from millrace.s3stream.objects.format import Entry, decode_entry
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.reader import ObjectReader
@@ -288,7 +288,7 @@ class EngineModel(RuleBasedStateMachine):
         self.faults = faults
         old = [info.object_id for info in stream.objects]
         start, end = stream.objects[0].start, stream.objects[-1].end
-        stream.objects = [ObjectInfo(ObjectId(object_id), ObjectKind.STREAM, finished.size_bytes, start, end)]
+        stream.objects = [ObjectHint(ObjectId(object_id), ObjectKind.STREAM, finished.size_bytes, start, end)]
         used = {info.object_id for other in world.catalog.streams.values() for info in other.objects}
         await world.store.delete([object_key(CLUSTER_ID, key) for key in old if key not in used])
 

@@ -11,7 +11,10 @@ from typing import Protocol
 
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
-from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
+from millrace.kraft.tables.streams import StreamState
+from millrace.s3stream.ids import ObjectId, ObjectKind
+from millrace.s3stream.objects.keys import object_key, objects_prefix, parse_object_key
+from tests.sim.contents import first_gap, linked_ids
 from tests.sim.history import History, Log, Place, shown
 
 
@@ -36,6 +39,7 @@ class Found:
     replayed: MetadataImage | None = None
     cluster_id: str = ""
     objects: dict[str, int] = field(default_factory=dict)  # key -> bytes
+    contents: dict[str, bytes] = field(default_factory=dict)  # of the same keys
 
 
 class Checker(Protocol):
@@ -203,9 +207,12 @@ class ObjectsMatch:
             return []
         lines = []
         sizes = {}
+        linked = frozenset(one for content in found.contents.values() for one in linked_ids(content))
         for key, size_bytes in found.objects.items():
             if key.startswith(objects_prefix(found.cluster_id)):
                 object_id = parse_object_key(found.cluster_id, key)
+                if object_id is not None and object_id in linked:
+                    continue
                 if object_id is None or object_id not in found.image.objects.by_id:
                     lines.append(f"orphan-object: {key}")
                 else:
@@ -213,30 +220,43 @@ class ObjectsMatch:
         for object_id, stored in found.image.objects.by_id.items():
             if stored.state is ObjectState.COMMITTED:
                 self.count += 1
-                if sizes.get(object_id) != stored.size_bytes:
+                if stored.kind is ObjectKind.COMPOSITE:  # whose size is that of what it links
+                    links = linked_ids(found.contents.get(object_key(found.cluster_id, object_id), b""))
+                    gone = [one for one in links if object_key(found.cluster_id, ObjectId(one)) not in found.objects]
+                    if gone or not links:
+                        lines.append(f"missing-object: composite {object_id} links {links}, of which {gone} are gone")
+                elif sizes.get(object_id) != stored.size_bytes:
                     lines.append(f"missing-object: {object_id} {stored.size_bytes} bytes, found {sizes.get(object_id)}")
         return lines
 
 
 class RangesJoin:
-    """Invariant 3, with an empty WAL: every stream's committed ranges are [start, end), without gap or overlap."""
+    """Invariant 3, with an empty WAL: every stream's [start, end) is in committed objects, without gap, by these objects' own indexes."""
 
     count = 0
 
     def check(self, history: History, found: Found) -> list[str]:
-        if found.image is None:
-            return []
+        lines: list[str] = []
+        for stream in found.image.streams.by_id.values() if found.image is not None else ():
+            lines += self._check_stream(stream, found)
+        return lines
+
+    def _check_stream(self, stream: StreamState, found: Found) -> list[str]:
+        assert found.image is not None
+        ranges = found.image.objects.ranges.get(stream.stream_id)
         lines = []
-        for stream in found.image.streams.by_id.values():
-            ranges = found.image.objects.ranges.get(stream.stream_id)
-            self.count += len(ranges or ())
-            at = stream.start
-            for start, end, object_id in ranges or ():
-                if start > at or (start < at and at != stream.start):
-                    lines.append(f"range-gap: stream {stream.stream_id} object {object_id} [{start}, {end}) after {at}")
-                at = end
-            if max(at, stream.start) != stream.end:
-                lines.append(f"range-gap: stream {stream.stream_id} ends at {at}, not {stream.end}")
+        at = stream.start
+        for start, end, holder in ranges.all(stream.end) if ranges is not None else ():
+            self.count += 1
+            keys = [object_key(found.cluster_id, one) for one in found.image.objects.held_by(holder)]
+            gap = first_gap(
+                [found.contents[key] for key in keys if key in found.contents], stream.stream_id, max(start, at), end
+            )
+            if gap is not None:
+                lines.append(f"range-gap: stream {stream.stream_id} offset {gap} of [{start}, {end}) is not in {keys}")
+            at = end
+        if at != stream.end:
+            lines.append(f"range-gap: stream {stream.stream_id} ends at {at}, not {stream.end}")
         return lines
 
 

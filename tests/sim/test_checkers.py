@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from millrace.kraft.delta import apply_records
 from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.tables.packing import pack_ranges
 from millrace.protocol.stream_records import CommitObjectRecord, PrepareObjectsRecord, StreamRecord
-from millrace.s3stream.ids import ObjectId, ObjectKind
+from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
+from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.objects.writer import ObjectWriter
 from tests.sim.checkers import Found, FoundLog, all_checkers
 from tests.sim.history import History, TopicStory
 
@@ -37,12 +39,20 @@ def told() -> History:
 
 def image(*ranges: tuple[int, int], end: int) -> MetadataImage:
     """One stream, with an object for each range."""
-    records: list[object] = [StreamRecord(0, TOPIC, 0, 1, 0, 1, 0, 0, end)]
+    records: list[object] = [StreamRecord(0, TOPIC, 0, 1, 0, 1, 0, 0, 0)]
     for number, (start, stop) in enumerate(ranges):
-        packed = b"".join(part.to_bytes(8, "big") for part in (0, start, stop))
         records.append(PrepareObjectsRecord(number, 1, 1, 10**15))
-        records.append(CommitObjectRecord(number, ObjectKind.STREAM, 100, number, 0, packed))
+        packed = pack_ranges([(0, start, stop)])
+        records.append(CommitObjectRecord(number, ObjectKind.STREAM, 100, number, 0, 1, ranges=packed))
+    records.append(StreamRecord(0, TOPIC, 0, 1, 0, 1, 0, 0, end))
     return apply_records(EMPTY_IMAGE, records, 10, 0)[1]
+
+
+def content(start: int, end: int) -> bytes:
+    """An object that holds [start, end) of the stream."""
+    writer = ObjectWriter()
+    writer.add(StreamId(0), [Entry(offset, 1, memoryview(b"x")) for offset in range(start, end)])
+    return b"".join(writer.finish().parts)
 
 
 def sound() -> Found:
@@ -56,6 +66,7 @@ def sound() -> Found:
         replayed=whole,
         cluster_id=CLUSTER,
         objects={KEY: 100, "millrace-cluster": 5},
+        contents={KEY: content(0, 3), "millrace-cluster": b"name"},
     )
 
 
@@ -116,12 +127,14 @@ def leave_object(found: Found) -> None:
 
 
 def leave_gap(found: Found) -> None:
-    found.image = found.replayed = image((0, 1), (2, 3), end=3)
-    found.objects[object_key(CLUSTER, ObjectId(1))] = 100
+    other = object_key(CLUSTER, ObjectId(1))
+    found.image = found.replayed = image((0, 1), (1, 3), end=3)
+    found.objects[other] = 100
+    found.contents |= {KEY: content(0, 1), other: content(2, 3)}
 
 
 def end_early(found: Found) -> None:
-    found.image = found.replayed = replace(image((0, 2), end=2), streams=image(end=3).streams)
+    found.contents[KEY] = content(0, 2)
 
 
 def look_up_wrongly(found: Found) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +11,7 @@ import pytest
 from millrace.broker.config import BrokerSettings
 from millrace.broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirs
 from millrace.broker.handlers.describe_log_dirs import PARTITIONS_A_TURN, CommittedSizes, DescribeLogDirs
+from millrace.kraft.tables.packing import pack_ranges
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -51,8 +51,9 @@ def stream(stream_id: int, name: str, index: int, role: StreamRole, end: int) ->
 
 
 def committed(object_id: int, size_bytes: int, *ranges: tuple[int, int, int]) -> CommitObjectRecord:
-    packed = b"".join(struct.pack(">qqq", *one) for one in ranges)
-    return CommitObjectRecord(object_id=object_id, kind=0, size_bytes=size_bytes, order_id=object_id, ranges=packed)
+    """Alone on its shelf."""
+    packed = pack_ranges(ranges)
+    return CommitObjectRecord(object_id, 0, size_bytes, object_id, 0, NODE, object_id, 0, packed)
 
 
 async def sizes(house: BrokerHouse, asked: Mapping[str, Sequence[int]] | None = None) -> dict[tuple[str, int], int]:
@@ -86,6 +87,7 @@ def test_an_object_is_divided_among_the_records_in_it() -> None:
         house.publish(RemoveStreamsRecord([5], 0))
         assert await sizes(house) == {("a", 0): 875, ("a", 1): 250}
         whole = CommittedSizes(house.cache.image)
+        await whole.count()
         assert [whole.of_partition(topic_id("a"), index) for index in (0, 1, 7)] == [875, 250, 0]
 
     run(scenario())

@@ -79,7 +79,8 @@ def check(machine: Machine) -> None:
 
 def holders(machine: Machine, stream_id: int) -> list[tuple[int, int, int]]:
     """(object, start, end) of what is exact about a stream."""
-    return [(one.object_id, one.start, one.end) for one in machine.image.objects.of_stream(StreamId(stream_id))]
+    stream = machine.image.streams.by_id[StreamId(stream_id)]
+    return [(one.object_id, one.start, one.end) for one in machine.image.objects.of_stream(stream)]
 
 
 def ends(machine: Machine) -> list[int]:
@@ -174,7 +175,7 @@ def test_what_was_trimmed_meanwhile_is_passed_over() -> None:
     machine.do(DeleteTopicsRequest([DeleteTopicState("u")]))
     assert ask(machine, request) is ErrorCode.NONE
     assert [state(machine, i) for i in range(6)] == [DOOMED] * 4 + [COMMITTED, DOOMED]
-    check_image(machine.image)
+    check(machine)
 
 
 def test_a_plan_made_after_a_trim_need_not_carry_what_was_trimmed() -> None:
@@ -270,7 +271,9 @@ def test_a_composite_takes_the_place_of_what_it_links() -> None:
     composite = prepare(machine)
     assert ask(machine, linked(machine, composite)) is ErrorCode.NONE
     assert [state(machine, i) for i in range(4)] == [None, None, None, COMMITTED]
-    assert [one.kind for one in machine.image.objects.of_stream(StreamId(0))] == [COMPOSITE]
+    assert [one.kind for one in machine.image.objects.of_stream(machine.image.streams.by_id[StreamId(0)])] == [
+        COMPOSITE
+    ]
     assert ask(machine, linked(machine, composite)) is ErrorCode.NONE
     check(machine)
 

@@ -14,8 +14,8 @@ from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, Delete
 from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
 from millrace.protocol.messages.remove_objects import RemoveObjectsRequest
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest
-from millrace.s3stream.ids import ObjectId, ObjectInfo, ObjectKind, StreamId
-from tests.kraft.check import check_image
+from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId
+from tests.kraft.check import check_image, holding
 from tests.kraft.tables.build import create, open_streams, prepare, topic
 from tests.kraft.test_replay import CLUSTER, Machine
 
@@ -72,8 +72,9 @@ def test_a_commit() -> None:
     request = upload(machine, first, (1, 0, 7), own=((first + 1, 0, 0, 20),))
     assert machine.do(request).error_code == 0
     objects, streams = machine.image.objects, machine.image.streams
-    assert objects.find(StreamId(0), 5, 20, 9) == [ObjectInfo(ObjectId(1), ObjectKind.STREAM, 300, 0, 20)]
-    assert objects.find(StreamId(1), 0, 7, 9) == [ObjectInfo(ObjectId(0), ObjectKind.STREAM_SET, 1_000, 0, 7)]
+    one, two = streams.by_id.values()
+    assert objects.candidates(one, 5, 9) == [ObjectHint(ObjectId(1), ObjectKind.STREAM, 300, 0, 20)]
+    assert objects.candidates(two, 0, 9) == [ObjectHint(ObjectId(0), ObjectKind.STREAM_SET, 1_000, 0, 7)]
     assert [stream.end for stream in streams.by_id.values()] == [20, 7]
     assert (objects.committed_count, objects.committed_bytes) == (2, 1_300)
     check_image(machine.image)
@@ -133,7 +134,7 @@ def test_what_is_committed_already_is_passed_over() -> None:
     first = prepare(machine, 2)
     assert machine.do(upload(machine, first, (0, 0, 10), (1, 0, 4), own=((first + 1, 0, 2, 9),))).error_code == 0
     assert [state(machine, i) for i in (first, first + 1)] == [ObjectState.COMMITTED, ObjectState.DOOMED]
-    assert [info.object_id for info in machine.image.objects.find(StreamId(0), 0, 10, 9)] == [0]
+    assert holding(machine.image, 0, 0) == [0]
     check_image(machine.image)
 
 
@@ -152,10 +153,8 @@ def test_several_ranges_of_one_stream() -> None:
     machine = made()
     object_id = prepare(machine)
     assert machine.do(upload(machine, object_id, (0, 5, 9), (0, 0, 5))).error_code == 0
-    found = machine.image.objects.find(StreamId(0), 0, 9, 9)
-    assert [(info.start, info.end) for info in found] == [(0, 5), (5, 9)]
-    machine.do(TrimStreamsRequest(1, machine.epoch, [StreamTrim(0, 0, 5)]))
-    assert machine.image.objects.by_id[ObjectId(object_id)].alive == 1
+    (hint,) = machine.image.objects.candidates(machine.image.streams.by_id[StreamId(0)], 0, 9)
+    assert (hint.object_id, hint.start, hint.end) == (object_id, 0, 9)
     check_image(machine.image)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.kraft.tables.objects import ObjectState
+from millrace.kraft.tables.streams import StreamState
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from millrace.protocol.messages.close_streams import CloseStreamsRequest, StreamClose
@@ -16,7 +17,7 @@ from millrace.protocol.messages.open_partition_streams import OpenPartitionStrea
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest
 from millrace.protocol.metadata_records import PartitionChangeRecord
 from millrace.s3stream.ids import ObjectId, StreamId
-from tests.kraft.check import check_image
+from tests.kraft.check import check_image, holding
 from tests.kraft.tables.build import create, open_streams, prepare, topic, topic_id
 from tests.kraft.test_replay import CLUSTER, Machine
 
@@ -147,26 +148,28 @@ def trim(machine: Machine, stream_id: int, start: int, epoch: int = 0) -> int:
     return code
 
 
+def stream_of(machine: Machine, stream_id: int) -> StreamState:
+    return machine.image.streams.by_id[StreamId(stream_id)]
+
+
 def test_trimming() -> None:
-    """Forwards only; what lies below is found no more, and an object that holds nothing else is doomed at once."""
+    """Forwards only; sets that share a range are doomed with it, once no stream has anything left on their shelf."""
     machine = made()
     one, two = open_streams(machine, "t", 0, 0, 1)
     shared = committed(machine, (one, 0, 10), (two, 0, 10))
     own = committed(machine, (one, 10, 20))
     assert trim(machine, one, 10) == 0
-    objects = machine.image.objects
-    assert objects.find(StreamId(one), 0, 20, 9) == []
-    assert [info.object_id for info in objects.find(StreamId(one), 10, 20, 9)] == [own]
-    assert objects.by_id[ObjectId(shared)].alive == 1
+    assert holding(machine.image, one, 25) == []
+    assert holding(machine.image, one, 10) == [shared, own]
+    assert machine.image.objects.by_id[ObjectId(shared)].alive == 2
     before = machine.image
     assert trim(machine, one, 10) == trim(machine, one, 3) == 0
     assert machine.image is before
     machine.now_ms = 5_000
     assert trim(machine, two, 10) == 0
+    assert trim(machine, one, 20) == 0
     doomed = machine.image.objects.by_id[ObjectId(shared)]
     assert (doomed.state, doomed.time_ms, doomed.was_committed) == (ObjectState.DOOMED, 5_000, True)
-    assert trim(machine, one, 15) == 0  # in the middle of a range: it is still needed
-    assert machine.image.objects.by_id[ObjectId(own)].state is ObjectState.COMMITTED
     check_image(machine.image)
 
 
@@ -180,8 +183,8 @@ def test_trimming_beyond_the_end_lifts_it() -> None:
     assert (stream.start, stream.end) == (25, 25)
     assert machine.image.objects.committed_count == 0
     object_id = committed(machine, (stream_id, 10, 30))
-    (info,) = machine.image.objects.find(StreamId(stream_id), 25, 30, 9)
-    assert (info.object_id, info.start, info.end) == (object_id, 25, 30)
+    (hint,) = machine.image.objects.candidates(stream_of(machine, stream_id), 25, 9)
+    assert (hint.object_id, hint.start, hint.end) == (object_id, 25, 30)
     check_image(machine.image)
 
 

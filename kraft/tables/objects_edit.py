@@ -1,0 +1,362 @@
+"""ObjectsEdit: records applied to the tables of objects, shelves and ranges (objects.py).
+
+Not here: decisions (object_commands.py, compaction_commands.py). Kept true: what is said in objects.py and shelves.py, after every record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from millrace.kraft.sorted_map import SortedMapEdit
+from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
+from millrace.kraft.tables.packing import unpack_holders, unpack_ranges
+from millrace.kraft.tables.ranges import PLACE_BITS, PLACES, Holder, StreamRanges
+from millrace.kraft.tables.shelves import GONE, Purpose, Shelf, on_its_own, on_shelf
+from millrace.kraft.tables.streams import StreamsEdit, StreamState
+from millrace.protocol.stream_records import (
+    CommitObjectRecord,
+    CommittedObjectRecord,
+    CompactObjectsRecord,
+    DoomObjectsRecord,
+    MadeObject,
+    NextIdsRecord,
+    PrepareObjectsRecord,
+    RemoveObjectsRecord,
+    ShelfRecord,
+    StreamHoldersRecord,
+)
+from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
+
+
+class ObjectsEdit:
+    def __init__(self, origin: Objects) -> None:
+        self._by_id: SortedMapEdit[ObjectId, StoredObject] = origin.by_id.edit()
+        self._ranges: SortedMapEdit[StreamId, StreamRanges] = origin.ranges.edit()
+        self._shelves: SortedMapEdit[int, Shelf] = origin.shelves.edit()
+        self._open_shelves: SortedMapEdit[tuple[int, Purpose], int] = origin.open_shelves.edit()
+        self._sets: SortedMapEdit[tuple[int, int, ObjectId], None] = origin.sets.edit()
+        self._deadlines: SortedMapEdit[tuple[int, ObjectId], None] = origin.deadlines.edit()
+        self._dooms: SortedMapEdit[tuple[int, ObjectId], None] = origin.dooms.edit()
+        self._next_id = origin.next_id
+        self._committed_bytes = origin.committed_bytes
+
+    def done(self) -> Objects:
+        return Objects(
+            self._by_id.done(),
+            self._ranges.done(),
+            self._shelves.done(),
+            self._open_shelves.done(),
+            self._sets.done(),
+            self._deadlines.done(),
+            self._dooms.done(),
+            self._next_id,
+            self._committed_bytes,
+        )
+
+    # Records of the log.
+
+    def apply_prepare(self, record: PrepareObjectsRecord) -> None:
+        stored = StoredObject(ObjectState.PREPARED, record.deadline_ms, node_id=record.node_id)
+        for object_id in range(record.first_object_id, record.first_object_id + record.object_count):
+            assert ObjectId(object_id) not in self._by_id, object_id
+            self._by_id[ObjectId(object_id)] = stored
+            self._deadlines[record.deadline_ms, ObjectId(object_id)] = None
+        self._next_id = ObjectId(max(self._next_id, record.first_object_id + record.object_count))
+
+    def apply_commit(self, record: CommitObjectRecord, streams: StreamsEdit) -> None:
+        object_id = ObjectId(record.object_id)
+        spans = list(unpack_ranges(record.ranges))
+        self._place_object(record, record.node_id, Purpose.UPLOADS, spans)
+        is_set = record.kind == ObjectKind.STREAM_SET
+        holder = on_shelf(record.shelf_id, record.shelf_place) if is_set else on_its_own(object_id)
+        named = joined = 0
+        for stream_id, start, end in spans:
+            stream = streams.by_id.get(StreamId(stream_id))
+            if stream is None or end <= stream.start:
+                continue
+            assert start == stream.end or stream.start == stream.end, (record, stream)
+            is_new, is_named = self._extend(stream, holder)
+            joined += is_new
+            named += is_named
+            streams.advance(stream.stream_id, end)
+        self._count(object_id, named)
+        if is_set:
+            self._count_shelf(record.shelf_id, joined)
+        if not named:
+            self._doom(object_id, record.time_ms, was_committed=True)
+
+    def apply_compaction(self, record: CompactObjectsRecord, streams: StreamsEdit) -> None:
+        """Sources end with it, whatever they are still named for: `left_behind` tells before."""
+        sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
+        for made in record.made:
+            self._apply_made(made, record.node_id, sources, streams)
+        for object_id in record.replaced_ids:
+            self._doom(ObjectId(object_id), record.time_ms, was_committed=True)
+        for object_id in record.superseded_ids:
+            self._doom(ObjectId(object_id), record.time_ms, was_committed=True, keeps_links=True)
+        for object_id in record.linked_ids:
+            self._forget_state(ObjectId(object_id))
+        for object_id in record.dropped_link_ids:
+            self._doom(ObjectId(object_id), record.time_ms, was_committed=True)
+        for made in record.made:
+            if not self._by_id[ObjectId(made.object_id)].alive:
+                self._doom(ObjectId(made.object_id), record.time_ms, was_committed=True)
+
+    def left_behind(self, record: CompactObjectsRecord, streams: StreamsEdit) -> str:
+        """Applies it, and tells which source held what would now be in no object; "" when all that is wanted was taken over.
+
+        Exact for objects of one stream and for whole shelves; of a shelf that keeps other objects, for the streams that the record names.
+        """
+        sources = (*record.replaced_ids, *record.superseded_ids, *record.linked_ids)
+        before = {object_id: self._by_id[ObjectId(object_id)] for object_id in sources}
+        shelves = {
+            stored.shelf_id: self._shelves[stored.shelf_id] for stored in before.values() if stored.shelf_id >= 0
+        }
+        for made in record.made:
+            self._apply_made(made, record.node_id, frozenset(sources), streams)
+        for object_id, stored in before.items():
+            if stored.shelf_id < 0 and self._by_id[ObjectId(object_id)].alive:
+                return f"object {object_id}"
+        for shelf_id, shelf in shelves.items():
+            rest = [object_id for object_id in shelf.members if object_id != GONE and object_id not in before]
+            if not rest and self._shelves[shelf_id].range_count:
+                return f"objects {[object_id for object_id in shelf.members if object_id != GONE]}"
+        return self._unheld(record, frozenset(sources), streams)
+
+    def apply_trim(self, stream: StreamState, end_before: int, time_ms: int) -> None:
+        """`stream` as it is after the trim, `end_before` its end before."""
+        ranges = self._ranges.get(stream.stream_id)
+        if ranges is None:
+            return
+        rest, dropped = ranges.drop_below(stream.start, end_before)
+        if rest is None:
+            self._ranges.pop(stream.stream_id)
+        elif dropped:
+            self._ranges[stream.stream_id] = rest
+        self._release(dropped, time_ms)
+
+    def apply_remove_stream(self, stream_id: StreamId, time_ms: int) -> None:
+        ranges = self._ranges.pop(stream_id)
+        if ranges is not None:
+            self._release(ranges.holders(), time_ms)
+
+    def apply_doom(self, record: DoomObjectsRecord) -> None:
+        for object_id in record.object_ids:
+            self._doom(ObjectId(object_id), record.time_ms, record.was_committed, is_deep=record.is_deep)
+
+    def apply_remove(self, record: RemoveObjectsRecord) -> None:
+        for object_id in record.object_ids:
+            self._forget_state(ObjectId(object_id))
+
+    def apply_next_ids(self, record: NextIdsRecord) -> None:
+        self._next_id = ObjectId(max(self._next_id, record.next_object_id))
+
+    # Records of snapshots.
+
+    def apply_committed(self, record: CommittedObjectRecord) -> None:
+        object_id = ObjectId(record.object_id)
+        self._forget_state(object_id)  # a file that names an object twice names it once
+        stored = StoredObject(
+            ObjectState.COMMITTED, record.time_ms, ObjectKind(record.kind), record.size_bytes, record.node_id
+        )
+        if stored.kind is ObjectKind.STREAM_SET:
+            self._sets[record.node_id, record.order_id, object_id] = None
+            home = record.order_id, record.shelf_id, record.shelf_place
+            self._by_id[object_id] = stored.on_shelf(*home)
+        else:
+            self._by_id[object_id] = stored.of_stream(record.stream_id, record.start_offset, record.end_offset)
+        self._committed_bytes += record.size_bytes
+        self._next_id = ObjectId(max(self._next_id, object_id + 1))
+
+    def apply_shelf(self, record: ShelfRecord) -> None:
+        shelf = Shelf(record.node_id, record.purpose, tuple(record.members))
+        self._shelves[record.shelf_id] = shelf
+        if record.is_open:
+            self._open_shelves[record.node_id, Purpose(record.purpose)] = record.shelf_id
+
+    def apply_holders(self, record: StreamHoldersRecord) -> None:
+        ranges = StreamRanges.of_pieces(unpack_holders(record.holders))
+        before = self._ranges.get(StreamId(record.stream_id))
+        self._ranges[StreamId(record.stream_id)] = ranges
+        for change, named in ((-1, before), (1, ranges)):
+            for holder in named.holders() if named is not None else ():
+                self._name(holder, change)
+
+    # Steps.
+
+    def _place_object(
+        self, record: CommitObjectRecord | MadeObject, node_id: int, purpose: Purpose, spans: list[tuple[int, int, int]]
+    ) -> None:
+        """The object becomes committed, and lies on its shelf; no range names it yet."""
+        object_id = ObjectId(record.object_id)
+        self._forget_state(object_id)
+        stored = StoredObject(
+            ObjectState.COMMITTED, record.time_ms, ObjectKind(record.kind), record.size_bytes, node_id
+        )
+        if stored.kind is ObjectKind.STREAM_SET:
+            self._sets[node_id, record.order_id, object_id] = None
+            self._join_shelf(record, node_id, purpose)
+            stored = stored.on_shelf(record.order_id, record.shelf_id, record.shelf_place)
+        elif spans:
+            stored = stored.of_stream(*spans[0])
+        self._by_id[object_id] = stored
+        self._committed_bytes += record.size_bytes
+        self._next_id = ObjectId(max(self._next_id, object_id + 1))
+
+    def _join_shelf(self, record: CommitObjectRecord | MadeObject, node_id: int, purpose: Purpose) -> None:
+        shelf = self._shelves.get(record.shelf_id) or Shelf(node_id, purpose, ())
+        assert len(shelf.members) == record.shelf_place, (record.object_id, shelf)
+        shelf = shelf.joined(record.object_id)
+        self._shelves[record.shelf_id] = shelf
+        self._open_shelves[node_id, purpose] = record.shelf_id
+        if shelf.is_full:
+            self._open_shelves.pop((node_id, purpose))
+
+    def _extend(self, stream: StreamState, holder: Holder) -> tuple[bool, bool]:
+        """The stream goes on with `holder`: whether that took a new range, and whether the object was not yet named there."""
+        ranges = self._ranges.get(stream.stream_id)
+        if ranges is None:
+            self._ranges[stream.stream_id] = StreamRanges.of(stream.end, holder)
+            return True, True
+        last = ranges.last
+        if last >> PLACE_BITS != holder >> PLACE_BITS:
+            self._ranges[stream.stream_id] = ranges.append(stream.end, holder)
+            return True, True
+        if last | holder != last:
+            self._ranges[stream.stream_id] = ranges.with_last(last | holder)
+            return False, True
+        return False, False
+
+    def _apply_made(self, made: MadeObject, node_id: int, sources: frozenset[int], streams: StreamsEdit) -> None:
+        object_id = ObjectId(made.object_id)
+        spans = list(unpack_ranges(made.ranges))
+        self._place_object(made, node_id, Purpose.COMPACTION, spans)
+        is_set = made.kind == ObjectKind.STREAM_SET
+        holder = on_shelf(made.shelf_id, made.shelf_place) if is_set else on_its_own(object_id)
+        without = self._without(sources)
+        changes: dict[Holder, int] = {}
+        for stream_id, start, end in spans:
+            stream = streams.by_id.get(StreamId(stream_id))
+            ranges = self._ranges.get(StreamId(stream_id))
+            if stream is None or ranges is None or end <= stream.start:
+                continue
+            ranges, gone, come = ranges.replaced(start, end, stream.end, holder, without)
+            rest, dropped = ranges.drop_below(stream.start, stream.end)
+            assert rest is not None, (stream, made)
+            self._ranges[stream.stream_id] = rest
+            for change, holders in ((1, come), (-1, gone), (-1, dropped)):
+                for one in holders:
+                    changes[one] = changes.get(one, 0) + change
+        for one, change in changes.items():
+            self._name(one, change)
+
+    def _without(self, sources: frozenset[int]) -> Callable[[Holder], Holder | None]:
+        """For StreamRanges.replaced. What sources alone held keeps their name, so that it is noticed when nobody takes it over."""
+
+        def without(holder: Holder) -> Holder | None:
+            held_by, places = holder >> PLACE_BITS, holder & PLACES
+            if not places:
+                return holder if held_by in sources else None
+            shelf = self._shelves[held_by]
+            rest = touched = 0
+            for place, object_id in enumerate(shelf.members):
+                if object_id in sources:
+                    touched |= 1 << place
+                elif object_id != GONE:
+                    rest |= 1 << place
+            if not places & touched:
+                return None
+            return held_by << PLACE_BITS | places & rest if places & rest else holder
+
+        return without
+
+    def _unheld(self, record: CompactObjectsRecord, sources: frozenset[int], streams: StreamsEdit) -> str:
+        """A range of a stream that the record names which sources alone hold; "" when there is none."""
+        named = dict.fromkeys(stream_id for made in record.made for stream_id, _, _ in unpack_ranges(made.ranges))
+        for stream_id in named:
+            stream, ranges = streams.by_id.get(StreamId(stream_id)), self._ranges.get(StreamId(stream_id))
+            for start, end, holder in ranges.all(stream.end) if stream is not None and ranges is not None else ():
+                held_by, places = holder >> PLACE_BITS, holder & PLACES
+                members = self._shelves[held_by].at(places) if places else (held_by,)
+                if all(object_id in sources for object_id in members):
+                    return f"[{start}, {end}) of stream {stream_id}"
+        return ""
+
+    # Counting.
+
+    def _name(self, holder: Holder, change: int) -> None:
+        """So many more ranges name this holder."""
+        held_by, places = holder >> PLACE_BITS, holder & PLACES
+        if not places:
+            return self._count(ObjectId(held_by), change)
+        self._count_shelf(held_by, change)
+        for object_id in self._shelves[held_by].at(places):
+            self._count(object_id, change)
+        return None
+
+    def _count(self, object_id: ObjectId, change: int) -> None:
+        if change:
+            stored = self._by_id[object_id]
+            assert stored.alive + change >= 0, (object_id, stored)
+            self._by_id[object_id] = stored._replace(alive=stored.alive + change)
+
+    def _count_shelf(self, shelf_id: int, change: int) -> None:
+        if change:
+            shelf = self._shelves[shelf_id]
+            self._shelves[shelf_id] = shelf._replace(range_count=shelf.range_count + change)
+
+    def _release(self, holders: Iterable[Holder], time_ms: int) -> None:
+        """Ranges are alive no longer: whom they named is doomed when none names it any more."""
+        for holder in holders:
+            held_by, places = holder >> PLACE_BITS, holder & PLACES
+            shelf = self._shelves.get(held_by) if places else None
+            named = list(shelf.at(places)) if shelf is not None else [] if places else [ObjectId(held_by)]
+            if shelf is not None:
+                self._count_shelf(held_by, -1)
+            for object_id in named:
+                self._count(object_id, -1)
+                if not self._by_id[object_id].alive:
+                    self._doom(object_id, time_ms, was_committed=True)
+
+    def _doom(
+        self,
+        object_id: ObjectId,
+        time_ms: int,
+        was_committed: bool,
+        keeps_links: bool = False,
+        is_deep: bool = False,
+    ) -> None:
+        """A composite goes with what it links, unless it `keeps_links`. `is_deep`: a snapshot says so of one whose kind is forgotten."""
+        stored = self._by_id.get(object_id)
+        is_deep = is_deep or (stored is not None and stored.kind is ObjectKind.COMPOSITE and not keeps_links)
+        self._forget_state(object_id)
+        self._by_id[object_id] = StoredObject(ObjectState.DOOMED, time_ms, was_committed=was_committed, is_deep=is_deep)
+        self._dooms[time_ms, object_id] = None
+        self._next_id = ObjectId(max(self._next_id, object_id + 1))
+
+    def _forget_state(self, object_id: ObjectId) -> None:
+        stored = self._by_id.pop(object_id)
+        if stored is None:
+            return
+        if stored.state is ObjectState.PREPARED:
+            self._deadlines.pop((stored.time_ms, object_id))
+        elif stored.state is ObjectState.DOOMED:
+            self._dooms.pop((stored.time_ms, object_id))
+        else:
+            self._committed_bytes -= stored.size_bytes
+            if stored.kind is ObjectKind.STREAM_SET:
+                self._sets.pop((stored.node_id, stored.order_id, object_id))
+                self._leave_shelf(stored)
+
+    def _leave_shelf(self, stored: StoredObject) -> None:
+        shelf = self._shelves.get(stored.shelf_id)
+        if shelf is None:
+            return
+        rest = shelf.left(stored.place)
+        if rest is not None:
+            self._shelves[stored.shelf_id] = rest
+            return
+        self._shelves.pop(stored.shelf_id)
+        key = shelf.node_id, Purpose(shelf.purpose)
+        if self._open_shelves.get(key) == stored.shelf_id:
+            self._open_shelves.pop(key)
