@@ -137,7 +137,10 @@ class Broker:
         )
         self.controller = node
         self._ends_with("controller", node.close)
-        await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, node.publisher.image)
+        is_remote = settings.data.scheme == "s3"
+        await bind_bucket(
+            stores.plain, bucket, bound_cluster, node.cluster_id, node.publisher.image, is_remote=is_remote
+        )
         await node.start()
         return node
 

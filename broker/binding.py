@@ -9,12 +9,15 @@ broker.
 from __future__ import annotations
 
 import json
+import logging
 
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.runtime.errors import MillraceError
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
 from millrace.s3stream.objects.keys import object_key
+
+log = logging.getLogger(__name__)
 
 MARKER_KEY = "millrace-cluster"
 
@@ -51,16 +54,30 @@ def check_first_start(is_wal_used: bool, wal_path: str, bucket: str, bound_clust
 
 
 async def bind_bucket(
-    store: ObjectStore, bucket: str, bound_cluster: str | None, cluster_id: str, image: MetadataImage
+    store: ObjectStore,
+    bucket: str,
+    bound_cluster: str | None,
+    cluster_id: str,
+    image: MetadataImage,
+    *,
+    is_remote: bool = False,
 ) -> None:
     """On return the bucket is this cluster's, durably. Raises BindingRefused when it is another's, or has lost what metadata says it
-    holds (one object is looked for)."""
+    holds (one object is looked for). A remote store's word on conditional puts is not taken untried."""
     if bound_cluster is None:
         await _check_witness(store, bucket, cluster_id, image)
         content = json.dumps({"version": 1, "cluster_id": cluster_id}).encode()
+        fault = await _condition_fault(store, cluster_id) if is_remote else None
         try:
-            await store.put_if_absent(MARKER_KEY, [content])
-            return
+            if fault is None:
+                await store.put_if_absent(MARKER_KEY, [content])
+                return
+            log.warning(
+                "%s %s: that no other cluster takes it at this very moment is not guarded; from its next start on it is",
+                bucket,
+                fault,
+            )
+            bound_cluster = await _bind_unguarded(store, bucket, content)
         except PreconditionFailed:
             bound_cluster = await read_bound_cluster(store, bucket)
     if bound_cluster != cluster_id:
@@ -68,6 +85,21 @@ async def bind_bucket(
             f"{bucket} holds the data of cluster {bound_cluster}, and this node belongs to cluster {cluster_id}: "
             "give this cluster a bucket of its own, or the log directory that belongs to that bucket"
         )
+
+
+async def _condition_fault(store: ObjectStore, cluster_id: str) -> str | None:
+    from millrace.runtime.objectstore_probe import conditional_put_fault  # once in the life of a bucket
+
+    return await conditional_put_fault(store, f"{MARKER_KEY}-test-{cluster_id}/")
+
+
+async def _bind_unguarded(store: ObjectStore, bucket: str, content: bytes) -> str | None:
+    """Looks, puts, looks again: whom the bucket belongs to then."""
+    bound_cluster = await read_bound_cluster(store, bucket)
+    if bound_cluster is not None:
+        return bound_cluster
+    await store.put(MARKER_KEY, [content])
+    return await read_bound_cluster(store, bucket)
 
 
 async def _check_witness(store: ObjectStore, bucket: str, cluster_id: str, image: MetadataImage) -> None:

@@ -12,11 +12,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from millrace.runtime.disk import Disk
+from millrace.runtime.errors import MillraceError
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.runtime.storeaddress import AddressError, StoreAddress
 from millrace.wal.config import BlockWalSettings, ObjectWalSettings
 from millrace.wal.log import WalOwner, WriteAheadLog
+
+
+class WalStoreUnfit(MillraceError):
+    """The store lacks what the log's fence stands on. Says what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,26 @@ async def _is_block_used(place: WalPlace, node_id: int) -> bool:
 async def _open_objects(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
     from millrace.wal.object.log import ObjectWal
 
+    if place.address.scheme == "s3" and place.object.fence == "conditional":
+        await _check_conditions(place)
     return await ObjectWal.open(await place.open_store(place.address), place.object, owner, place.rand)
+
+
+async def _check_conditions(place: WalPlace) -> None:
+    """The fence stands on conditional puts, and there are stores that take the header and ignore it. Waits for one that does not answer."""
+    from millrace.runtime.objectstore_probe import conditional_put_fault
+    from millrace.runtime.objectstore_retry import RetryingObjectStore
+
+    store = RetryingObjectStore(await place.open_store(place.address), place.rand.split("wal conditions"))
+    try:
+        fault = await conditional_put_fault(store, f"millrace-test-{place.rand.split('wal conditions').uuid().hex()}/")
+    finally:
+        await store.close()
+    if fault is not None:
+        raise WalStoreUnfit(
+            f"the store of the WAL {place.address} {fault}, so a replaced owner could not be kept from acknowledging: "
+            "add fence=reservation to s3.wal.path, or keep the WAL on a disk"
+        )
 
 
 async def _is_object_used(place: WalPlace, node_id: int) -> bool:

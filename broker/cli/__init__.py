@@ -16,6 +16,7 @@ RunLoop = Callable[[Coroutine[Any, Any, int]], int]
 COMMANDS = {
     "serve": "run a node: broker and controller",
     "pipeline": "run a Spark pipeline over the topics",
+    "doctor": "try whether a bucket is fit for a broker",
     "settings": "print the reference of all settings",
 }
 

@@ -1,0 +1,200 @@
+"""`millrace doctor ADDRESS`: can the broker live in this bucket, what would it do in place of what is missing, what must it be allowed.
+
+Works under a prefix of its own, which it removes. Exit codes: 0 usable (perhaps with something done another way), 1 not usable or not
+reachable, 2 for a mistake in the address. Not here: the probes (runtime/objectstore_probe.py, objectstore_s3_probe.py).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker.cli import RunLoop
+from millrace.broker.cli.table import table
+
+if TYPE_CHECKING:
+    from millrace.runtime.objectstore import ObjectStore
+    from millrace.runtime.objectstore_probe import Finding, Latency
+    from millrace.runtime.storeaddress import StoreAddress
+
+ABOUT = """\
+Tries a bucket before a broker lives in it: puts, ranged gets, multipart uploads, listings, conditional puts, checksums,
+deletion, the clock and the time each takes. It works under a prefix of its own and removes that again.
+
+  millrace doctor 's3://BUCKET?region=eu-central-1'
+  millrace doctor 's3://BUCKET?endpoint=http://127.0.0.1:9000&pathStyle=true&accessKey=...&secretKey=...'
+  millrace doctor file:///var/lib/millrace/objects
+
+Without keys in the address the usual chain is asked: environment, profile, web identity, container, instance.
+"""
+NO_CONDITION = (
+    "binding the bucket is guarded by a look before and after only: start one cluster at a time on a new bucket; "
+    "an object WAL here needs fence=reservation in s3.wal.path, or keep the WAL on a disk"
+)
+
+
+def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        "millrace doctor", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("address", help="s3://BUCKET?..., file:///DIR, or as in s3.data.buckets: 0@s3://BUCKET?...")
+    parser.add_argument("--rounds", type=int, default=20, metavar="N", help="requests timed of each kind (default 20)")
+    parser.add_argument("--json", action="store_true", help="for programs, in place of the table")
+    given = parser.parse_args(words)
+    return run_loop(examine(given.address, max(1, given.rounds), given.json))
+
+
+async def examine(text: str, rounds: int, is_json: bool) -> int:
+    from millrace.runtime import real_runtime
+    from millrace.runtime.objectstore_probe import STORE_ERRORS, measure_latency, sweep
+    from millrace.runtime.storeaddress import S3_OPTIONS, AddressError, parse_address
+
+    runtime = real_runtime()
+    try:
+        address = parse_address(text if "@" in text.partition("://")[0] else f"0@{text}")
+        unknown = address.unknown_options(S3_OPTIONS) if address.scheme == "s3" else []
+        if unknown:
+            raise AddressError(f"{', '.join(unknown)}: no such option; there are {', '.join(S3_OPTIONS)}")
+        bare = await runtime.open_store(address, runtime.clock)
+    except (AddressError, *STORE_ERRORS, OSError, ValueError) as error:
+        print(f"millrace: {error}", file=sys.stderr)
+        return 2
+    prefix = f"millrace-doctor-{runtime.rand.uuid().hex()}/"
+    findings: list[Finding] = []
+    latencies: list[Latency] = []
+    fault, left = "", 0
+    try:
+        async for finding in _findings(bare, prefix):
+            findings.append(finding)
+            if not is_json:
+                print(f"  {finding.name}: {finding.verdict}", file=sys.stderr, flush=True)
+            if finding.name == "put and get" and finding.is_fatal:
+                break
+        else:
+            latencies = await measure_latency(bare, prefix, rounds)
+        left = await sweep(bare, prefix)
+    except STORE_ERRORS as error:
+        fault = str(error)
+    finally:
+        await bare.close()
+    report = Report(address, findings, latencies, fault, f"{left} objects could not be removed" if left else "", prefix)
+    print(report.as_json() if is_json else report.as_text())
+    return 0 if report.is_usable else 1
+
+
+async def _findings(store: ObjectStore, prefix: str) -> AsyncIterator[Finding]:
+    from millrace.runtime.objectstore_probe import (
+        find_out,
+        probe_delete,
+        probe_list,
+        probe_multipart,
+        probe_put_and_get,
+        probe_put_if_absent,
+        probe_ranges,
+    )
+
+    yield await find_out("put and get", "", probe_put_and_get(store, prefix))
+    yield await find_out("ranged get", "", probe_ranges(store, prefix))
+    yield await find_out("list", "", probe_list(store, prefix))
+    yield await find_out("multipart", "", probe_multipart(store, prefix))
+    yield await find_out("delete", "", probe_delete(store, prefix))
+    yield await find_out("If-None-Match", NO_CONDITION, probe_put_if_absent(store, prefix))
+    if hasattr(store, "http"):  # S3: the interface has no more to ask
+        from millrace.runtime.objectstore_s3 import S3ObjectStore
+        from millrace.runtime.objectstore_s3_probe import S3Probe
+
+        assert isinstance(store, S3ObjectStore)
+        async for finding in S3Probe(store, prefix).findings():
+            yield finding
+
+
+class Report:
+    def __init__(
+        self,
+        address: StoreAddress,
+        findings: Sequence[Finding],
+        latencies: Sequence[Latency],
+        fault: str,
+        remainder: str,
+        prefix: str,
+    ) -> None:
+        self.address = address
+        self.findings = findings
+        self.latencies = latencies
+        self.fault = fault  # what ended the examination early
+        self.remainder = remainder
+        self.prefix = prefix
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.fault and not any(finding.is_fatal for finding in self.findings)
+
+    @property
+    def sentence(self) -> str:
+        fatal = [finding.name for finding in self.findings if finding.is_fatal]
+        if fatal:
+            return f"not usable: the broker cannot do without {', '.join(fatal)}"
+        if self.fault:
+            return f"not usable: the store does not answer: {self.fault}"
+        other = [finding.name for finding in self.findings if finding.verdict != "yes"]
+        return f"usable; done another way: {', '.join(other)}" if other else "usable"
+
+    def policy(self) -> dict[str, Any] | None:
+        """The least that the broker must be allowed, as IAM says it."""
+        if self.address.scheme != "s3":
+            return None
+        region = self.address.text("region") or ""
+        partition = "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+        bucket = f"arn:{partition}:s3:::{self.address.target}"
+        objects = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
+        return {
+            "Version": "2012-10-17",
+            "Statement": [
+                {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": bucket},
+                {"Effect": "Allow", "Action": objects, "Resource": f"{bucket}/*"},
+            ],
+        }
+
+    def as_json(self) -> str:
+        found = [
+            {"name": f.name, "verdict": str(f.verdict), "seen": f.seen, "instead": f.instead, "fatal": f.is_fatal}
+            for f in self.findings
+        ]
+        times = [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in self.latencies]
+        return json.dumps(
+            {
+                "address": str(self.address),
+                "usable": self.is_usable,
+                "verdict": self.sentence,
+                "findings": found,
+                "latencies": times,
+                "left": self.remainder,
+                "policy": self.policy(),
+            },
+            indent=1,
+        )
+
+    def as_text(self) -> str:
+        lines = [str(self.address), ""]
+        lines += table(("property", "verdict", "seen"), [(f.name, str(f.verdict), f.seen) for f in self.findings])
+        for finding in self.findings:
+            if finding.verdict != "yes":
+                instead = finding.instead or "the broker cannot do without it"
+                lines += ["", f"{finding.name}: {instead}."]
+        if self.latencies:
+            rows = [
+                (f"{one.verb} {one.size_bytes >> 10} KiB", one.count, *(f"{t:.1f}" for t in (one.p50_ms, one.p90_ms, one.p99_ms)),
+                 f"{one.mb_per_s:.1f}")
+                for one in self.latencies
+            ]  # fmt: skip
+            lines += ["", *table(("one at a time", "count", "p50 ms", "p90 ms", "p99 ms", "MB/s"), rows)]
+        policy = self.policy()
+        if policy is not None:
+            lines += ["", "The least IAM policy that suffices:", json.dumps(policy, indent=2)]
+        if self.remainder:
+            lines += ["", f"{self.remainder} under {self.prefix}"]
+        return "\n".join([*lines, "", f"verdict: {self.sentence}"])

@@ -1,0 +1,184 @@
+"""A small S3 in memory that lacks what it is told to lack: what other people's stores are like, one property at a time.
+
+    async with BadS3("ignores-if-none-match") as store: store.address
+
+Without a fault it does everything that the doctor asks of a store. It checks no signatures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import time
+from email.utils import formatdate
+from hashlib import md5
+from types import TracebackType
+from xml.sax.saxutils import escape
+
+from aiohttp import web
+from crc32c import crc32c
+
+FAULTS = (
+    "no-bulk-delete",
+    "ignores-if-none-match",
+    "refuses-if-none-match",
+    "races",
+    "ignores-if-match",
+    "refuses-checksums",
+    "ignores-checksums",
+    "no-multipart",
+    "ignores-ranges",
+    "list-unordered",
+    "list-late",
+    "list-pages-overlap",
+    "clock-behind",
+    "clock-hour-behind",
+    "denies",
+)
+PAGE = 1000
+
+
+class BadS3:
+    def __init__(self, *faults: str) -> None:
+        assert set(faults) <= set(FAULTS), faults
+        self.faults = set(faults)
+        self.objects: dict[str, bytes] = {}
+        self.uploads: dict[str, dict[int, bytes]] = {}
+        self.requests: list[str] = []  # method, and query or the header that matters
+
+    @property
+    def address(self) -> str:
+        keys = "accessKey=test&secretKey=secret"
+        return f"0@s3://lake?endpoint=http://127.0.0.1:{self.port}&region=us-east-1&pathStyle=true&{keys}"
+
+    async def __aenter__(self) -> BadS3:
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_route("*", "/lake{slash:/?}{key:.*}", self._answer)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        key = request.match_info["key"]
+        self.requests.append(f"{request.method} {request.query_string}")
+        if "denies" in self.faults:
+            answer = _refusal(403, "AccessDenied")
+        elif request.method == "POST":
+            answer = self._post(request, key, body)
+        elif request.method == "PUT":
+            answer = await self._put(request, key, body)
+        elif request.method == "DELETE":
+            self.uploads.pop(request.query.get("uploadId", ""), None)
+            if "uploadId" not in request.query:
+                self.objects.pop(key, None)
+            answer = web.Response(status=204)
+        elif not key:
+            answer = self._list(request)
+        else:
+            answer = self._get(request, key)
+        behind_s = 3600 if "clock-hour-behind" in self.faults else 120 if "clock-behind" in self.faults else 0
+        answer.headers["Date"] = formatdate(time.time() - behind_s, usegmt=True)
+        return answer
+
+    async def _put(self, request: web.Request, key: str, body: bytes) -> web.Response:
+        checksum = request.headers.get("x-amz-checksum-crc32c")
+        if checksum is not None and "refuses-checksums" in self.faults:
+            return _refusal(501, "NotImplemented")
+        expected = base64.b64encode(crc32c(body).to_bytes(4, "big")).decode()
+        if checksum not in (None, expected) and "ignores-checksums" not in self.faults:
+            return _refusal(400, "BadDigest")
+        if "uploadId" in request.query:
+            self.uploads[request.query["uploadId"]][int(request.query["partNumber"])] = body
+            return web.Response(headers={"ETag": _etag(body)})
+        if "If-None-Match" in request.headers:
+            if "refuses-if-none-match" in self.faults:
+                return _refusal(501, "NotImplemented")
+            is_there = key in self.objects
+            if "races" in self.faults:
+                await asyncio.sleep(0.05)  # looks, then leaps
+            if is_there and "ignores-if-none-match" not in self.faults:
+                return _refusal(412, "PreconditionFailed")
+        match = request.headers.get("If-Match")
+        if match is not None and "ignores-if-match" not in self.faults:
+            if key not in self.objects:
+                return _refusal(404, "NoSuchKey")
+            if match != _etag(self.objects[key]):
+                return _refusal(412, "PreconditionFailed")
+        self.objects[key] = body
+        return web.Response(headers={"ETag": _etag(body)})
+
+    def _get(self, request: web.Request, key: str) -> web.Response:
+        if key not in self.objects:
+            return _refusal(404, "NoSuchKey")
+        content = self.objects[key]
+        headers = {"ETag": _etag(content), "Last-Modified": formatdate(time.time(), usegmt=True)}
+        if request.method == "HEAD":
+            return web.Response(headers={**headers, "Content-Length": str(len(content))})
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range", ""))
+        if asked is None or "ignores-ranges" in self.faults:
+            return web.Response(body=content, headers=headers)
+        first, last = int(asked[1]), int(asked[2])
+        if first >= len(content):
+            return _refusal(416, "InvalidRange")
+        return web.Response(status=206, body=content[first : last + 1], headers=headers)
+
+    def _post(self, request: web.Request, key: str, body: bytes) -> web.Response:
+        if "delete" in request.query:
+            if "no-bulk-delete" in self.faults:
+                return _refusal(501, "NotImplemented")
+            for found in re.findall(rb"<Key>([^<]+)</Key>", body):
+                self.objects.pop(found.decode(), None)
+            return web.Response(text="<DeleteResult></DeleteResult>", content_type="application/xml")
+        if "no-multipart" in self.faults:
+            return _refusal(501, "NotImplemented")
+        if "uploads" in request.query:
+            number = f"u{len(self.requests)}"
+            self.uploads[number] = {}
+            made = f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>"
+            return web.Response(text=made, content_type="application/xml")
+        parts = self.uploads.pop(request.query["uploadId"])
+        self.objects[key] = b"".join(parts[number] for number in sorted(parts))
+        done = "<CompleteMultipartUploadResult></CompleteMultipartUploadResult>"
+        return web.Response(text=done, content_type="application/xml")
+
+    def _list(self, request: web.Request) -> web.Response:
+        found = sorted((key for key in self.objects if key.startswith(request.query.get("prefix", ""))), key=str.encode)
+        if "list-late" in self.faults:
+            found = found[:-1]
+        if "list-unordered" in self.faults:
+            found.reverse()
+        after = request.query.get("continuation-token") or request.query.get("start-after", "")
+        if after and "list-pages-overlap" in self.faults and "continuation-token" in request.query:
+            found = [key for key in found if key >= after]
+        elif after:
+            found = [key for key in found if key > after]
+        page = found[: int(request.query.get("max-keys", PAGE))]
+        rows = "".join(
+            f"<Contents><Key>{escape(key)}</Key><Size>{len(self.objects[key])}</Size>"
+            "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+            for key in page
+        )
+        more = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if len(page) < len(found) else ""
+        is_cut = str(bool(more)).lower()
+        listed = f"<ListBucketResult><IsTruncated>{is_cut}</IsTruncated>{rows}{more}</ListBucketResult>"
+        return web.Response(text=listed, content_type="application/xml")
+
+
+def _etag(content: bytes) -> str:
+    return f'"{md5(content, usedforsecurity=False).hexdigest()}"'
+
+
+def _refusal(status: int, code: str) -> web.Response:
+    return web.Response(
+        status=status, text=f"<Error><Code>{code}</Code><Message>no</Message></Error>", content_type="application/xml"
+    )
