@@ -127,12 +127,11 @@ def confirms_backwards(old: Any) -> Any:
 
 
 def resets_without_the_upload(old: Any) -> Any:
-    async def _upload_sealed(uploader: Uploader, cache: LogCache) -> None:
-        for block in cache.take_sealed():
-            cache.free(block)
-            cache.evict()
+    async def _upload(self: recovery.Flush, block: Any) -> None:
+        self.cache.free(block)
+        self.cache.evict()
 
-    return _upload_sealed
+    return _upload
 
 
 # 3. ranges
@@ -321,7 +320,7 @@ BUGS = {
     "block-ends-too-late": Bug("a cache block's end covers what follows it", 2, LogCache, "put", blocks_end_too_late),
     "cache-order": Bug("entries enter the cache in another order", 2, Storage, "_confirm", confirms_backwards),
     "recovery-uploads-nothing": Bug(
-        "recovered entries are not uploaded", 2, recovery, "_upload_sealed", resets_without_the_upload
+        "recovered entries are not uploaded", 2, recovery.Flush, "_upload", resets_without_the_upload
     ),
     "run-dropped": Bug("an upload leaves a stream out", 3, uploader, "plan_upload", drops_a_run),
     "entry-dropped": Bug("an object lacks an entry of its range", 3, uploader, "_fill", drops_an_entry),

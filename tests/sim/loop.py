@@ -119,6 +119,13 @@ class SimLoop(asyncio.BaseEventLoop):
             handle.cancel()
         return handle
 
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Time passes on each wait, however short: what is left of a sum of floats else waits for ever."""
+        wait_s = max(delay, 1e-6) if delay > 0 else delay
+        return super().call_later(wait_s, callback, *args, context=context)
+
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:

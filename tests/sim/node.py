@@ -15,6 +15,7 @@ from typing import Any
 from millrace.broker.app import Broker
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
+from millrace.broker.stores import NodeStores
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.node import ControllerNode
 from millrace.runtime import Runtime
@@ -62,6 +63,8 @@ def point_of(kind: str, words: tuple[object, ...]) -> str:
         return "any callback"
     if kind in ("store", "change"):
         moment = "sent" if words[1] == "sent" else "in effect"
+        if "/wal/" in text:
+            return f"WAL object {moment}"
         return f"{next((name for name in STORE_POINTS if str(words[2]).startswith(name)), 'other')} {moment}"
     return next(name for name, parts in POINTS if all(part in text for part in parts))
 
@@ -91,16 +94,16 @@ class SimBroker(Broker):
         super().__init__(node.settings, runtime)
         self._node = node
 
-    async def _start_controller(self, store: ObjectStore) -> ControllerNode:
-        controller = await super()._start_controller(store)
+    async def _start_controller(self, stores: NodeStores) -> ControllerNode:
+        controller = await super()._start_controller(stores)
         self._node.cluster_id = controller.cluster_id
         controller.channel = LossyChannel(controller.channel, self._node)  # type: ignore[assignment]
         self._node.on_image(controller.publisher.image)
         controller.publisher.subscribe(lambda delta, image: self._node.on_image(image))
         return controller
 
-    async def _start_engine(self, node: ControllerNode, client: ControllerClient, store: ObjectStore) -> Storage:
-        self.storage = await super()._start_engine(node, client, store)
+    async def _start_engine(self, node: ControllerNode, client: ControllerClient, stores: NodeStores) -> Storage:
+        self.storage = await super()._start_engine(node, client, stores)
         return self.storage
 
 
@@ -123,7 +126,7 @@ class SimNode:
         self.life_count = 0
         self.life: Life | None = None
         self.broker: SimBroker | None = None
-        self.store: SimObjectStore | None = None
+        self.stores: list[SimObjectStore] = []  # of the running process: one for data, others for a log of objects
         self.failures: list[BaseException] = []  # why processes ended by themselves
         self.gone: asyncio.Future[None] = world.loop.create_future()
         self._ready: asyncio.Future[None] = world.loop.create_future()
@@ -256,10 +259,13 @@ class SimNode:
 
     def _runtime(self, life: Life) -> Runtime:
         rand = self._rand.split(life.name)
-        store = self.store = SimObjectStore(self.world.bucket, rand.split("store"), self.store_faults)
-        store.on_event = self._on_store_event
+        self.stores = []
 
         async def open_store(address: StoreAddress, clock: Clock) -> ObjectStore:
+            """All of them on the one bucket: keys do not meet."""
+            store = SimObjectStore(self.world.bucket, rand.split(f"store {len(self.stores)}"), self.store_faults)
+            store.on_event = self._on_store_event
+            self.stores.append(store)
             return store
 
         return Runtime(self.world.clock, rand, self.disk, self.world.net.host(self.host, life), open_store)
@@ -267,8 +273,8 @@ class SimNode:
     def set_store_faults(self, faults: StoreFaults) -> None:
         """From now on, for this and later lives."""
         self.store_faults = faults
-        if self.store is not None:
-            self.store.faults = faults
+        for store in self.stores:
+            store.faults = faults
 
     async def stop(self) -> None:
         """A controlled shutdown, as by SIGTERM. Returns when the process is gone, in order or not."""
@@ -312,9 +318,9 @@ class SimNode:
             return
         self.world.trace.note(self.name, "down", self.life_count, type(error).__name__ if error else "")
         self.world.loop.end_life(life)
-        if self.store is not None:
-            self.store.on_event = self.world.trace.of(self.name)
-            self.store.cut({"drop": False, "keep": True}.get(self.fate_name))
+        for store in self.stores:
+            store.on_event = self.world.trace.of(self.name)
+            store.cut({"drop": False, "keep": True}.get(self.fate_name))
         self.world.net.reset(self.host)
         self.life = self.broker = None
         self.gone.set_result(None)

@@ -72,6 +72,7 @@ class StoreFaults:
     timeout_ms: int = 10_000
     late_ms: tuple[int, int] = (0, 60_000)  # after the timeout
     requests_per_s_max: int | None = None
+    list_ms: tuple[int, int] = (0, 0)  # that a LIST takes longer than others
 
     def weights(self) -> tuple[tuple[StoreFault, int], ...]:
         return (
@@ -100,6 +101,7 @@ class SimBucket:
         self.capacity_bytes: int | None = None
         self.hits: Counter[str] = Counter()
         self.on_delete: Callable[[str], None] = lambda key: None  # told before a key goes
+        self.on_put: Callable[[str, bytes], None] = lambda key, content: None
 
     def put(self, key: str, content: bytes) -> None:
         held_bytes = len(self.objects[key][0]) if key in self.objects else 0
@@ -107,6 +109,7 @@ class SimBucket:
             self.hits["FULL"] += 1
             raise StoreFull(key)
         self.objects[key] = (content, self._clock.wall_ms())
+        self.on_put(key, content)
 
     def used_bytes(self) -> int:
         return sum(len(content) for content, _ in self.objects.values())
@@ -260,6 +263,9 @@ class SimObjectStore:
         request = _Request(take_effect, loop.create_future(), lambda: self._under_way.pop(number, None))
         self._under_way[number] = request
         total_ms = self._between(self.faults.latency_ms)
+        if self.faults.list_ms[1] and what.startswith("list "):
+            self.bucket.hits["SLOW_LIST"] += 1
+            total_ms += self._between(self.faults.list_ms)
         there_ms = self._rand.below(total_ms + 1)
         timeout_ms = self.faults.timeout_ms
         if fault in (StoreFault.REFUSED, StoreFault.THROTTLED):

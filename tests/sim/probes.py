@@ -26,6 +26,9 @@ from millrace.wal.block.layout import (
     decode_block_header,
     decode_device_header,
 )
+from millrace.wal.object.layout import HEADER_BYTES as OBJECT_HEADER_BYTES
+from millrace.wal.object.layout import MAGIC as OBJECT_WAL_MAGIC
+from millrace.wal.object.layout import Kind, decode_header
 from millrace.wal.record import RECORD_HEADER_BYTES
 from tests.sim.history import History, Place, shown
 from tests.sim.node import SimNode
@@ -54,6 +57,8 @@ class Probe:
 
     def on_image(self, image: MetadataImage) -> None: ...
 
+    def on_put(self, key: str, content: bytes) -> None: ...
+
     def on_delete(self, key: str) -> None: ...
 
     def on_told(self, place: Place, offset: int, values: list[bytes]) -> None: ...
@@ -71,6 +76,10 @@ class ToldIsDurable(Probe):
     def on_durable(self, position: int, data: bytes) -> None:
         if position >= RING_START:
             self._recent.appendleft(data)
+
+    def on_put(self, key: str, content: bytes) -> None:
+        if "/wal/" in key:
+            self._recent.appendleft(content)
 
     def on_told(self, place: Place, offset: int, values: list[bytes]) -> None:
         self.count += 1
@@ -92,6 +101,7 @@ class TrimmedIsCommitted(Probe):
     def __init__(self, node: SimNode, history: History) -> None:
         super().__init__(node, history)
         self._header: DeviceHeader | None = None
+        self._slots_counted: dict[int, int] = {}
 
     def on_start(self) -> None:
         self._header = None
@@ -120,6 +130,25 @@ class TrimmedIsCommitted(Probe):
         if before is not None and after.trim > before.trim:
             self._check(before, after)
 
+    def on_put(self, key: str, content: bytes) -> None:
+        if "/wal/" in key and content[:8] == OBJECT_WAL_MAGIC and (link := decode_header(content, 0).link) is not None:
+            self._slots_counted[link.epoch] = link.slot  # of that epoch: what lies behind is void
+
+    def on_delete(self, key: str) -> None:
+        """An object of a log of objects goes: the same for its records. (Seals and marks have none.)"""
+        image, content = self.node.image, self.node.world.bucket.objects[key][0]
+        if image is None or "/wal/" not in key or content[:8] != OBJECT_WAL_MAGIC:
+            return
+        header = decode_header(content, 0)
+        is_void = header.place.slot >= self._slots_counted.get(header.place.epoch, 1 << 62)
+        if header.kind is not Kind.RECORDS or is_void:
+            return
+        for _, stream_id, entry_end in _entries(memoryview(content), OBJECT_HEADER_BYTES, header.record_count):
+            self.count += 1
+            stream = image.streams.get(stream_id)
+            if stream is not None and entry_end > stream.end:
+                self.find("trimmed-too-early", f"{key}: stream {stream_id} to {entry_end}, committed {stream.end}")
+
     def _check(self, before: DeviceHeader, after: DeviceHeader) -> None:
         image, ring = self.node.image, self.node.disk.files[WAL_FILE].durable
         geometry = Geometry.of(before.capacity_bytes)
@@ -144,11 +173,15 @@ def entries_of(ring: bytearray, geometry: Geometry, block: BlockHeader) -> Itera
     """(end in the log, stream, end in the stream) of each of its records; none of a block that is torn."""
     start = geometry.physical(block.position)
     view = memoryview(bytes(ring[start : start + block.length]))
-    at = BLOCK_HEADER_BYTES
+    for end, stream_id, entry_end in _entries(view, BLOCK_HEADER_BYTES, block.record_count):
+        yield block.position + end, stream_id, entry_end
+
+
+def _entries(view: memoryview, at: int, count: int) -> Iterable[tuple[int, int, int]]:
     try:
-        for _ in range(block.record_count):
+        for _ in range(count):
             header, _, at = decode_entry(view, at + RECORD_HEADER_BYTES)
-            yield block.position + at, header.stream_id, header.end
+            yield at, header.stream_id, header.end
     except ObjectCorrupt:
         return
 
@@ -328,6 +361,7 @@ class Probes:
         node.on_start = self._on_start
         node.disk.on_write = self._on_write
         node.disk.on_durable = self._on_durable
+        node.world.bucket.on_put = self._on_put
         node.world.bucket.on_delete = self._on_delete
 
     def tick(self) -> None:
@@ -358,6 +392,10 @@ class Probes:
         if path == WAL_FILE:
             for probe in self.all:
                 probe.on_durable(position, data)
+
+    def _on_put(self, key: str, content: bytes) -> None:
+        for probe in self.all:
+            probe.on_put(key, content)
 
     def _on_delete(self, key: str) -> None:
         for probe in self.all:

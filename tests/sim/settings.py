@@ -46,10 +46,22 @@ WAL = BlockWalSettings(
 )
 
 
+OBJECT_WAL = {
+    "max_record_bytes": 64 * KIB,
+    "batch_bytes_max": 64 * KIB,
+    "batch_interval_ms": 30,
+    "uploads_max": 8,
+    "ahead_bytes": 64 * KIB,
+    "arena_bytes": 128 * KIB,
+    "trim_wait_ms": 100,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     keys: Mapping[str, str] = field(default_factory=dict)
     wal: Mapping[str, Any] = field(default_factory=dict)
+    object_wal: Mapping[str, Any] = field(default_factory=dict)
     streams: Mapping[str, Any] = field(default_factory=dict)
     controller: Mapping[str, Any] = field(default_factory=dict)
 
@@ -72,6 +84,13 @@ VARIANTS = {
     ),
     "short promises": Variant(streams={"prepare_ttl_ms": 1_500}, controller={"expiry_interval_ms": 200}),
     "page cache": Variant({"wal.direct.io": "never"}),
+    "object wal": Variant({"s3.wal.path": "0@mem://wal?capacity=512KiB"}),
+    "quick object wal": Variant(
+        {"s3.wal.path": "0@mem://wal?capacity=256KiB"}, object_wal={"batch_interval_ms": 5, "trim_wait_ms": 20}
+    ),
+    "reserved object wal": Variant(
+        {"s3.wal.path": "0@mem://wal?capacity=512KiB&fence=reservation"}, object_wal={"uploads_max": 3}
+    ),
 }
 
 
@@ -102,8 +121,10 @@ def node_settings(node_id: int, host: str, variants: Sequence[str] = (), **keys:
         readahead_bytes_max=16 * KIB,
     )
     wal = replace(WAL, direct=settings.block_wal.direct)
+    object_wal = replace(settings.object_wal, **OBJECT_WAL)
     for variant in chosen:
         wal = replace(wal, **variant.wal)
+        object_wal = replace(object_wal, **variant.object_wal)
         streams = replace(streams, **variant.streams)
         controller = replace(controller, **variant.controller)
-    return replace(settings, block_wal=wal, controller=controller, streams=streams)
+    return replace(settings, block_wal=wal, object_wal=object_wal, controller=controller, streams=streams)

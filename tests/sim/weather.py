@@ -45,10 +45,10 @@ ROUGH = StoreFaults(
     lost_request=60,
     lost_answer=80,
     late=80,
-    lost_race=80,
     latency_ms=(1, 150),
     timeout_ms=400,
     late_ms=(0, 3_000),
+    list_ms=(100, 1_500),
 )
 SLOW = StoreFaults(latency_ms=(100, 1_000), timeout_ms=2_000)
 STRICT = StoreFaults(latency_ms=(1, 12), timeout_ms=2_000, requests_per_s_max=5)
