@@ -102,7 +102,7 @@ def _parted(objects: Sequence[T], is_aside: Callable[[T], bool]) -> list[list[T]
 
 
 def _within_memory(span: Sequence[StreamSetInfo], settings: CompactionSettings) -> Sequence[StreamSetInfo]:
-    """As many from the oldest as can be read at once: of each, two reads are held."""
+    """As many from the oldest as can be read at once."""
     left = settings.large_sources_max * settings.block_bytes
     for count, one in enumerate(span):
         left -= min(one.size_bytes, settings.block_bytes)

@@ -50,10 +50,10 @@ class CompactionSettings:
         return max(self.open_part_bytes, self.memory_bytes // 4)
 
     def window_bytes(self, sources_count: int) -> int:
-        """One read of one source; two of each are held."""
-        return max(1, min(self.read_bytes_max, self.memory_bytes // (4 * max(1, sources_count))))
+        """One read of one source, with one held of each and two on their way."""
+        return min(self.read_bytes_max, self.memory_bytes // (2 * (sources_count + 2)))
 
     @property
     def large_sources_max(self) -> int:
-        """Sources of a block and more that are read at once: two reads of each are held, of one block at least."""
-        return max(2, self.memory_bytes // (4 * self.block_bytes))
+        """Sources of a block and more that are read at once: one read of each is held, of one block at least."""
+        return max(2, self.memory_bytes // (2 * self.block_bytes))

@@ -1,0 +1,25 @@
+"""What compaction did, for /metrics and for whoever asks whether it is worth it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class CompactionCounts:
+    """`skipped` by reason: a round that ended early, an object that could not be read, a commit that was refused."""
+
+    set_rounds: int = 0
+    stream_rounds: int = 0
+    commits: int = 0
+    objects_in: int = 0
+    objects_out: int = 0
+    gets: int = 0
+    read_bytes: int = 0
+    puts: int = 0
+    written_bytes: int = 0
+    composites: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def skip(self, reason: str) -> None:
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1

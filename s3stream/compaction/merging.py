@@ -1,0 +1,124 @@
+"""Opens sources, copies what is wanted of them, checks that all of it was written, commits. For sets and for streams alike."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from millrace.s3stream.compaction.copying import Copying
+from millrace.s3stream.compaction.outputs import WrittenObject
+from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, SourcesOverlap, find_uncovered, streams_of
+from millrace.s3stream.compaction.sources import ReadMemory, Source, SourceUnreadable
+from millrace.s3stream.compaction.work import Ids, Uncovered, Work, commit
+from millrace.s3stream.ids import (
+    NO_OBJECT,
+    CompactedStreamObject,
+    CompactionCommit,
+    ObjectKind,
+    StreamObjectInfo,
+    StreamSetInfo,
+)
+
+log = logging.getLogger(__name__)
+Objects = Sequence[StreamSetInfo] | Sequence[StreamObjectInfo]
+Planner = Callable[[Sequence[SourceIndex], Bounds], SetPlan | None]
+
+
+async def merge(work: Work, objects: Objects, planner: Planner) -> bool:
+    """Whether it changed anything: objects compacted, or put aside because they could not be read.
+
+    What cannot be read is never taken for nothing: the plan is thrown away, the object stands aside, and the next plan is without it.
+    """
+    try:
+        async with opened(work, objects) as (sources, indexes):
+            if len(sources) < len(objects):
+                return True
+            return await _merge_opened(work, sources, indexes, planner)
+    except (SourceUnreadable, SourcesOverlap) as error:
+        work.note(error)
+        if isinstance(error, SourceUnreadable) and error.is_away:
+            raise error.cause from None
+    except Uncovered as error:
+        log.error("compaction would lose data and was given up: %s", error)
+        work.put_aside([one.object_id for one in objects], "uncovered", error)
+    return True
+
+
+async def _merge_opened(
+    work: Work, sources: Sequence[Source], indexes: Sequence[SourceIndex], planner: Planner
+) -> bool:
+    """The bounds of streams are asked for after the objects were named and read, from an image that is no older: a stream that is
+    missing from it is deleted, and was not merely unknown yet."""
+    bounds = work.catalog.stream_bounds(streams_of(indexes))
+    plan = planner(indexes, bounds)
+    if plan is None:
+        return False
+    taken = len(plan.source_ids)
+    await carry_out(work, plan, sources[:taken], indexes[:taken], bounds)
+    return True
+
+
+@asynccontextmanager
+async def opened(work: Work, objects: Objects) -> AsyncIterator[tuple[list[Source], list[SourceIndex]]]:
+    """The objects that could be read, with their indexes; the others stand aside. When the first is not answered, the store is away."""
+    settings = work.settings
+    memory = ReadMemory(settings.memory_bytes // 2)
+    sources = [Source(work.store, work.key(o.object_id), o.object_id, o.size_bytes, work.counts) for o in objects]
+    tasks = [
+        asyncio.create_task(source.open(memory, settings.window_bytes(len(sources))), name="compaction-index")
+        for source in sources
+    ]
+    try:
+        found: list[tuple[Source, SourceIndex]] = []
+        for source, task in zip(sources, tasks, strict=True):
+            try:
+                found.append((source, await task))
+            except SourceUnreadable as error:
+                work.note(error)
+                if error.is_away and not found:
+                    raise error.cause from None
+        work.aside.readmit(source.object_id for source, _ in found)
+        yield [source for source, _ in found], [index for _, index in found]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for source in sources:
+            await source.close()
+
+
+async def carry_out(
+    work: Work, plan: SetPlan, sources: Sequence[Source], indexes: Sequence[SourceIndex], bounds: Bounds
+) -> None:
+    """Durable and committed on return. Any error leaves metadata as it was."""
+    if not plan.portions:
+        await commit(work, None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids))
+        return
+    ids = await Ids.prepare(work, plan.objects_count)
+    copying = Copying(work, plan, sources, ids)
+    await copying.run(indexes, bounds)
+    check_covered(indexes, bounds, copying)
+    await commit(work, ids, commit_of(plan, copying))
+
+
+def check_covered(indexes: Sequence[SourceIndex], bounds: Bounds, copying: Copying) -> None:
+    """By what the outputs say they hold, row by row of the sources."""
+    written = [*copying.stream_objects, *([copying.set_object] if copying.set_object else [])]
+    missing = find_uncovered(indexes, bounds, [span for one in written for span in one.ranges])
+    if missing is not None:
+        raise Uncovered(f"stream {missing.stream_id} [{missing.start}, {missing.end}) is in no new object")
+
+
+def commit_of(plan: SetPlan, copying: Copying) -> CompactionCommit:
+    made = tuple(stream_object(one) for one in copying.stream_objects)
+    new_set = copying.set_object
+    if new_set is None:
+        return CompactionCommit(NO_OBJECT, 0, (), made, plan.source_ids)
+    return CompactionCommit(new_set.object_id, new_set.size_bytes, new_set.ranges, made, plan.source_ids)
+
+
+def stream_object(written: WrittenObject, kind: ObjectKind = ObjectKind.STREAM) -> CompactedStreamObject:
+    (span,) = written.ranges
+    return CompactedStreamObject(written.object_id, kind, written.size_bytes, span)

@@ -1,0 +1,147 @@
+"""When compaction runs: a look after each interval, if something changed since the last one. In the background, one thing at a time.
+
+    on_change ──► dirty ──(interval since the last look, with jitter)──► a round of sets, a round of streams ──► quiet until a change,
+                                                                         until an object gets old, or may be tried again
+
+Rounds: sets.py, streams.py. A round that is refused, not answered or finds its ids run out is thrown away whole and tried again an interval
+later: nothing was changed, and what was put is deleted when its ids run out. A stop in the middle leaves the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from millrace.runtime.errors import Exhausted, Fenced, Unavailable
+from millrace.runtime.objectstore import ObjectMissing, StoreDenied
+from millrace.runtime.rand import Rand
+from millrace.s3stream.compaction.sets import SetCompactor
+from millrace.s3stream.compaction.streams import StreamCompactor
+from millrace.s3stream.compaction.work import Work
+from millrace.s3stream.errors import CompactionRefused, UploadExpired
+
+log = logging.getLogger(__name__)
+# Between two looks at least, whatever the settings.
+PAUSE_S_MIN = 0.2
+JITTER_PART = 0.1
+# Why a round ends early, by what compaction's counts call it.
+ENDINGS: tuple[tuple[type[Exception], str], ...] = (
+    (CompactionRefused, "refused"),
+    (UploadExpired, "expired"),
+    (ObjectMissing, "store"),
+    (Unavailable, "store"),
+    (Exhausted, "store"),
+    (StoreDenied, "store"),
+)
+
+
+class Rhythm:
+    """When a kind of round is due. Times are the loop's, in seconds."""
+
+    def __init__(self, interval_ms: int, rand: Rand, now_s: float) -> None:
+        self._pause_s = max(PAUSE_S_MIN, interval_ms / 1000)
+        self._rand = rand
+        self.is_dirty = True
+        self.looked_at_s = now_s
+        # Not all brokers that start together at once.
+        self.next_at_s = now_s + max(PAUSE_S_MIN, self._pause_s * rand.fraction())
+
+    def begin(self, now_s: float) -> bool:
+        """Whether a round is due; it is then begun."""
+        if not self.is_dirty or now_s < self.next_at_s:
+            return False
+        self.is_dirty = False
+        self.looked_at_s = now_s
+        self.next_at_s = now_s + self._pause_s * (1 + JITTER_PART * (2 * self._rand.fraction() - 1))
+        return True
+
+    def wakes_at_s(self, due_s: float | None) -> float | None:
+        """`due_s`: when there will be something to do though nothing changes."""
+        if self.is_dirty:
+            return self.next_at_s
+        return None if due_s is None else max(due_s, self.next_at_s)
+
+
+class Compactor:
+    def __init__(self, work: Work, rand: Rand) -> None:
+        self._work = work
+        self._rand = rand
+        self._sets = SetCompactor(work)
+        self._streams = StreamCompactor(work)
+        self._changed = asyncio.Event()
+
+    @property
+    def aside_count(self) -> int:
+        return len(self._work.aside)
+
+    def on_change(self) -> None:
+        """Objects, or the bounds of streams, are not what they were."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled, or until a newer owner has taken the node."""
+        loop, settings = asyncio.get_running_loop(), self._work.settings
+        sets = Rhythm(settings.set_interval_ms, self._rand.split("sets"), loop.time())
+        streams = Rhythm(settings.stream_interval_ms, self._rand.split("streams"), loop.time())
+        try:
+            while True:
+                await self._wait(sets, streams)
+                if sets.begin(loop.time()):
+                    sets.is_dirty |= not await self._guarded(self._sets.round)
+                if streams.begin(loop.time()):
+                    streams.is_dirty |= not await self._guarded(self._streams.round)
+        except Fenced as error:
+            log.warning("compaction ends: %s", error)
+
+    async def _wait(self, sets: Rhythm, streams: Rhythm) -> None:
+        """Until a round is due."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._changed.is_set():
+                self._changed.clear()
+                sets.is_dirty = streams.is_dirty = True
+            next_try_s = self._work.aside.next_try_s
+            wakes = [
+                sets.wakes_at_s(self._next_split_s(next_try_s(sets.looked_at_s))),
+                streams.wakes_at_s(next_try_s(streams.looked_at_s)),
+            ]
+            wake_s = min((at_s for at_s in wakes if at_s is not None), default=None)
+            if wake_s is not None and wake_s <= loop.time():
+                # What became due by itself is as good as a change.
+                sets.is_dirty |= wakes[0] == wake_s
+                streams.is_dirty |= wakes[1] == wake_s
+                return
+            is_waiting_for_change = not (sets.is_dirty and streams.is_dirty)
+            await self._sleep_until(wake_s, is_waiting_for_change)
+
+    async def _sleep_until(self, wake_s: float | None, is_waiting_for_change: bool) -> None:
+        loop = asyncio.get_running_loop()
+        if wake_s is not None and not is_waiting_for_change:
+            await asyncio.sleep(max(0.0, wake_s - loop.time()))
+            return
+        try:
+            async with asyncio.timeout_at(wake_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _next_split_s(self, again_s: float | None) -> float | None:
+        """When an object gets old enough to be split, or one that stands aside may be tried."""
+        due_ms = self._sets.next_due_ms()
+        if due_ms is None:
+            return again_s
+        left_s = max(0, due_ms - self._work.clock.wall_ms()) / 1000
+        due_s = asyncio.get_running_loop().time() + left_s
+        return due_s if again_s is None else min(due_s, again_s)
+
+    async def _guarded(self, round_of: Callable[[], Awaitable[None]]) -> bool:
+        """Whether the round came to its end."""
+        try:
+            await round_of()
+            return True
+        except tuple(kind for kind, _ in ENDINGS) as error:
+            reason = next(name for kind, name in ENDINGS if isinstance(error, kind))
+            self._work.counts.skip(reason)
+            log.info("compaction is put off: %s: %s", type(error).__name__, error)
+            return False

@@ -1,0 +1,98 @@
+"""What every compaction is given, and what ends one early. One compaction runs at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from millrace.runtime.clock import Clock
+from millrace.runtime.objectstore import ObjectStore
+from millrace.s3stream.compaction.aside import Aside
+from millrace.s3stream.compaction.config import CompactionSettings
+from millrace.s3stream.compaction.counts import CompactionCounts
+from millrace.s3stream.compaction.plan import SourcesOverlap
+from millrace.s3stream.compaction.sources import SourceUnreadable
+from millrace.s3stream.errors import UploadExpired
+from millrace.s3stream.ids import CompactionCommit, ObjectId
+from millrace.s3stream.metadata import CompactionCatalog
+from millrace.s3stream.objects.keys import object_key
+
+log = logging.getLogger(__name__)
+# A compaction whose ids are older than this part of their time is given up before the commit: their files may be gone at any moment.
+FRESH_PART = 0.75
+
+
+class Uncovered(Exception):
+    """What was written does not cover what is wanted of the sources. Never committed; a fault of ours, told loudly."""
+
+
+@dataclass(slots=True)
+class Work:
+    """`store` is the one that compaction's traffic goes through, so that it waits behind that of clients."""
+
+    store: ObjectStore
+    catalog: CompactionCatalog
+    settings: CompactionSettings
+    cluster_id: str
+    clock: Clock
+    counts: CompactionCounts = field(default_factory=CompactionCounts)
+    aside: Aside = field(default_factory=Aside)
+
+    def key(self, object_id: ObjectId) -> str:
+        return object_key(self.cluster_id, object_id)
+
+    def is_aside(self, object_id: ObjectId) -> bool:
+        return self.aside.has(object_id, asyncio.get_running_loop().time())
+
+    def put_aside(
+        self, object_ids: Iterable[ObjectId], reason: str, error: Exception, *, is_growing: bool = True
+    ) -> None:
+        """They take part in nothing until they are tried again."""
+        now_s = asyncio.get_running_loop().time()
+        is_new = [object_id for object_id in object_ids if self.aside.put(object_id, now_s, is_growing=is_growing)]
+        self.counts.skip(reason)
+        if is_new:
+            log.warning("compaction leaves objects %s as they are for now: %s", is_new, error)
+
+    def note(self, error: SourceUnreadable | SourcesOverlap) -> None:
+        if isinstance(error, SourcesOverlap):
+            self.put_aside(error.object_ids, "overlap", error)
+        elif error.is_away:
+            self.put_aside([error.object_id], "unanswered", error, is_growing=False)
+        else:
+            self.put_aside([error.object_id], "unreadable", error)
+
+
+class Ids:
+    """Ids prepared for one compaction."""
+
+    def __init__(self, first: ObjectId, since_s: float, ttl_ms: int) -> None:
+        self.first = first
+        self._fresh_until_s = since_s + ttl_ms / 1000 * FRESH_PART
+
+    @staticmethod
+    async def prepare(work: Work, count: int) -> Ids:
+        ttl_ms = work.settings.prepare_ttl_ms
+        since_s = asyncio.get_running_loop().time()
+        return Ids(await work.catalog.prepare(count, ttl_ms), since_s, ttl_ms)
+
+    def check_fresh(self) -> None:
+        """UploadExpired when too much of their time has passed."""
+        if asyncio.get_running_loop().time() >= self._fresh_until_s:
+            raise UploadExpired(self.first)
+
+
+async def commit(work: Work, ids: Ids | None, commit: CompactionCommit) -> None:
+    """Readers are sent to the new objects on return; or CompactionRefused, UploadExpired: nothing was changed."""
+    if ids is not None:
+        ids.check_fresh()
+    await work.catalog.commit_compaction(commit)
+    counts = work.counts
+    counts.commits += 1
+    gone = len(commit.compacted_ids) + len(commit.superseded_ids) + len(commit.linked_ids)
+    made = len(commit.stream_objects) + (commit.size_bytes > 0)
+    counts.objects_in += gone
+    counts.objects_out += made
+    log.info("compaction: %d objects became %d", gone, made)

@@ -1,0 +1,773 @@
+"""Compaction carried out: what is read stays the same, whatever fails; and what went wrong elsewhere does not go wrong here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from millrace.runtime.objectstore import StoreUnavailable
+from millrace.s3stream.compaction import copying, stream_plan
+from millrace.s3stream.compaction.config import MIB
+from millrace.s3stream.compaction.sources import ReadMemory, Source
+from millrace.s3stream.compaction.streams import StreamCompactor
+from millrace.s3stream.errors import CompactionRefused, UploadExpired
+from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, UploadCommit
+from millrace.s3stream.objects.format import INT32_MAX, Entry
+from millrace.s3stream.objects.writer import ObjectWriter
+from tests.s3stream.build import run
+from tests.s3stream.compaction_build import CompactedWorld, drained
+
+KIB = 1 << 10
+HOUR_MS = 3_600_000
+
+
+def payloads(stream_id: int, count: int, size: int = 100, first: int = 0) -> list[bytes]:
+    return [b"%d:%d;" % (stream_id, first + n) * (size // 4) for n in range(count)]
+
+
+class Books:
+    """A world, and what was put into it."""
+
+    def __init__(self, **compaction: int) -> None:
+        self.world = CompactedWorld(**compaction)
+        self.books: dict[int, list[bytes]] = {}
+
+    async def upload(self, *streams: int, count: int = 5, size: int = 100, is_split: bool = False) -> ObjectId:
+        pieces = []
+        for stream_id in streams:
+            book = self.books.setdefault(stream_id, [])
+            pieces.append((stream_id, payloads(stream_id, count, size, len(book))))
+            book += pieces[-1][1]
+        return await self.world.upload(*pieces, is_split=is_split)
+
+    async def trim(self, stream_id: int, start: int) -> None:
+        stream = self.world.catalog.streams[stream_id]
+        await self.world.catalog.trim(StreamId(stream_id), stream.epoch, start)
+
+    async def check(self) -> None:
+        """Every stream reads as its book, with empty caches; files are as metadata says."""
+        for stream_id, book in self.books.items():
+            stream = self.world.catalog.streams.get(stream_id)
+            if stream is None:
+                continue
+            found = await self.world.read(stream_id)
+            assert found[-len(book[stream.start :]) :] == book[stream.start :] if stream.start < len(book) else True
+            assert len(found) - len(book[stream.start :]) in range(1000)
+        self.world.check_files()
+        self.world.clean()
+        self.world.check_files()
+
+
+def test_small_uploads_become_few_objects() -> None:
+    """Sixty uploads of small streams: few objects are left, all is read as before, the old files go; what was read and written is little
+    more than what there is, once for each level of merging."""
+
+    async def main() -> None:
+        books = Books()
+        for _ in range(60):
+            await books.upload(1, 2, 3, 4, size=2000)
+            await books.world.compact()
+        world, counts = books.world, books.world.work.counts
+        assert len(world.catalog.live) <= 12, world.kinds()
+        await books.check()
+        assert len(world.store.objects) == world.files_count()
+        live = sum(len(data) for book in books.books.values() for data in book)
+        assert counts.written_bytes < 5 * live
+        assert counts.read_bytes < 5 * live
+        assert not counts.skipped
+
+    run(main())
+
+
+def test_one_compaction_reads_and_writes_what_is_wanted_once() -> None:
+    """Reads and writes stay below 1.2 of the live bytes each, requests few: one a small source, one a large window."""
+
+    async def main() -> None:
+        books = Books(split_bytes=2 * MIB, memory_bytes=32 * MIB)
+        for _ in range(8):
+            await books.upload(1, 2, 3, count=20, size=30_000)
+        live = sum(one.size_bytes for one in books.world.catalog.live.values())
+        await books.world.compact()
+        counts = books.world.work.counts
+        assert counts.read_bytes < 1.05 * live
+        assert counts.written_bytes < 1.05 * live
+        assert counts.gets <= 8 * 3
+        assert counts.puts == 6  # three objects in two parts each
+        assert books.world.kinds() == "3 own"
+        await books.check()
+
+    run(main())
+
+
+def test_old_objects_are_split_whatever_their_size() -> None:
+    """Two hours after its data was made, a lone small set becomes objects of its streams."""
+
+    async def main() -> None:
+        books = Books()
+        await books.upload(1, 2, 3)
+        await books.world.compact()
+        assert books.world.kinds() == "1 set"
+        books.world.clock.ms += 2 * HOUR_MS
+        await books.world.compact()
+        assert books.world.kinds() == "3 own"
+        await books.check()
+
+    run(main())
+
+
+def test_an_object_with_nothing_wanted_goes_without_a_successor() -> None:
+    """Trimmed and deleted streams: the sets go, nothing is put, nothing prepared."""
+
+    async def main() -> None:
+        books = Books()
+        for _ in range(4):
+            await books.upload(1, 2)
+        await books.trim(1, 20)
+        books.world.catalog.delete(2)
+        puts = books.world.store.count("put")
+        await books.world.compact()
+        assert not books.world.catalog.live
+        assert books.world.store.count("put") == puts
+        books.world.clean()
+        assert not books.world.store.objects
+
+    run(main())
+
+
+def test_streams_of_many_small_objects_become_few_and_then_one_composite() -> None:
+    """Small objects of a stream are merged by copying, large ones linked; with the composite's links trimmed one after another it is
+    made anew without them, and in the end it goes with all it links."""
+
+    async def main() -> None:
+        books = Books(split_bytes=32 * KIB)
+        for _ in range(12):
+            await books.upload(1, count=3, size=1500, is_split=True)
+        await books.world.compact()
+        assert books.world.kinds() == "2 own"
+        for _ in range(6):
+            await books.upload(1, count=10, size=5000, is_split=True)
+        await books.world.compact()
+        assert books.world.kinds() == "1 composite"
+        (composite,) = books.world.catalog.live
+        before = books.world.links(composite)
+        assert len(before) == 8
+        await books.check()
+        for _ in range(5):
+            await books.upload(1, count=10, size=5000, is_split=True)
+        await books.world.compact()
+        assert books.world.kinds() == "1 composite"
+        (longer,) = books.world.catalog.live
+        assert books.world.links(longer)[:8] == before
+        assert len(books.world.links(longer)) == 13
+        await books.check()
+        await books.trim(1, 36 + 70)
+        await books.world.compact()
+        (pruned,) = books.world.catalog.live
+        assert len(books.world.links(pruned)) == 4
+        await books.check()
+        assert len(books.world.store.objects) == 5
+        await books.trim(1, len(books.books[1]))
+        await books.world.compact()
+        await books.check()
+        assert not books.world.store.objects
+
+    run(main())
+
+
+def test_a_composite_is_looked_into_once_while_its_links_live() -> None:
+    """Mostly dead by offsets and not by links: it is read once, not at each look."""
+
+    async def main() -> None:
+        books = Books(split_bytes=KIB)
+        for size in (90_000, 90_000, 90_000, 90_000):
+            await books.upload(1, count=10, size=size, is_split=True)
+        await books.world.compact()
+        assert books.world.kinds() == "1 composite"
+        await books.trim(1, 9)
+        before, stream_plan.DEAD_BYTES_MAX = stream_plan.DEAD_BYTES_MAX, KIB
+        try:
+            compactor = StreamCompactor(books.world.work)
+            gets = books.world.work.counts.gets
+            for _ in range(3):
+                await compactor.round()
+            assert books.world.work.counts.gets == gets + 1
+            await books.trim(1, 12)
+            await compactor.round()
+        finally:
+            stream_plan.DEAD_BYTES_MAX = before
+        (pruned,) = books.world.catalog.live
+        assert len(books.world.links(pruned)) == 3
+        await books.check()
+
+    run(main())
+
+
+def test_multipart_for_large_outputs_and_memory_within_bounds() -> None:
+    """20 MiB a stream through 8 MiB of memory: several parts of at least 5 MiB, what is held never passes the bound by more than a block."""
+
+    async def main() -> None:
+        books = Books(split_bytes=4 * MIB, memory_bytes=8 * MIB)
+        for _ in range(4):
+            await books.upload(1, 2, count=64, size=80_000)
+        live = sum(one.size_bytes for one in books.world.catalog.live.values())
+        held: list[ReadMemory] = []
+        begin = Source.begin
+
+        def watched(self: Source, *args: Any) -> None:
+            held.append(self._memory)
+            begin(self, *args)
+
+        Source.begin = watched  # type: ignore[method-assign]
+        try:
+            await books.world.compact()
+        finally:
+            Source.begin = begin  # type: ignore[method-assign]
+        assert live > 40 * MIB
+        assert books.world.kinds() == "2 own"
+        assert books.world.store.count("put_part") >= live / (5.2 * MIB)
+        assert held
+        assert max(memory.peak_bytes for memory in held) <= 8 * MIB
+        assert all(memory.held_bytes == 0 for memory in held)
+        await books.check()
+
+    run(main())
+
+
+# What went wrong in systems before this one.
+
+
+def test_joined_rows_guard_their_numbers() -> None:
+    """Offset deltas beyond 2**31 in merged rows lost data elsewhere: here each offset is still found, and read."""
+
+    async def main() -> None:
+
+        books = Books()
+        world = books.world
+        world.catalog.open(1)
+        end = 0
+        for _ in range(4):
+            writer = ObjectWriter()
+            writer.add(1, [Entry(end, INT32_MAX - 7, memoryview(b"x" * 50))])
+            finished = writer.finish()
+            object_id = await world.catalog.prepare(1, 1000)
+            world.store.objects[world.key(object_id)] = b"".join(finished.parts)
+            await world.catalog.commit_upload(UploadCommit(object_id, finished.size_bytes, finished.ranges, ()))
+            end += INT32_MAX - 7
+        await world.compact()
+        assert world.kinds() == "1 set"
+        assert len(await world.read(1)) == 4
+
+    run(main())
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "index", "denied"])
+def test_an_index_that_cannot_be_read_is_not_an_empty_index(damage: str) -> None:
+    """The object stands aside, told once and tried again; the others are compacted without it, and nothing of it is dropped."""
+
+    async def main() -> None:
+        books = Books()
+        ids = [await books.upload(1, 2) for _ in range(9)]
+        world = books.world
+        bad = world.key(ids[4])
+        sound = world.store.objects[bad]
+        if damage == "gone":
+            del world.store.objects[bad]
+        elif damage == "cut":
+            world.store.objects[bad] = sound[:-1]
+        elif damage == "index":
+            world.store.objects[bad] = sound[:-60] + b"X" + sound[-59:]
+        else:
+            world.store.fault = lambda verb, key: failing(StoreUnavailable(key, "no")) if key == bad else None
+        await world.compact()
+        assert ids[4] in world.catalog.live
+        assert world.kinds() == "3 set"
+        assert sum(world.work.counts.skipped.values()) == 1
+        await world.compact()
+        assert sum(world.work.counts.skipped.values()) == 1
+        world.store.objects[bad] = sound
+        world.store.fault = lambda verb, key: None
+        await asyncio.sleep(400)
+        await books.upload(1, 2)
+        await world.compact()
+        assert world.kinds() == "1 set"
+        assert len(world.work.aside) == 0
+        await books.check()
+
+    run(main())
+
+
+def failing(error: Exception) -> Awaitable[None]:
+    async def fail() -> None:
+        raise error
+
+    return fail()
+
+
+def test_a_damaged_block_stops_its_own_compaction_alone() -> None:
+    """Rot in a block is met while it is copied: nothing is committed, the object stands aside, others are compacted."""
+
+    async def main() -> None:
+        books = Books()
+        ids = [await books.upload(1, 2, size=2000) for _ in range(9)]
+        world = books.world
+        data = bytearray(world.store.objects[world.key(ids[4])])
+        data[200] ^= 1
+        world.store.objects[world.key(ids[4])] = bytes(data)
+        await world.compact()
+        assert ids[4] in world.catalog.live
+        assert world.kinds() == "3 set"
+        assert world.work.counts.skipped == {"unreadable": 1}
+        world.check_files()
+
+    run(main())
+
+
+def test_ids_that_run_out_before_the_commit_lose_nothing() -> None:
+    """A store so slow that the outputs' time is over when they are put: the plan is thrown away, the sources stay, the next try works."""
+
+    async def main() -> None:
+        books = Books(prepare_ttl_ms=60_000)
+        for _ in range(4):
+            await books.upload(1, 2)
+        world = books.world
+
+        def slow(verb: str, key: str) -> Awaitable[None] | None:
+            return asyncio.sleep(70) if verb == "put" else None
+
+        world.store.fault = slow
+        with pytest.raises(UploadExpired):
+            await world.compact()
+        assert world.kinds() == "4 set"
+        world.clock.ms += 70_000
+        await books.check()
+        assert len(world.store.objects) == 4
+        world.store.fault = lambda verb, key: None
+        await world.compact()
+        assert world.kinds() == "1 set"
+        await books.check()
+
+    run(main())
+
+
+def test_the_controller_refuses_ids_that_ran_out() -> None:
+    """As above, with clocks that disagree: the node believes its ids are good, the controller has dropped them."""
+
+    async def main() -> None:
+        books = Books()
+        for _ in range(4):
+            await books.upload(1, 2)
+        world = books.world
+
+        def expire(verb: str) -> None:
+            if verb == "commit_compaction":
+                world.clock.ms += 10**9
+                world.clean()
+
+        world.catalog.before = expire
+        with pytest.raises(CompactionRefused):
+            await world.compact()
+        world.catalog.before = lambda verb: None
+        await books.check()
+
+    run(main())
+
+
+class StaleCatalog:
+    """Bounds as of an image in which some streams are not there yet."""
+
+    def __init__(self, world: CompactedWorld, unknown: Sequence[int]) -> None:
+        self._catalog = world.catalog
+        self._unknown = unknown
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def stream_bounds(self, stream_ids: Sequence[StreamId]) -> Mapping[StreamId, StreamBounds]:
+        found = dict(self._catalog.stream_bounds(stream_ids))
+        return {key: bounds for key, bounds in found.items() if key not in self._unknown}
+
+
+def test_stale_metadata_drops_nothing_that_is_wanted() -> None:
+    """An image without a stream that exists: the plan leaves the stream's blocks out, the commit is refused, nothing changes."""
+
+    async def main() -> None:
+        books = Books()
+        for _ in range(4):
+            await books.upload(1, 2)
+        world = books.world
+        true_catalog, world.work.catalog = world.work.catalog, StaleCatalog(world, [2])  # type: ignore[assignment]
+        with pytest.raises(CompactionRefused):
+            await world.compact()
+        world.work.catalog = StaleCatalog(world, [1, 2])  # type: ignore[assignment]
+        with pytest.raises(CompactionRefused):
+            await world.compact()
+        assert world.kinds() == "4 set"
+        world.work.catalog = true_catalog
+        await world.compact()
+        assert world.kinds() == "1 set"
+        await books.check()
+
+    run(main())
+
+
+def test_a_trim_or_a_deletion_during_the_copying_passes() -> None:
+    """What was wanted when the plan was made is wanted no more at the commit: it is committed all the same, and reads as trimmed."""
+
+    async def main() -> None:
+        books = Books()
+        for _ in range(4):
+            await books.upload(1, 2, 3)
+        world = books.world
+
+        async def trim_and_delete() -> None:
+            await books.trim(1, 12)
+            await books.trim(3, 20)
+            world.catalog.delete(2)
+
+        world.catalog.before = lambda verb: trim_and_delete() if verb == "prepare" and not world.catalog.trims else None
+        await world.compact()
+        assert world.kinds() == "1 set"
+        await books.check()
+
+    run(main())
+
+
+def test_offset_holes_after_trims_are_no_loss_and_no_stop() -> None:
+    """Streams trimmed to the middle of entries, of blocks and of objects, some beyond gaps left by objects of their own: all that is
+    wanted is read as before, after each round."""
+
+    async def main() -> None:
+        books = Books(split_bytes=4 * KIB)
+        for number in range(24):
+            await books.upload(1, 2, 3, count=7, size=300)
+            if number % 3 == 0:
+                await books.upload(2, count=9, size=900, is_split=True)
+            if number % 4 == 1:
+                await books.trim(1 + number % 3, len(books.books[1 + number % 3]) - 1 - number)
+            if number % 5 == 4:
+                await books.world.compact()
+                await books.check()
+        books.world.clock.ms += 3 * HOUR_MS
+        await books.world.compact()
+        assert "set" not in books.world.kinds()
+        await books.check()
+
+    run(main())
+
+
+def test_a_block_larger_than_all_memory_is_compacted() -> None:
+    """One entry of 24 MiB among small ones, with 8 MiB of memory: it goes through like any other."""
+
+    async def main() -> None:
+        books = Books()
+        for number in range(4):
+            await books.upload(1, 2, count=1, size=24 * MIB if number == 2 else 100)
+        books.world.clock.ms += 3 * HOUR_MS
+        await books.world.compact()
+        assert books.world.kinds() == "2 own"
+        await books.check()
+
+    run(main())
+
+
+def test_a_thousand_streams_over_the_limit_are_planned_in_a_few_tries() -> None:
+    """Sources whose streams pass the limit are halved, not excluded one by one: the older ones are compacted."""
+
+    async def main() -> None:
+        books = Books(streams_per_set_max=300, stream_objects_per_commit_max=100)
+        for number in range(16):
+            await books.upload(*range(number * 100, number * 100 + 100), count=1)
+        await books.world.compact()
+        sets = books.world.catalog.stream_set_objects()
+        assert len(sets) < 16
+        assert all(len(books.world.catalog.live[one.object_id].ranges) <= 300 for one in sets)
+        await books.check()
+
+    run(main())
+
+
+def test_links_are_never_deleted_before_the_commit() -> None:
+    """A composite is pruned and its commit refused: every file that it still links is there, and it reads as before."""
+
+    async def main() -> None:
+        books = Books(split_bytes=KIB)
+        for _ in range(6):
+            await books.upload(1, count=10, size=5000, is_split=True)
+        await books.world.compact()
+        await books.trim(1, 35)
+        world = books.world
+
+        def refuse(verb: str) -> None:
+            if verb == "commit_compaction":
+                raise CompactionRefused("a newer plan was quicker")
+
+        world.catalog.before = refuse
+        files = len(world.store.objects)
+        with pytest.raises(CompactionRefused):
+            await world.compact()
+        world.clean()
+        assert len(world.store.objects) == files + 1
+        await books.check()
+        world.catalog.before = lambda verb: None
+        await world.compact()
+        await books.check()
+        world.clock.ms += 10**9
+        await books.check()
+        assert len(world.store.objects) == 4
+
+    run(main())
+
+
+def test_a_composite_is_never_compacted_with_itself() -> None:
+    """Listed twice by metadata, an object takes part once."""
+
+    async def main() -> None:
+        books = Books()
+        for _ in range(4):
+            await books.upload(1, 2)
+        catalog = books.world.catalog
+        listed = catalog.stream_set_objects
+
+        def twice() -> Any:
+            return [one for one in listed() for _ in range(2)]
+
+        catalog.stream_set_objects = twice  # type: ignore[method-assign]
+        await books.world.compact()
+        catalog.stream_set_objects = listed  # type: ignore[method-assign]
+        assert books.world.kinds() == "1 set"
+        await books.check()
+
+    run(main())
+
+
+def test_two_objects_with_the_same_offsets_stand_aside() -> None:
+    """Nobody can tell which is right: neither is compacted, others are."""
+
+    async def main() -> None:
+        books = Books()
+        for _ in range(5):
+            await books.upload(1, 2)
+        world = books.world
+        stream = world.catalog.streams[1]
+        stream.end = 20
+        await world.upload((1, payloads(1, 5, first=20)))
+        await world.compact()
+        assert world.work.counts.skipped == {"overlap": 1}
+        assert world.kinds() == "3 set"
+
+    run(main())
+
+
+def test_outputs_that_do_not_cover_the_sources_are_never_committed() -> None:
+    """If the copying lost a block, the check by the sources' own rows finds it before the commit."""
+
+    async def main() -> None:
+        books = Books()
+        for _ in range(4):
+            await books.upload(1, 2, size=9000)
+        merged = copying.merged_rows
+
+        def losing(*args: Any) -> Any:
+            rows = list(merged(*args))
+            return iter(rows[:-1])
+
+        copying.merged_rows = losing  # type: ignore[assignment]
+        try:
+            await books.world.compact()
+        finally:
+            copying.merged_rows = merged
+        assert books.world.kinds() == "4 set"
+        assert books.world.work.counts.skipped == {"uncovered": 1}
+        assert not books.world.catalog.compactions
+        await books.check()
+
+    run(main())
+
+
+# Failures and stops.
+
+
+@pytest.mark.parametrize("verb", ["get", "put", "start_multipart", "put_part", "complete"])
+def test_a_store_that_fails_leaves_everything_as_it_was(verb: str) -> None:
+    """Whichever request fails: nothing is committed, multipart uploads are aborted, and the next try works."""
+
+    async def main() -> None:
+        books = Books(split_bytes=4 * MIB, memory_bytes=32 * MIB)
+        for _ in range(4):
+            await books.upload(1, count=40, size=80_000)
+            await books.upload(2)
+        world = books.world
+        failures = 0
+
+        def fault(called: str, key: str) -> Awaitable[None] | None:
+            nonlocal failures
+            if called == verb:
+                failures += 1
+                if failures == 3 or called != "put_part":
+                    raise StoreUnavailable(key, "not now")
+            return None
+
+        world.store.fault = fault
+        with pytest.raises(StoreUnavailable):
+            await world.compact()
+        assert failures
+        assert world.kinds() == "8 set"
+        if verb in ("put_part", "complete"):
+            assert world.store.count("abort") >= 1
+        world.store.fault = lambda called, key: None
+        await asyncio.sleep(400)
+        await world.compact()
+        assert "8 set" not in world.kinds()
+        await books.check()
+
+    run(main())
+
+
+def test_a_stop_at_any_moment_leaves_nothing_wrong() -> None:
+    """Cancelled after each number of requests: what is committed is there and reads as before, multipart uploads are aborted, and after
+    the ids' time nothing is left behind."""
+
+    async def main() -> None:
+        committed = 0
+        for after in range(0, 60, 5):
+            books = Books(split_bytes=4 * MIB, memory_bytes=32 * MIB)
+            for _ in range(4):
+                await books.upload(1, count=40, size=80_000)
+                await books.upload(2)
+            world = books.world
+            reached, left = asyncio.Event(), after
+
+            def count(verb: str, key: str, reached: asyncio.Event = reached) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    reached.set()
+
+            world.store.fault = count
+            task = asyncio.create_task(world.compact())
+            task.add_done_callback(lambda _, reached=reached: reached.set())
+            await reached.wait()
+            await drained(task)
+            starts = world.store.count("start_multipart")
+            assert starts - world.store.count("abort") - world.store.count("complete") <= 0
+            world.clock.ms += 10**8
+            await books.check()
+            assert len(world.store.objects) == world.files_count()
+            committed += bool(world.catalog.compactions)
+        assert 0 < committed < 12
+
+    run(main())
+
+
+def test_a_lost_answer_is_asked_again_with_the_same_ids() -> None:
+    """The catalog's own retry sends the same commit: the second changes nothing."""
+
+    async def main() -> None:
+        books = Books()
+        for _ in range(4):
+            await books.upload(1, 2)
+        world = books.world
+        await world.compact()
+        (commit,) = world.catalog.compactions
+        await world.catalog.commit_compaction(commit)
+        assert len(world.catalog.compactions) == 1
+        await books.check()
+
+    run(main())
+
+
+# When it runs.
+
+
+def running(books: Books, test: Callable[[Any], Awaitable[None]]) -> None:
+    async def main() -> None:
+        compactor = books.world.compactor()
+        task = asyncio.create_task(compactor.run())
+        await test(compactor)
+        await drained(task)
+
+    run(main())
+
+
+def test_nothing_is_looked_at_while_nothing_changes() -> None:
+    """After a look that found nothing there is no second one until something changes, or an object gets old."""
+    books = Books()
+
+    async def test(compactor: Any) -> None:
+        counts = books.world.work.counts
+        await asyncio.sleep(3600)
+        assert (counts.set_rounds, counts.stream_rounds) == (1, 1)
+        await asyncio.sleep(36_000)
+        assert (counts.set_rounds, counts.stream_rounds) == (1, 1)
+        for _ in range(4):
+            await books.upload(1, 2)
+            compactor.on_change()
+        await asyncio.sleep(400)
+        assert counts.set_rounds == 3  # at the first change, and an interval later
+        assert books.world.kinds() == "1 set"
+        await asyncio.sleep(7000)
+        rounds = counts.set_rounds
+        books.world.clock.ms += 2 * HOUR_MS
+        await asyncio.sleep(7000)
+        assert books.world.kinds() == "2 own"
+        assert counts.set_rounds == rounds + 1
+        await books.check()
+
+    running(books, test)
+
+
+def test_changes_that_come_in_a_stream_are_looked_at_once_an_interval() -> None:
+    """A change each second for an hour: twelve looks at sets, two or three at streams."""
+    books = Books()
+
+    async def test(compactor: Any) -> None:
+        counts = books.world.work.counts
+        for _ in range(3600):
+            compactor.on_change()
+            await asyncio.sleep(1)
+        assert 10 <= counts.set_rounds <= 15
+        assert 2 <= counts.stream_rounds <= 4
+
+    running(books, test)
+
+
+def test_a_round_that_failed_is_tried_again_without_a_change() -> None:
+    """The store is away for a while: the work is done an interval after it is back."""
+    books = Books()
+
+    async def test(compactor: Any) -> None:
+        for _ in range(4):
+            await books.upload(1, 2)
+
+        def away(verb: str, key: str) -> None:
+            raise StoreUnavailable(key, "away")
+
+        books.world.store.fault = away
+        compactor.on_change()
+        await asyncio.sleep(3600)
+        assert books.world.kinds() == "4 set"
+        assert books.world.work.counts.skipped["store"] >= 3
+        books.world.store.fault = lambda verb, key: None
+        await asyncio.sleep(700)
+        assert books.world.kinds() == "1 set"
+        await books.check()
+
+    running(books, test)
+
+
+def test_a_newer_owner_ends_it() -> None:
+    """Fenced, it does nothing more, and does not take the process with it."""
+    books = Books()
+
+    async def test(compactor: Any) -> None:
+        for _ in range(4):
+            await books.upload(1, 2)
+        books.world.catalog.is_fenced = True
+        compactor.on_change()
+        await asyncio.sleep(3600)
+        assert books.world.work.counts.set_rounds == 1
+
+    running(books, test)
