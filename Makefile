@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
+FUZZ_READY := $(VENV)/.fuzz-ready
 SPARK_READY := $(VENV)/.spark-ready
 
 .DEFAULT_GOAL := help
@@ -21,6 +22,10 @@ $(RUN_READY): $(BIN)/python requirements/run.txt tools/setup_venv.py
 
 $(DEV_READY): $(RUN_READY) requirements/dev.txt
 	@$(BIN)/python tools/setup_venv.py dev
+	@touch $@
+
+$(FUZZ_READY): $(DEV_READY) requirements/fuzz.txt
+	@$(BIN)/python tools/setup_venv.py fuzz
 	@touch $@
 
 $(SPARK_READY): $(DEV_READY) requirements/spark.txt
@@ -69,6 +74,9 @@ bench: $(DEV_READY) ## every figure the broker is held to, beside the device und
 soak: $(DEV_READY) ## ten minutes of everything at once at full rate, memory judged to be flat (SOAK_SECONDS)
 	@$(BIN)/python -m tests.bench.soak --seconds $${SOAK_SECONDS:-600}
 
+fuzz: $(FUZZ_READY) ## everything that reads bytes from outside, guided by coverage (FUZZ_SECONDS, 120)
+	@$(BIN)/python -m tests.fuzz --seconds $${FUZZ_SECONDS:-120}
+
 tools-system: ## kcat from the system's packages, where they can be installed
 	@tests/compat/install_system_tools.sh
 
@@ -93,7 +101,7 @@ spark_jobs/jars/.ready: spark_jobs/pom.xml
 
 lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index addresses
 	@$(BIN)/python -m pip install -q uv
-	@cd requirements && for set in run dev spark; do ../$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 \
+	@cd requirements && for set in run dev spark fuzz; do ../$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate $$set.in -o $$set.txt; done
 
 clean: ## remove what make built, never data

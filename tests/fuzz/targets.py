@@ -1,0 +1,244 @@
+"""What is fuzzed: each target takes any bytes and reads them as one thing; nothing but that thing's own error may come out.
+
+Sums would stop a fuzzer at the first byte it changes, so targets of summed formats mend the sum of the outermost header when the first
+byte of their input is odd. `Guard` adds what an exception cannot show: memory that a small input made the process take.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from struct import Struct, error
+
+from millrace.broker.partitions.meta_stream import decode_values
+from millrace.kraft.errors import UnknownRecord
+from millrace.kraft.records import ValueReader
+from millrace.kraft.records import decode_values as decode_metadata_batch
+from millrace.protocol.apis import ALL, API
+from millrace.protocol.batches import BatchHeader, Codec, ProduceRules, check_produced_batch, iter_headers
+from millrace.protocol.codec import decode_request, decode_response
+from millrace.protocol.compression import decompress
+from millrace.protocol.coordinator_records import decode_assignment, decode_key, decode_subscription, decode_value
+from millrace.protocol.crc32c import crc32c
+from millrace.protocol.errors import KafkaError, WireError
+from millrace.protocol.frame import FrameSplitter
+from millrace.protocol.header import decode_request_header
+from millrace.protocol.records import iter_records
+from millrace.runtime.errors import Corrupt
+from millrace.s3stream.ids import StreamId
+from millrace.s3stream.objects.composite import CompositeIndex
+from millrace.s3stream.objects.format import BlockRef, check_blocks, decode_blocks, decode_entry, decode_footer
+from millrace.s3stream.objects.index import ObjectIndex
+from millrace.wal.block.layout import DeviceHeader, choose_device_header, decode_block_header
+from millrace.wal.block.recovery import RecoveryScan
+from millrace.wal.errors import WalCorrupt, WalMismatch
+from millrace.wal.record import decode_record, epoch_seed
+
+FRAME_BYTES_MAX = 1 << 20
+RECORDS_BYTES_MAX = 1 << 20
+_CRC = Struct(">I")
+RULES = ProduceRules()
+METADATA_VALUES = ValueReader()
+GOLDEN_OBJECT_BYTES = 441
+
+
+def mended(data: bytes, sum_at: int, start: int = 0) -> bytearray:
+    """`data` without its first byte; when that is odd, with the right CRC32C of [start, sum_at) at `sum_at`."""
+    body = bytearray(data[1:])
+    if data[:1] and data[0] & 1 and len(body) >= sum_at + 4:
+        _CRC.pack_into(body, sum_at, crc32c(bytes(body[start:sum_at])))
+    return body
+
+
+def frames(data: bytes) -> None:
+    """A connection's bytes, in pieces whose size the first byte gives: frames, then requests of every API and version."""
+    splitter = FrameSplitter(FRAME_BYTES_MAX)
+    step = 1 + (data[0] if data else 0) * 8
+    for start in range(1, len(data), step):
+        for frame in splitter.feed(data[start : start + step]):
+            request(bytes(frame))
+
+
+def request(data: bytes) -> None:
+    header, position = decode_request_header(data)
+    api = API[header.api_key]
+    if header.api_version in api.versions:
+        decode_request(api, header.api_version, data, position)
+
+
+def response(data: bytes) -> None:
+    """The first two bytes choose API and version: what brokers and controllers read of each other."""
+    if len(data) > 2:
+        api = ALL[data[0] % len(ALL)]
+        versions = list(api.versions)
+        decode_response(api, versions[data[1] % len(versions)], data[2:])
+
+
+def batches(data: bytes) -> None:
+    """Record batches as they come in a produce request, and as records are read."""
+    view = memoryview(mended(data, 17))
+    if data[:1] and data[0] & 1 and len(view) >= 61:
+        view[17:21] = _CRC.pack(crc32c(bytes(view[21:])))
+    check_produced_batch(view.toreadonly(), RULES, 1_700_000_000_000, 9)
+    for position, header in iter_headers(view):
+        for record in iter_records(view[position : position + header.size_bytes], RECORDS_BYTES_MAX):
+            assert record.offset >= 0 or header.base_offset < 0
+
+
+def records(data: bytes) -> None:
+    """The same without the checks of a produce request: as compaction and the coordinators read what was stored."""
+    view = memoryview(data)
+    header = BatchHeader(view)
+    if 61 <= header.size_bytes <= len(view):
+        for _ in iter_records(view[: header.size_bytes], RECORDS_BYTES_MAX):
+            pass
+
+
+def compressed(data: bytes) -> None:
+    if data:
+        codec = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)[data[0] % 4]
+        found = decompress(codec, data[1:], RECORDS_BYTES_MAX)
+        assert len(found) <= RECORDS_BYTES_MAX, len(found)
+
+
+def coordinator(data: bytes) -> None:
+    """Keys and values of __consumer_offsets, and what members say of themselves."""
+    if data:
+        length = data[0]
+        key, value = data[1 : 1 + length], data[1 + length :]
+        decode_subscription(value) if length % 2 else decode_assignment(value)
+        found = decode_key(key)
+        if found is not None:
+            decode_value(found, value)
+
+
+def metadata(data: bytes) -> None:
+    """One record's value, which is Kafka's or ours in a NoOpRecord; and a batch of them, as a restart walks it."""
+    METADATA_VALUES.read(data[1:])
+
+
+def metadata_batch(data: bytes) -> None:
+    view = memoryview(data)
+    if 61 <= BatchHeader(view).size_bytes <= len(view):
+        decode_metadata_batch(view)
+
+
+def meta_values(data: bytes) -> None:
+    decode_values(memoryview(data))
+
+
+def wal_header(data: bytes) -> None:
+    copy = mended(data, 168)
+    choose_device_header(bytes(copy[:4096].ljust(4096, b"\0")), bytes(copy[4096:8192].ljust(4096, b"\0")))
+
+
+def wal_record(data: bytes) -> None:
+    body = mended(data, 20)
+    if data[:1] and data[0] & 1 and len(body) >= 24:
+        _CRC.pack_into(body, 20, crc32c(bytes(body[:20]), epoch_seed(1)))
+    decode_record(memoryview(body), 0, len(body), 8192, epoch_seed(1))
+
+
+def wal_blocks(data: bytes) -> None:
+    """A whole recovery over a ring that holds the input: it ends, and within the ring."""
+    body = mended(data, 60)
+    decode_block_header(memoryview(body), 0)
+    ring = bytes(body[: 64 * 4096]).ljust(64 * 4096, b"\0")
+    header = DeviceHeader("c", 1, 1, 0, 66 * 4096, 0, 0, 0, 8 * 4096, 16 * 4096, 0, -1, 1)
+    scan = RecoveryScan(header, 16 * 4096)
+    for _ in range(200):
+        wanted = scan.wanted()
+        if wanted is None:
+            return
+        start, length = wanted
+        scan.feed(ring[start % len(ring) : start % len(ring) + length])
+    raise AssertionError("recovery does not end")
+
+
+def entry(data: bytes) -> None:
+    decode_entry(memoryview(mended(data, 36)), 0)
+
+
+def blocks(data: bytes) -> None:
+    body = memoryview(mended(data, 16))
+    ref = BlockRef(StreamId(3), 0, 3, 2, 0, len(body))
+    for call in (check_blocks, decode_blocks):
+        call(ref, body)
+
+
+def index(data: bytes) -> None:
+    body = mended(data, 12)
+    if data[:1] and data[0] & 1 and len(body) >= 16:
+        _CRC.pack_into(body, 12, crc32c(bytes(body[16:]), crc32c(bytes(body[:12]))))
+    found = ObjectIndex(memoryview(body), 1 << 40)
+    for place in range(found.count):
+        found.row(place)
+    found.find(3, 0, 100, 1 << 20)
+
+
+def footer(data: bytes) -> None:
+    decode_footer(memoryview(mended(data, 36)), GOLDEN_OBJECT_BYTES)
+
+
+def composite(data: bytes) -> None:
+    body = bytearray(data[1:])
+    if len(body) >= 68 and data[0] & 1:
+        _CRC.pack_into(body, len(body) - 12, crc32c(bytes(body[-48:-12])))
+        links_end = int.from_bytes(body[-48:-40], "big")
+        _CRC.pack_into(body, 12, crc32c(bytes(body[16:links_end]), crc32c(bytes(body[:12]))))
+    CompositeIndex(memoryview(body))
+
+
+# name -> (target, what may be raised)
+TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[type[Exception], ...]]] = {
+    "frames": (frames, (WireError,)),
+    "request": (request, (WireError,)),
+    "response": (response, (WireError,)),
+    "batches": (batches, (WireError, KafkaError)),
+    "records": (records, (WireError,)),
+    "compressed": (compressed, (WireError,)),
+    "coordinator": (coordinator, (WireError,)),
+    "metadata": (metadata, (WireError, UnknownRecord)),
+    "metadata_batch": (metadata_batch, (WireError,)),
+    "meta_values": (meta_values, (ValueError, error)),
+    "wal_header": (wal_header, (WalCorrupt, WalMismatch)),
+    "wal_record": (wal_record, ()),
+    "wal_blocks": (wal_blocks, (WalCorrupt,)),
+    "entry": (entry, (Corrupt,)),
+    "blocks": (blocks, (Corrupt,)),
+    "index": (index, (Corrupt,)),
+    "footer": (footer, (Corrupt,)),
+    "composite": (composite, (Corrupt,)),
+}
+NAMES = list(TARGETS)
+
+
+def run(data: bytes) -> None:
+    """One input: its first byte chooses the target. The form in which seeds and findings are kept."""
+    if data:
+        target, allowed = TARGETS[NAMES[data[0] % len(NAMES)]]
+        try:
+            target(data[1:])
+        except allowed:
+            pass
+
+
+class Guard:
+    """Refuses an input that made the process larger than it may: what is read is held once or twice, and a bound of elements besides."""
+
+    FACTOR, BESIDE_BYTES = 64, 96 << 20
+
+    def __init__(self) -> None:
+        self._peak_bytes = self._now()
+
+    @staticmethod
+    def _now() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def __call__(self, data: bytes) -> None:
+        before_bytes = self._peak_bytes
+        run(data)
+        self._peak_bytes = self._now()
+        grown_bytes = self._peak_bytes - before_bytes
+        if grown_bytes > self.FACTOR * len(data) + self.BESIDE_BYTES:
+            raise MemoryError(f"{len(data)} bytes made the process grow by {grown_bytes}")
