@@ -51,7 +51,9 @@ class DescribeTopicPartitions:
                 if request.topics:
                     is_possible = name_fault(name) is None
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_possible else ErrorCode.INVALID_TOPIC_EXCEPTION
-                    response.topics.append(DescribeTopicPartitionsResponseTopic(int(code), name))
+                    missing = DescribeTopicPartitionsResponseTopic(int(code), name)
+                    missing.topic_authorized_operations = TOPIC_OPERATIONS
+                    response.topics.append(missing)
                 continue
             start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
             described = _describe(topic, start, left)

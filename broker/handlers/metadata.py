@@ -76,7 +76,8 @@ class Metadata:
             response.topics = [self._asked(asked, context, creation_errors) for asked in request.topics or ()]
         if request.include_topic_authorized_operations:
             for topic in response.topics:
-                topic.topic_authorized_operations = NO_OPERATIONS if topic.error_code else TOPIC_OPERATIONS
+                # Of names that no topic has, too; of unknown ids alone there is nothing to tell.
+                topic.topic_authorized_operations = NO_OPERATIONS if topic.name is None else TOPIC_OPERATIONS
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = CLUSTER_OPERATIONS
         return response

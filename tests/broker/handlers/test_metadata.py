@@ -179,7 +179,7 @@ def test_topics_by_id() -> None:
 
 
 def test_operations_are_told_when_asked() -> None:
-    """Of the cluster in versions 8 to 10, of topics that exist from 8 on."""
+    """Of the cluster in versions 8 to 10, of topics from 8 on: those of a name, whether there is such a topic or not, but not of an unknown id."""
 
     async def scenario() -> None:
         house = await a_house()
@@ -189,7 +189,10 @@ def test_operations_are_told_when_asked() -> None:
         found = await house.ask(handler, 3, 8, asked)
         assert found.cluster_authorized_operations == CLUSTER_OPERATIONS
         none = -(1 << 31)
-        assert [topic.topic_authorized_operations for topic in found.topics] == [TOPIC_OPERATIONS, none]
+        assert [topic.topic_authorized_operations for topic in found.topics] == [TOPIC_OPERATIONS, TOPIC_OPERATIONS]
+        unknown = [MetadataRequestTopic(topic_id=bytes([9] * 16), name=None)]
+        found = await house.ask(handler, 3, 12, MetadataRequest(unknown, include_topic_authorized_operations=True))
+        assert [topic.topic_authorized_operations for topic in found.topics] == [none]
         found = await house.ask(handler, 3, 8, MetadataRequest(topics=named("mine")))
         assert (found.cluster_authorized_operations, found.topics[0].topic_authorized_operations) == (none, none)
 
@@ -262,7 +265,7 @@ def test_pages_joined_are_everything_once(limit: int, names: list[str]) -> None:
 
 
 def test_topics_that_are_not_there_are_named_with_their_code() -> None:
-    """When asked for; and a topic that went between two pages is passed over."""
+    """When asked for, with what may be done to them as if they were there; and a topic that went between two pages is passed over."""
 
     async def scenario() -> None:
         house = await a_house()
@@ -274,6 +277,9 @@ def test_topics_that_are_not_there_are_named_with_their_code() -> None:
             ("mine", 0, 1),
         ]
         handler = DescribeTopicPartitions(house.cache)
+        request = DescribeTopicPartitionsRequest([TopicRequest("absent"), TopicRequest("mine")])
+        answered = (await house.ask(handler, 75, 0, request)).topics
+        assert [topic.topic_authorized_operations for topic in answered] == [TOPIC_OPERATIONS, TOPIC_OPERATIONS]
         house.delete_topic("mine")
         response = await house.ask(handler, 75, 0, DescribeTopicPartitionsRequest([], 100, Cursor("mine", 1)))
         assert [topic.name for topic in response.topics] == ["nobodys", "theirs"]
