@@ -88,8 +88,10 @@ class ObjectsEdit:
     def apply_compaction(self, record: CompactObjectsRecord, streams: StreamsEdit) -> None:
         """Sources end with it, whatever they are still named for: `left_behind` tells before."""
         sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
+        lost: dict[Holder, None] = {}
         for made in record.made:
-            self._apply_made(made, record.node_id, sources, streams)
+            lost |= self._apply_made(made, record.node_id, sources, streams)
+        others = [one for holder in lost for one in self._named_by(holder) if one not in sources]
         for object_id in record.replaced_ids:
             self._doom(ObjectId(object_id), record.time_ms, was_committed=True)
         for object_id in record.superseded_ids:
@@ -98,9 +100,10 @@ class ObjectsEdit:
             self._forget_state(ObjectId(object_id))
         for object_id in record.dropped_link_ids:
             self._doom(ObjectId(object_id), record.time_ms, was_committed=True)
-        for made in record.made:
-            if not self._by_id[ObjectId(made.object_id)].alive:
-                self._doom(ObjectId(made.object_id), record.time_ms, was_committed=True)
+        # What shared a range with a source may have had nothing of what was left of it.
+        for one in dict.fromkeys((*others, *(ObjectId(made.object_id) for made in record.made))):
+            if not self._by_id[one].alive:
+                self._doom(one, record.time_ms, was_committed=True)
 
     def left_behind(self, record: CompactObjectsRecord, streams: StreamsEdit) -> str:
         """Applies it, and tells which source held what would now be in no object; "" when all that is wanted was taken over.
@@ -227,7 +230,10 @@ class ObjectsEdit:
             return False, True
         return False, False
 
-    def _apply_made(self, made: MadeObject, node_id: int, sources: frozenset[int], streams: StreamsEdit) -> None:
+    def _apply_made(
+        self, made: MadeObject, node_id: int, sources: frozenset[int], streams: StreamsEdit
+    ) -> dict[Holder, None]:
+        """Gives those that fewer ranges name."""
         object_id = ObjectId(made.object_id)
         spans = list(unpack_ranges(made.ranges))
         self._place_object(made, node_id, Purpose.COMPACTION, spans)
@@ -249,6 +255,7 @@ class ObjectsEdit:
                     changes[one] = changes.get(one, 0) + change
         for one, change in changes.items():
             self._name(one, change)
+        return {one: None for one, change in changes.items() if change < 0}
 
     def _without(self, sources: frozenset[int]) -> Callable[[Holder], Holder | None]:
         """For StreamRanges.replaced. What sources alone held keeps their name, so that it is noticed when nobody takes it over."""
@@ -286,13 +293,16 @@ class ObjectsEdit:
 
     def _name(self, holder: Holder, change: int) -> None:
         """So many more ranges name this holder."""
-        held_by, places = holder >> PLACE_BITS, holder & PLACES
-        if not places:
-            return self._count(ObjectId(held_by), change)
-        self._count_shelf(held_by, change)
-        for object_id in self._shelves[held_by].at(places):
+        if holder & PLACES:
+            self._count_shelf(holder >> PLACE_BITS, change)
+        for object_id in self._named_by(holder):
             self._count(object_id, change)
-        return None
+
+    def _named_by(self, holder: Holder) -> list[ObjectId]:
+        if not holder & PLACES:
+            return [ObjectId(holder >> PLACE_BITS)]
+        shelf = self._shelves.get(holder >> PLACE_BITS)
+        return [] if shelf is None else list(shelf.at(holder & PLACES))
 
     def _count(self, object_id: ObjectId, change: int) -> None:
         if change:
@@ -308,11 +318,9 @@ class ObjectsEdit:
     def _release(self, holders: Iterable[Holder], time_ms: int) -> None:
         """Ranges are alive no longer: whom they named is doomed when none names it any more."""
         for holder in holders:
-            held_by, places = holder >> PLACE_BITS, holder & PLACES
-            shelf = self._shelves.get(held_by) if places else None
-            named = list(shelf.at(places)) if shelf is not None else [] if places else [ObjectId(held_by)]
-            if shelf is not None:
-                self._count_shelf(held_by, -1)
+            named = self._named_by(holder)
+            if named and holder & PLACES:
+                self._count_shelf(holder >> PLACE_BITS, -1)
             for object_id in named:
                 self._count(object_id, -1)
                 if not self._by_id[object_id].alive:
