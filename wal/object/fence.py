@@ -7,8 +7,8 @@ others) and puts a *seal* into it, on the same condition. Then it may read. The 
   1. A slot holds one object for ever: the first put wins, all others lose. So slot S holds either the old owner's object or the seal.
   2. If it is the seal, the old owner's put of S fails, whenever it arrives, and it never acknowledges S or anything after it, for it
      acknowledges without gaps. What it acknowledges later than that lies below S and is part of the log that the new owner reads.
-  3. If it is the old owner's object, the new owner has lost, looks again, and tries further on. It seals ever more slots at once, so that an
-     old owner who writes without pause cannot outrun it; the lowest seal counts.
+  3. If it is the old owner's object, the new owner has lost, looks again, and tries further on. It seals ever more slots at once, the farthest
+     first, so that an old owner who writes without pause cannot outrun it; the lowest seal counts.
   4. The seal names its owner's epoch. The one after it begins there: it seals that epoch's slot 0 if nothing was written yet, else the first
      empty one. So owners form one chain in which epochs only grow, each link decided by one conditional put; of two that race, one loses
      it and finds either a higher epoch (it is fenced) or a lower one (whose log it then seals in turn).
@@ -19,13 +19,14 @@ others) and puts a *seal* into it, on the same condition. Then it may read. The 
   7. Deleted slots below the head may be filled again by a late duplicate. It has the bytes that were there, it lies below what any
      later header calls the head, and nobody reads it; the next opening deletes it.
 
-Without conditional writes (`fence=reservation`): one object names the owner; an owner acknowledges a group of slots when it has read that
-object after their puts and found itself. A new owner refuses to come after a higher epoch, puts its name, reads it back, and only
-then lists. What the old one acknowledged was put before it read the name, so before the new name, so it is in the listing. Each attempt at
-putting the name carries a token of its own, and only the one that was read back is believed from then on: an earlier attempt
-that arrives late makes this owner step down and never rise again. It is weaker in this: each acknowledgement waits for a read as well; a
-stale process that starts late can put its name over a newer one's, which stops both (neither loses anything; the next start has a higher
-epoch than both); and a network that delivers one request twice, much later, could bring an old name back, which conditional writes bear.
+Without conditional writes (`fence=reservation`): each owner puts a claim under its epoch before it lists the log, and acknowledges a group of
+slots when a listing that began after their puts shows nothing of a higher epoch. What an old owner acknowledged was put before a
+listing without the new claim, so before the new claim, so it is in the new owner's listing. Claims are added and never changed, and only
+higher epochs count: whatever arrives late, an owner that was shut out once stays shut out, and a stale process that starts late finds
+the higher claim. (One object that each owner overwrites and reads back was refused: a lower epoch that looks before and writes after a
+higher one's name is acknowledged, and then voided by what the higher one had under way.) It is weaker in this: every acknowledgement
+waits for a listing as well, at the price of a put; the store must list what was just put; and a replaced owner learns of it only
+when it asks, so that what it wrote meanwhile is litter.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from millrace.runtime.disk import Buffer
-from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
 from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalCorrupt, WalFenced
@@ -48,9 +48,8 @@ from millrace.wal.object.layout import (
     ObjectHeader,
     Place,
     Stamp,
-    decode_header,
+    claim_key,
     object_key,
-    reservation_key,
     root_key,
     seal_bytes,
 )
@@ -59,8 +58,6 @@ from millrace.wal.object.recovery import Extent, Listing, Tip, find_extent, find
 
 SEALS_MAX = 1024
 SEALS_GROWTH = 8
-NAME_ATTEMPT_S = 10.0
-NAME_PAUSE_S = 0.1
 NO_STAMP = Stamp(0, 0, Place(0, 0), 0)
 
 
@@ -187,9 +184,11 @@ class ConditionalFence(_Names):
         return True
 
     async def _seal(self, tip: Tip, count: int) -> bool:
-        """Tries to seal so many slots from the tip on; whether the tip itself is sealed by us."""
-        won = await asyncio.gather(*(self._seal_one(tip, tip.place.slot + place) for place in range(count)))
-        return won[0]
+        """Tries to seal so many slots from the tip on; whether the tip itself is sealed by us. The farthest goes first: an owner who writes
+        faster than we seal would fill one after the other just before we come to it."""
+        slots = range(tip.place.slot + count - 1, tip.place.slot - 1, -1)
+        won = await asyncio.gather(*(self._seal_one(tip, slot) for slot in slots))
+        return won[-1]
 
     async def _seal_one(self, tip: Tip, slot: int) -> bool:
         place = Place(tip.place.epoch, slot)
@@ -207,19 +206,15 @@ class ReservationFence(_Names):
     kind = FenceKind.RESERVATION
     is_verified_after = True
 
-    def __init__(self, store: ObjectStore, reader: LogReader, owner: WalOwner, rand: Rand) -> None:
-        super().__init__(store, reader, owner, rand)
-        self._key = reservation_key(reader.prefix)
-        self._name = b""  # what was read back, and is believed from then on
-
     async def take(self) -> Taken:
         root = await self._reader.root()
-        await self._reserve()
+        await self._claim()
         if root is None:
             await self._reader.store.put(root_key(self._owner.node_id), [self._root()])
         while True:
             listing, root = await self._survey()
             assert root is not None, "the root was put"
+            await self.verify()
             first_epoch = root.epoch if root.epoch < self.epoch else NO_EPOCH  # the root is ours
             tip = await self._find_tip(listing, first_epoch)
             if tip is not None:
@@ -229,28 +224,16 @@ class ReservationFence(_Names):
         await self._store.put(object_key(self._reader.prefix, place), parts)
 
     async def verify(self) -> None:
-        found = await self._reader.store.get(self._key)
-        if found != self._name:
-            raise WalFenced(self.epoch, decode_header(found, 0).epoch)
+        highest = self.epoch
+        async for epoch in self._reader.epochs_after(self.epoch):
+            highest = max(highest, epoch)
+        if highest > self.epoch:
+            raise WalFenced(self.epoch, highest)
 
-    async def _reserve(self) -> None:
-        tokens: list[bytes] = []
-        while True:
-            present = await self._reader.named(self._key)
-            if present is not None and present.epoch >= self.epoch and present.token not in tokens:
-                raise WalFenced(self.epoch, present.epoch)
-            tokens.append(self._draw_token())
-            name = self._header(Kind.RESERVATION, Place(self.epoch, 0), tokens[-1], NO_STAMP, None).encode()
-            await self._try_name(name)
-            present = await self._reader.named(self._key)
-            if present is not None and present.token == tokens[-1]:
-                self._name = name
-                return
-
-    async def _try_name(self, name: bytes) -> None:
-        """One attempt, which may have any outcome: what is there is read afterwards."""
-        try:
-            async with asyncio.timeout(NAME_ATTEMPT_S):
-                await self._store.put(self._key, [name])
-        except (TimeoutError, Unavailable):
-            await asyncio.sleep(NAME_PAUSE_S)
+    async def _claim(self) -> None:
+        key = claim_key(self._reader.prefix, self.epoch)
+        present = await self._reader.named(key)
+        if present is not None and present.token != self.token:
+            raise WalFenced(self.epoch, present.epoch)
+        claim = self._header(Kind.CLAIM, Place(self.epoch, 0), self.token, NO_STAMP, None)
+        await self._reader.store.put(key, [claim.encode()])

@@ -43,7 +43,7 @@ class Kind(IntEnum):
     CLOSING = 2  # the last object of an owner that closed in order: it will never write again
     SEAL = 3
     ROOT = 4  # names the first owner
-    RESERVATION = 5  # names the present owner, in stores without conditional writes
+    CLAIM = 5  # an owner's word that it has come, in stores without conditional writes
 
 
 class FenceKind(IntEnum):
@@ -163,5 +163,22 @@ def root_key(node_id: int) -> str:
     return f"millrace-wal-{node_id}"
 
 
-def reservation_key(prefix: str) -> str:
-    return f"{prefix}reservation"
+def claim_key(prefix: str, epoch: int) -> str:
+    return f"{prefix}{epoch:0{NUMBER_DIGITS}}/claim"
+
+
+def parse_claim(prefix: str, key: str) -> int | None:
+    """The epoch of a claim; None for any other key."""
+    epoch = parse_epoch(prefix, key)
+    return epoch if epoch is not None and claim_key(prefix, epoch) == key else None
+
+
+def parse_epoch(prefix: str, key: str) -> int | None:
+    """The epoch that a key belongs to."""
+    epoch = key[len(prefix) :].partition("/")[0]
+    return int(epoch) if epoch.isdecimal() and len(epoch) == NUMBER_DIGITS else None
+
+
+def end_of_epoch(prefix: str, epoch: int) -> str:
+    """Above every key of the epoch and of those before, below every later one's."""
+    return f"{prefix}{epoch:0{NUMBER_DIGITS}}/~"

@@ -31,6 +31,7 @@ from millrace.wal.object.layout import (
     ObjectHeader,
     Place,
     Stamp,
+    claim_key,
     encode_cluster_id,
     object_key,
     root_key,
@@ -145,6 +146,9 @@ class ObjectWal:
             self._objects.add(place, end)
         self._is_recovered = True
         self._leftovers.add(self._key(place) for place in find_garbage(listing, extent, self._owner.epoch))
+        self._leftovers.add(
+            claim_key(self._reader.prefix, epoch) for epoch in listing.claims if epoch < self._owner.epoch
+        )
         if self.is_new:
             self._close_batch()
             await self._wait_idle()

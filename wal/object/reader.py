@@ -23,8 +23,11 @@ from millrace.wal.object.layout import (
     ObjectHeader,
     Place,
     decode_header,
+    end_of_epoch,
     log_prefix,
     object_key,
+    parse_claim,
+    parse_epoch,
     parse_key,
     root_key,
 )
@@ -45,12 +48,21 @@ class LogReader:
         self.prefix = log_prefix(owner.cluster_id, owner.node_id)
 
     async def list(self) -> Listing:
-        found = []
+        found, claims = [], []
         async for entry in self.store.list(self.prefix):
             place = parse_key(self.prefix, entry.key)
             if place is not None:
                 found.append((place, entry.size_bytes))
-        return Listing(found)
+            elif (epoch := parse_claim(self.prefix, entry.key)) is not None:
+                claims.append(epoch)
+        return Listing(found, claims)
+
+    async def epochs_after(self, epoch: int) -> AsyncIterator[int]:
+        """Of everything that lies in later epochs, in order."""
+        async for entry in self.store.list(self.prefix, after=end_of_epoch(self.prefix, epoch)):
+            found = parse_epoch(self.prefix, entry.key)
+            if found is not None:
+                yield found
 
     async def root(self) -> ObjectHeader | None:
         """Raises WalMismatch when another cluster has its log here."""

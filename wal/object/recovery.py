@@ -35,9 +35,10 @@ HeaderSearch = Generator[Place, ObjectHeader, "Tip"]
 
 
 class Listing:
-    """What a listing of the log showed: sizes by epoch and slot."""
+    """What a listing of the log showed: sizes by epoch and slot, and the epochs of claims."""
 
-    def __init__(self, found: Iterable[tuple[Place, int]]) -> None:
+    def __init__(self, found: Iterable[tuple[Place, int]], claims: Iterable[int] = ()) -> None:
+        self.claims = tuple(claims)
         self.sizes: dict[int, dict[int, int]] = {}
         for place, size_bytes in sorted(found):
             self.sizes.setdefault(place.epoch, {})[place.slot] = size_bytes
