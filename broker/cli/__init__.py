@@ -17,6 +17,9 @@ COMMANDS = {
     "serve": "run a node: broker and controller",
     "pipeline": "run a Spark pipeline over the topics",
     "doctor": "try whether a bucket is fit for a broker",
+    "fsck": "check a bucket against its metadata",
+    "objects": "what is stored in the bucket",
+    "streams": "which objects hold which stream",
     "settings": "print the reference of all settings",
 }
 

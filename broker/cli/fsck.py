@@ -1,0 +1,173 @@
+"""`millrace fsck`: the bucket against the metadata; deletes orphans when asked, and then with care.
+
+Exit codes: 0 nothing that was stored is affected (orphans do not count), 1 something is missing or damaged, 2 it could not be checked. An orphan
+is deleted only with --delete-orphans, with no broker running on the directory, when it is older than the grace, every composite could
+be read, and its id is one that this metadata has given: an id beyond that means that the metadata is older than the bucket.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker.cli import RunLoop
+from millrace.broker.cli.inspecting import CANNOT_LOOK, add_node_options, look, say_running, settings_of
+from millrace.broker.cli.table import size_text, table
+
+if TYPE_CHECKING:
+    from millrace.broker.bucket_check import Checked, Progress
+    from millrace.broker.config import BrokerSettings
+    from millrace.broker.inspection import Inspected
+    from millrace.runtime import Runtime
+    from millrace.runtime.objectstore import ObjectStore
+
+ABOUT = """\
+Checks a node's bucket against its metadata: objects that are missing, that nobody knows (orphans), whose footer, index or any block
+fails its checksum, and offsets of streams that lie in no object or in two. It reads everything that is stored, and changes nothing
+unless it is asked to. Records that are still in the write-ahead log alone are not looked at: stop the broker in order first.
+
+  millrace fsck --data-dir /var/lib/millrace
+  millrace fsck --config server.properties --quick --json
+  millrace fsck --data-dir /var/lib/millrace --delete-orphans
+
+Where a broker is running, objects that it uploads or deletes meanwhile may show as orphans or as missing; nothing is deleted then.
+"""
+SAY_EVERY_S = 2.0
+SHOWN_MAX = 200
+
+
+def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
+    parser = argparse.ArgumentParser(
+        "millrace fsck", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add_node_options(parser)
+    parser.add_argument("--quick", action="store_true", help="footers and indexes only, not the blocks")
+    parser.add_argument("--delete-orphans", action="store_true", help="delete orphans that are older than the grace")
+    parser.add_argument(
+        "--grace-minutes",
+        type=float,
+        default=1440.0,
+        metavar="N",
+        help="how old an orphan must be (default 1440, a day)",
+    )
+    given = parser.parse_args(words)
+    settings = settings_of(given, env)
+    if settings is None:
+        return CANNOT_LOOK
+    return run_loop(look(settings, True, lambda runtime, inspected: check(runtime, inspected, settings, given)))
+
+
+async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings, given: argparse.Namespace) -> int:
+    from millrace.broker.binding import read_bound_cluster
+    from millrace.broker.bucket_check import BucketCheck
+    from millrace.broker.inspection import open_bucket
+
+    say_running(inspected, "what it uploads or deletes meanwhile may show as orphaned or missing")
+    store = await open_bucket(runtime, settings)
+    try:
+        bound = await read_bound_cluster(store, str(settings.data))
+        if bound != inspected.cluster_id:
+            holds = f"holds the data of cluster {bound}" if bound else "was never used by a cluster, or is not there"
+            print(
+                f"millrace: {settings.data} {holds}; the metadata is of cluster {inspected.cluster_id}", file=sys.stderr
+            )
+            return CANNOT_LOOK
+        progress = ProgressLine()
+        checking = BucketCheck(
+            store, inspected.cluster_id, inspected.image, is_deep=not given.quick, on_progress=progress.show
+        )
+        found = await checking.run()
+        progress.end()
+        deleted = await delete_orphans(store, inspected, found, given, runtime.clock.wall_ms())
+    finally:
+        await store.close()
+    print(as_json(inspected, found, deleted) if given.json else as_text(inspected, found, deleted))
+    return 0 if found.is_sound else 1
+
+
+class ProgressLine:
+    """On stderr, every few seconds."""
+
+    def __init__(self) -> None:
+        self._said_at = 0.0
+
+    def show(self, progress: Progress) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._said_at < SAY_EVERY_S:
+            return
+        self._said_at = now
+        done = f"{progress.objects} of {progress.objects_total} objects, {progress.blocks} blocks, {size_text(progress.bytes)}"
+        print(f"  checked {done} of {size_text(progress.bytes_total)}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        self._said_at = 0.0
+
+
+async def delete_orphans(
+    store: ObjectStore, inspected: Inspected, found: Checked, given: argparse.Namespace, now_ms: int
+) -> str:
+    """What was done about orphans, in words."""
+    if not found.orphans:
+        return ""
+    old = [entry for entry in found.orphans if now_ms - entry.modified_ms >= given.grace_minutes * 60_000]
+    sizes = f"{len(found.orphans)} orphans, {size_text(sum(entry.size_bytes for entry in found.orphans))}"
+    if not given.delete_orphans:
+        return f"{sizes}; {len(old)} of them are older than the grace and go with --delete-orphans"
+    if inspected.running_pid:
+        return f"{sizes}; none was deleted, for a broker is running on the directory"
+    if found.links_unknown:
+        return f"{sizes}; none was deleted, for a composite could not be read and may link them"
+    left = await store.delete([entry.key for entry in old])
+    young = len(found.orphans) - len(old)
+    return f"{sizes}; {len(old) - len(left)} were deleted, {len(left)} could not be, {young} are younger than the grace"
+
+
+def summary(found: Checked) -> dict[str, Any]:
+    progress = found.progress
+    counts: dict[str, int] = {}
+    for finding in found.findings:
+        counts[finding.kind.value] = counts.get(finding.kind.value, 0) + 1
+    return {
+        "objects": progress.objects,
+        "blocks": progress.blocks,
+        "bytes": progress.bytes,
+        "streams": found.stream_count,
+        "prepared": found.prepared_count,
+        "doomed": found.doomed_count,
+        "findings": counts,
+    }
+
+
+def as_json(inspected: Inspected, found: Checked, deleted: str) -> str:
+    listed = [
+        {name: getattr(finding, name) for name in ("kind", "what", "object_id", "key", "stream_id", "start", "end")}
+        for finding in found.findings
+    ]
+    about = {"cluster_id": inspected.cluster_id, "running": inspected.running_pid, "sound": found.is_sound}
+    return json.dumps({**about, **summary(found), "orphans": deleted, "list": listed}, indent=1)
+
+
+def as_text(inspected: Inspected, found: Checked, deleted: str) -> str:
+    rows = [
+        (finding.kind.value, finding.object_id if finding.object_id >= 0 else "", finding.what, finding.key)
+        for finding in found.findings
+    ]
+    lines = [f"cluster {inspected.cluster_id}, metadata up to offset {inspected.image.offset}", ""]
+    if rows:
+        lines += table(("finding", "object", "what", "key"), rows[:SHOWN_MAX])
+        lines += [f"... and {len(rows) - SHOWN_MAX} more: --json lists all"] if len(rows) > SHOWN_MAX else []
+        lines.append("")
+    if deleted:
+        lines.append(deleted)
+    told = summary(found)
+    lines.append(
+        f"{told['objects']} objects, {told['blocks']} blocks, {size_text(told['bytes'])}; {told['streams']} streams; "
+        f"{told['prepared']} prepared, {told['doomed']} doomed"
+    )
+    harm = sum(finding.is_harm for finding in found.findings)
+    lines.append("sound" if found.is_sound else f"NOT sound: {harm} findings")
+    return "\n".join(lines)

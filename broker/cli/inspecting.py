@@ -1,0 +1,76 @@
+"""What the commands share that look at a node's data: which node (`--config`, `--data-dir`, `--override`, as for serve), and what cannot be read.
+
+Exit code 2 stands for what kept a command from looking, with one sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from millrace.broker.cli.serve import DEFAULT_DATA_DIR, Options, read_settings
+from millrace.broker.errors import SettingsInvalid
+
+if TYPE_CHECKING:
+    from millrace.broker.config import BrokerSettings
+    from millrace.broker.inspection import Inspected
+    from millrace.runtime import Runtime
+
+CANNOT_LOOK = 2
+
+
+def add_node_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="the node's settings, as for serve")
+    parser.add_argument(
+        "--override", metavar="KEY=VALUE", action="append", default=[], help="one setting, as for serve"
+    )
+    parser.add_argument("--data-dir", metavar="DIR", default=DEFAULT_DATA_DIR, help=f"default {DEFAULT_DATA_DIR}")
+    parser.add_argument("--json", action="store_true", help="for programs, in place of a table")
+
+
+def settings_of(given: argparse.Namespace, env: Mapping[str, str]) -> BrokerSettings | None:
+    """None when they hold mistakes, which are told."""
+    options = Options(given.config, tuple(given.override), os.path.abspath(given.data_dir))
+    try:
+        return read_settings(options, env).settings
+    except SettingsInvalid as error:
+        print("millrace: the settings hold mistakes:", *error.mistakes, sep="\n  ", file=sys.stderr)
+        return None
+
+
+async def look(settings: BrokerSettings, hold: bool, use: Callable[[Runtime, Inspected], Awaitable[int]]) -> int:
+    """Reads the metadata and gives it to `use`. With `hold` no broker can start on the directory meanwhile."""
+    from millrace.broker.cli.refusals import sentence_of
+    from millrace.broker.inspection import inspect_metadata
+    from millrace.runtime import real_runtime
+    from millrace.runtime.errors import MillraceError
+
+    runtime = real_runtime()
+    try:
+        inspected = await inspect_metadata(runtime.disk, settings, hold=hold)
+        try:
+            return await use(runtime, inspected)
+        finally:
+            inspected.release()
+    except (MillraceError, OSError) as error:
+        print(f"millrace: {sentence_of(error, settings) or repr(error)}", file=sys.stderr)
+        return CANNOT_LOOK
+
+
+def say_running(inspected: Inspected, what: str) -> None:
+    """On stderr, where a broker holds the directory."""
+    if inspected.running_pid:
+        print(
+            f"millrace: a broker is running on this directory (process {inspected.running_pid}): {what}",
+            file=sys.stderr,
+        )
+
+
+def time_text(wall_ms: int) -> str:
+    import datetime
+
+    moment = datetime.datetime.fromtimestamp(wall_ms / 1000, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S")

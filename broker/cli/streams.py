@@ -1,0 +1,90 @@
+"""`millrace streams list|show`: which streams there are, whose they are, and which objects hold what of one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker.cli import RunLoop
+from millrace.broker.cli.inspecting import CANNOT_LOOK, add_node_options, look, say_running, settings_of
+from millrace.broker.cli.table import table
+
+if TYPE_CHECKING:
+    from millrace.broker.inspection import Inspected
+    from millrace.broker.inventory import KnownStream
+
+ABOUT = """\
+Lists the streams that partitions are made of, or shows one with the objects that hold it. A partition has a data stream (its records), a meta
+stream (its small states) and a time stream (its time index). Ends are of what is committed as objects; what the owner's write-ahead
+log holds lies beyond.
+
+  millrace streams list --data-dir /var/lib/millrace --topic orders
+  millrace streams show 17 --json
+"""
+
+
+def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
+    parser = argparse.ArgumentParser(
+        "millrace streams", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    lister = commands.add_parser("list", help="every stream")
+    lister.add_argument("--topic", metavar="NAME", help="only this topic's")
+    shower = commands.add_parser("show", help="one stream, and which objects hold it")
+    shower.add_argument("stream_id", type=int, metavar="ID")
+    for one in (lister, shower):
+        add_node_options(one)
+    given = parser.parse_args(words)
+    settings = settings_of(given, env)
+    if settings is None:
+        return CANNOT_LOOK
+    return run_loop(look(settings, False, lambda runtime, inspected: tell(inspected, given)))
+
+
+async def tell(inspected: Inspected, given: argparse.Namespace) -> int:
+    from millrace.broker.inventory import known_streams
+
+    say_running(inspected, "this is what it had written down a moment ago")
+    streams = list(known_streams(inspected.image))
+    if given.command == "list":
+        chosen = [stream for stream in streams if given.topic in (None, stream.topic)]
+        if given.json:
+            print(json.dumps([as_values(stream) for stream in chosen], indent=1))
+        else:
+            print(*as_table(chosen), f"\n{len(chosen)} streams", sep="\n")
+        return 0
+    stream = next((one for one in streams if one.stream_id == given.stream_id), None)
+    if stream is None:
+        print(f"no stream {given.stream_id} in the metadata")
+        return 1
+    values = as_values(stream)
+    held = [{"start": one.start, "end": one.end, "objects": list(one.object_ids)} for one in stream.held]
+    if given.json:
+        print(json.dumps({**values, "held": held}, indent=1))
+        return 0
+    print(*(f"{name:<10} {value}" for name, value in values.items()), sep="\n")
+    rows = [(one.start, one.end, ", ".join(map(str, one.object_ids))) for one in stream.held]
+    print("", *table(("start", "end", "in objects"), rows), sep="\n")
+    return 0
+
+
+def as_values(stream: KnownStream) -> dict[str, Any]:
+    return {
+        "stream_id": stream.stream_id,
+        "topic": stream.topic,
+        "partition": stream.partition,
+        "role": stream.role,
+        "state": "open" if stream.is_open else "closed",
+        "node_id": stream.node_id,
+        "epoch": stream.epoch,
+        "start": stream.start,
+        "end": stream.end,
+        "ranges": len(stream.held),
+    }
+
+
+def as_table(streams: Sequence[KnownStream]) -> list[str]:
+    head = ("stream_id", "topic", "partition", "role", "state", "node_id", "epoch", "start", "end", "ranges")
+    return table(head, [[as_values(stream)[name] for name in head] for stream in streams])

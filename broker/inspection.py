@@ -1,0 +1,135 @@
+"""A node's metadata and bucket, opened to look and change nothing: for fsck and the commands that list.
+
+Metadata comes from the log directory: the newest whole snapshot and the log behind it, through the same code as a start, on a disk that takes no
+writes (a torn tail is read up to, and not cut). Whether a broker runs on the directory is told by its lock: `hold` takes the lock so that none
+starts meanwhile. Kept true: nothing here writes to the directory but the lock's own file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from millrace.broker.config import BrokerSettings
+from millrace.kraft.errors import LogCorrupt
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.log_store import LogStore
+from millrace.kraft.meta_properties import read_meta_properties
+from millrace.kraft.node import replay
+from millrace.runtime import Runtime
+from millrace.runtime.disk import Buffer, Disk, DiskLock, DiskLocked, LogFile
+from millrace.runtime.errors import MillraceError
+from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+
+RETRIES = RetryPolicy(attempts_max=5, longest_wait_ms=5_000)
+
+
+class NothingThere(MillraceError):
+    """The directory holds no metadata log. Says which one, and how to name another."""
+
+
+@dataclass(slots=True)
+class Inspected:
+    """`running_pid` is whose process holds the directory, "" when none does. With `lock`, none can until `release`."""
+
+    cluster_id: str
+    node_id: int
+    image: MetadataImage
+    running_pid: str
+    lock: DiskLock | None
+
+    def release(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+
+
+async def inspect_metadata(disk: Disk, settings: BrokerSettings, *, hold: bool) -> Inspected:
+    """Raises NothingThere, LogCorrupt, SnapshotCorrupt, UnknownRecord. `hold`: keep brokers out, where none runs."""
+    log_dir = settings.controller.log_dir
+    meta = await read_meta_properties(disk, log_dir)
+    if meta is None:
+        raise NothingThere(
+            f"{log_dir} holds no metadata log: name the node's directory with --data-dir, or its settings with --config"
+        )
+    running_pid, lock = "", None
+    try:
+        lock = disk.lock(f"{log_dir}/.lock")
+        if not hold:
+            lock.release()
+            lock = None
+    except DiskLocked as error:
+        running_pid = error.holder or "unknown"
+    try:
+        image = await _read_image(disk, log_dir)
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
+    return Inspected(meta.cluster_id, meta.node_id, image, running_pid, lock)
+
+
+async def _read_image(disk: Disk, log_dir: str) -> MetadataImage:
+    looking = cast(Disk, ReadOnlyDisk(disk))
+    store = LogStore(looking, log_dir, (), 1)
+    segments = await store.list_segments()
+    snapshots = await store.snapshots()
+    if not segments:
+        raise LogCorrupt(store.folder, 0, "the directory was in use, and the log's segments are gone")
+    try:
+        recovery, _ = await replay(looking, store, snapshots, segments)
+    finally:
+        await store.close()
+    return recovery.image()
+
+
+async def open_bucket(runtime: Runtime, settings: BrokerSettings) -> ObjectStore:
+    """The data bucket, asked again a few times when it does not answer. A directory is not made when it is missing."""
+    if settings.data.scheme == "file":
+        from millrace.runtime.objectstore_local import LocalObjectStore
+
+        bare: ObjectStore = LocalObjectStore(settings.data.target)
+    else:
+        bare = await runtime.open_store(settings.data, runtime.clock)
+    return RetryingObjectStore(bare, runtime.rand.split("inspection"), RETRIES)
+
+
+class ReadOnlyDisk:
+    """A disk whose changes do not happen. Of what a metadata log asks for, no more."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    async def open_log(self, path: str) -> ReadOnlyLog:
+        return ReadOnlyLog(await self._disk.open_log(path))
+
+    async def read_file(self, path: str) -> bytes | None:
+        return await self._disk.read_file(path)
+
+    async def list_folder(self, path: str) -> list[str]:
+        return await self._disk.list_folder(path)
+
+    async def make_folder(self, path: str) -> None: ...
+
+    async def remove(self, path: str) -> None: ...
+
+
+class ReadOnlyLog:
+    def __init__(self, file: LogFile) -> None:
+        self._file = file
+        self.size_bytes = file.size_bytes
+
+    async def append(self, parts: Sequence[Buffer]) -> None:
+        raise AssertionError("an append while looking")
+
+    async def sync(self) -> None: ...
+
+    async def read_at(self, position: int, length: int) -> bytes:
+        return await self._file.read_at(position, length)
+
+    async def truncate(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+    async def close(self) -> None:
+        await self._file.close()

@@ -1,0 +1,273 @@
+"""fsck's findings: each part of each object that can be damaged, and each way in which bucket and metadata can differ, found and named."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millrace.broker.bucket_check import BucketCheck, Checked, Kind
+from millrace.kraft.tables.objects import ObjectState
+from millrace.protocol.messages.commit_compaction import CommitCompactionRequest, CompactedObject
+from millrace.protocol.messages.commit_upload import CommitUploadRequest, UploadedRange, UploadedStreamObject
+from millrace.protocol.messages.remove_objects import RemoveObjectsRequest
+from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest
+from millrace.runtime.clock import SystemClock
+from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.s3stream.ids import ObjectId, ObjectKind
+from millrace.s3stream.objects.composite import LinkedRows, encode_composite
+from millrace.s3stream.objects.format import BLOCK_HEADER_BYTES, FOOTER_BYTES, Entry, decode_footer
+from millrace.s3stream.objects.index import ObjectIndex
+from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.objects.writer import ObjectWriter
+from tests.kraft.tables.build import create, open_streams, prepare, topic
+from tests.kraft.test_replay import CLUSTER, Machine
+
+Ranges = tuple[tuple[int, int, int], ...]
+
+
+def object_of(*ranges: tuple[int, int, int]) -> bytes:
+    """Blocks of two or three entries, an offset each."""
+    writer = ObjectWriter(200)
+    for stream_id, start, end in ranges:
+        writer.add(stream_id, [Entry(offset, 1, memoryview(b"%50d" % offset)) for offset in range(start, end)])
+    return b"".join(writer.finish().parts)
+
+
+class Lake:
+    """Metadata and a bucket that agree; tests then change one of them. Streams 0 and 1."""
+
+    def __init__(self) -> None:
+        self.machine = Machine()
+        create(self.machine, topic("t", 1), topic("u", 1))
+        open_streams(self.machine, "t")
+        open_streams(self.machine, "u")
+        self.bytes: dict[int, bytes] = {}
+
+    def upload(self, *ranges: tuple[int, int, int], really: Ranges | None = None) -> int:
+        """A stream-set object that metadata says holds `ranges`, and that really holds something else where given."""
+        object_id = prepare(self.machine, ttl_ms=100_000)
+        self.bytes[object_id] = object_of(*(ranges if really is None else really))
+        spans = [UploadedRange(*one) for one in ranges]
+        request = CommitUploadRequest(1, self.machine.epoch, object_id, len(self.bytes[object_id]), spans, [])
+        assert self.machine.do(request).error_code == 0
+        return object_id
+
+    def upload_own(self, stream_id: int, start: int, end: int) -> int:
+        object_id = prepare(self.machine, ttl_ms=100_000)
+        self.bytes[object_id] = object_of((stream_id, start, end))
+        own = [UploadedStreamObject(object_id, len(self.bytes[object_id]), stream_id, start, end)]
+        assert self.machine.do(CommitUploadRequest(1, self.machine.epoch, -1, 0, [], own)).error_code == 0
+        return object_id
+
+    def link(self, *object_ids: int) -> int:
+        """A composite of objects of stream 0, which leave metadata."""
+        composite = prepare(self.machine, ttl_ms=100_000)
+        rows = []
+        for object_id in object_ids:
+            data = memoryview(self.bytes[object_id])
+            footer = decode_footer(data[-FOOTER_BYTES:], len(data))
+            index = ObjectIndex(data[footer.index_position : -FOOTER_BYTES], footer.index_position)
+            rows.append(LinkedRows(ObjectId(object_id), len(data), index.encoded))
+        self.bytes[composite] = encode_composite(rows)
+        size = sum(len(self.bytes[object_id]) for object_id in object_ids)
+        made = [CompactedObject(composite, ObjectKind.COMPOSITE, size, 0, rows[0].link.start, rows[-1].link.end)]
+        request = CommitCompactionRequest(1, self.machine.epoch, -1, 0, [], made, [], linked_ids=list(object_ids))
+        assert self.machine.do(request).error_code == 0
+        return composite
+
+    def check(self, is_deep: bool = True) -> Checked:
+        async def main() -> Checked:
+            store = MemoryObjectStore(SystemClock())
+            for object_id, data in self.bytes.items():
+                await store.put(object_key(CLUSTER, ObjectId(object_id)), [data])
+            return await BucketCheck(store, CLUSTER, self.machine.image, is_deep=is_deep).run()
+
+        return asyncio.run(main())
+
+    def findings(self) -> list[tuple[Kind, int]]:
+        return [(finding.kind, finding.object_id) for finding in self.check().findings]
+
+
+def lake() -> Lake:
+    """A shared object, one of stream 0's own, and a composite of two."""
+    made = Lake()
+    made.upload((0, 0, 10), (1, 0, 7))
+    made.upload((1, 7, 12))
+    made.upload_own(0, 10, 20)
+    made.link(made.upload_own(0, 20, 30), made.upload_own(0, 30, 35))
+    return made
+
+
+def test_a_sound_bucket_has_no_findings() -> None:
+    """Stream-set objects, stream objects, a composite and what it links: all read, nothing to say."""
+    found = lake().check()
+    assert found.findings == []
+    assert found.is_sound
+    assert (found.progress.objects, found.progress.objects_total, found.stream_count) == (6, 6, 2)
+    assert found.progress.blocks == 25
+
+
+def positions(data: bytes) -> dict[str, int]:
+    """A byte in each part of an object, and words that name the part."""
+    index = decode_footer(memoryview(data)[-FOOTER_BYTES:], len(data)).index_position
+    return {
+        "block magic": 0,
+        "block checksum": 13,
+        "entry magic": BLOCK_HEADER_BYTES,
+        "entry checksum": BLOCK_HEADER_BYTES + 60,
+        "index magic": index,
+        "index checksum": index + 30,
+        "footer checksum": len(data) - FOOTER_BYTES + 20,
+        "footer magic": len(data) - 1,
+    }
+
+
+@pytest.mark.parametrize("part", positions(object_of((0, 0, 1))))
+@pytest.mark.parametrize("object_id", [0, 2, 3])
+def test_a_flipped_byte_is_found_and_named(part: str, object_id: int) -> None:
+    """In any part of a shared object, a stream's own and one that a composite links; the part is named and the object."""
+    made = lake()
+    damaged = bytearray(made.bytes[object_id])
+    damaged[positions(made.bytes[object_id])[part]] ^= 1
+    made.bytes[object_id] = bytes(damaged)
+    found = made.check()
+    first = found.findings[0]
+    assert (first.kind, first.object_id, found.is_sound) == (Kind.DAMAGED, object_id, False)
+    assert first.key == object_key(CLUSTER, ObjectId(object_id))
+    assert part in first.what or part.split()[0] in first.what, first
+    if part.startswith(("block", "entry")):
+        assert len(found.findings) == 1
+        assert first.end > first.start >= 0, "the offsets that are affected"
+
+
+@pytest.mark.parametrize("position", [0, 20, 60, 90, -1, -30])
+def test_a_damaged_composite_is_named(position: int) -> None:
+    """And what it may link is then not taken for an orphan that could go."""
+    made = lake()
+    damaged = bytearray(made.bytes[5])
+    damaged[position] ^= 1
+    made.bytes[5] = bytes(damaged)
+    found = made.check()
+    assert (found.findings[0].kind, found.findings[0].object_id) == (Kind.DAMAGED, 5)
+    assert found.links_unknown
+    assert not found.is_sound
+
+
+@pytest.mark.parametrize(("lost", "stream_ids"), [(0, {0, 1}), (2, {0}), (5, {0})], ids=["shared", "own", "composite"])
+def test_a_missing_object_is_named_with_what_it_held(lost: int, stream_ids: set[int]) -> None:
+    """The object, and the offsets of each stream that are in no other."""
+    made = lake()
+    del made.bytes[lost]
+    found = made.check()
+    assert (found.findings[0].kind, found.findings[0].object_id) == (Kind.MISSING, lost)
+    gaps = [finding for finding in found.findings if finding.kind is Kind.GAP]
+    assert {gap.stream_id for gap in gaps} == stream_ids
+    assert all(f"object {lost} is missing" in gap.what for gap in gaps)
+
+
+def test_a_linked_object_that_is_missing_is_named() -> None:
+    """Metadata does not know it; the composite that links it does."""
+    made = lake()
+    del made.bytes[4]
+    assert (Kind.MISSING, 4) in made.findings()
+
+
+def test_a_cut_object_is_told_by_its_size() -> None:
+    """Cut short or with bytes appended, it is not what was committed."""
+    for change in (lambda data: data[:-1], lambda data: data + b"x"):
+        made = lake()
+        made.bytes[2] = change(made.bytes[2])
+        assert (Kind.SIZE, 2) in made.findings()
+
+
+def test_an_orphan_is_told_from_what_is_on_its_way() -> None:
+    """Nobody knows an orphan; prepared and doomed objects are known; an id beyond all that were given means that the metadata is old."""
+    made = lake()
+    prepared = prepare(made.machine, 2, ttl_ms=100_000)
+    made.bytes[prepared] = b"being written"
+    expired = prepare(made.machine)
+    made.machine.now_ms += 50_000
+    made.machine.expire()
+    found = made.machine.image.objects.get(expired)
+    assert found is not None
+    assert found.state is ObjectState.DOOMED
+    made.bytes[expired] = b"to be deleted"
+    assert made.findings() == []
+    later = made.machine.image.objects.next_id + 1_000
+    made.bytes[later] = b"later than this metadata"
+    checked = made.check()
+    assert [(finding.kind, finding.object_id) for finding in checked.findings] == [(Kind.NEWER, later)]
+    assert checked.is_sound
+    assert checked.orphans == []
+
+
+def test_a_deleted_objects_file_that_stayed_is_an_orphan() -> None:
+    """Its id was given, and no metadata knows it any more: it can go, and harms nobody."""
+    made = lake()
+    stale = made.upload_own(1, 12, 14)
+    stream = next(one for one in made.machine.image.streams.by_id.values() if one.stream_id == 1)
+    trim = TrimStreamsRequest(1, made.machine.epoch, [StreamTrim(1, stream.epoch, 14)])
+    assert made.machine.do(trim).error_code == 0
+    assert made.machine.do(RemoveObjectsRequest(1, made.machine.epoch, [stale])).error_code == 0
+    checked = made.check()
+    assert [(finding.kind, finding.object_id) for finding in checked.findings] == [(Kind.ORPHAN, stale)]
+    assert [entry.key for entry in checked.orphans] == [object_key(CLUSTER, ObjectId(stale))]
+    assert checked.is_sound
+
+
+@pytest.mark.parametrize(
+    ("really", "gap"),
+    [
+        (((0, 0, 8), (1, 0, 7)), (0, 8, 10)),
+        (((0, 3, 10), (1, 0, 7)), (0, 0, 3)),
+        (((0, 0, 10),), (1, 0, 7)),
+    ],
+)
+def test_a_gap_is_named(really: Ranges, gap: tuple[int, int, int]) -> None:
+    """Where metadata says that offsets are in an object whose own index does not have them."""
+    made = Lake()
+    made.upload((0, 0, 10), (1, 0, 7), really=really)
+    made.upload((0, 10, 12))
+    [found] = made.check().findings
+    assert (found.kind, found.stream_id, found.start, found.end) == (Kind.GAP, *gap)
+
+
+def test_an_overlap_is_named() -> None:
+    """Offsets that two committed objects hold."""
+    made = Lake()
+    made.upload((0, 0, 10), really=((0, 0, 14),))
+    made.upload((0, 10, 20))
+    [found] = made.check().findings
+    assert (found.kind, found.stream_id, found.start, found.end) == (Kind.OVERLAP, 0, 10, 14)
+
+
+def test_a_trimmed_stream_needs_only_what_is_left() -> None:
+    """An object whose stream was trimmed within it is sound; so is one whose other stream is gone."""
+    made = lake()
+    for stream in list(made.machine.image.streams.by_id.values()):
+        trim = TrimStreamsRequest(1, made.machine.epoch, [StreamTrim(stream.stream_id, stream.epoch, 5)])
+        assert made.machine.do(trim).error_code == 0
+    assert made.findings() == []
+
+
+def test_a_quick_check_reads_no_blocks() -> None:
+    """It sees what is missing, and not what is damaged inside a block."""
+    made = lake()
+    made.bytes[0] = bytes([made.bytes[0][0] ^ 1]) + made.bytes[0][1:]
+    assert made.check(is_deep=False).is_sound
+    del made.bytes[2]
+    assert not made.check(is_deep=False).is_sound
+
+
+def test_a_key_that_no_object_has_is_strange_and_stays() -> None:
+    """It is told, and is no orphan."""
+
+    async def main() -> Checked:
+        store = MemoryObjectStore(SystemClock())
+        await store.put(f"{CLUSTER}/objects/zz/notes.txt", [b"x"])
+        return await BucketCheck(store, CLUSTER, Machine().image).run()
+
+    found = asyncio.run(main())
+    assert [finding.kind for finding in found.findings] == [Kind.STRANGE]
+    assert found.orphans == []

@@ -1,0 +1,171 @@
+"""fsck, objects and streams on what a live broker left behind: a sound bucket, a damaged one, orphans, a broker that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.broker.__main__ import run_loop
+from millrace.broker.cli import fsck, objects, streams
+from tests.live import LiveBroker
+from tests.live.client import Client
+from tests.live.test_s3 import wait_until
+
+DAY_S = 86_400
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
+    """Two topics with records in objects, a third that was deleted with its objects, and a broker that was stopped in order."""
+    overrides = {"s3.wal.upload.interval.ms": "200", "s3.object.delete.retention.minutes": "0"}
+    with LiveBroker(tmp_path_factory.mktemp("fsck"), overrides, wal="64MiB") as made:
+        with Client(made.address) as client:
+            client.create("gone")
+            client.produce("gone", [b"x"])
+            wait_until(lambda: stored(made.folder / "data"), 60)
+            client.delete("gone")
+            wait_until(lambda: not stored(made.folder / "data"), 60)
+            client.create("orders", 2)
+            client.create("notes")
+            for number in range(20):
+                client.produce("orders", [b"order %d" % number * 40], number % 2)
+                client.produce("notes", [os.urandom(50_000)])
+        made.stop()
+        yield made
+
+
+@pytest.fixture
+def folder(broker: LiveBroker, tmp_path: Path) -> Path:
+    """A copy of the node's directory, without its WAL, to be damaged."""
+    copied = tmp_path / "data"
+    shutil.copytree(broker.folder / "data", copied, ignore=shutil.ignore_patterns("wal"))
+    return copied
+
+
+def stored(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("objects/*/objects/*/*") if path.is_file())
+
+
+def checked(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    code = fsck.run(["--data-dir", str(folder), "--json", *words], {}, run_loop)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_node_that_was_stopped_is_sound(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every object and block is read, and nothing in the directory changes; the table says so in a word."""
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()}
+    code, found = checked(folder, capsys)
+    assert (code, found["sound"], found["list"], found["running"]) == (0, True, [], "")
+    assert found["objects"] == len(stored(folder)) - found["doomed"] > 0
+    assert found["blocks"] > 0
+    after = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()}
+    assert {path.name for path in before if before[path] != after[path]} <= {".lock"}
+    assert fsck.run(["--data-dir", str(folder)], {}, run_loop) == 0
+    assert "\nsound\n" in capsys.readouterr().out
+
+
+def test_damage_ends_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A flipped byte and a file that is gone: both named, with the topic whose offsets are affected."""
+    one, other, *_ = stored(folder)
+    data = bytearray(one.read_bytes())
+    data[len(data) // 2] ^= 4
+    one.write_bytes(data)
+    other.unlink()
+    code, found = checked(folder, capsys)
+    assert (code, found["sound"]) == (1, False)
+    assert {(finding["kind"], finding["object_id"]) for finding in found["list"]} >= {
+        ("damaged", int(one.name)),
+        ("missing", int(other.name)),
+    }
+    assert fsck.run(["--data-dir", str(folder)], {}, run_loop) == 1
+    assert "NOT sound" in capsys.readouterr().out
+
+
+def test_orphans_go_when_asked_and_old(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An old orphan and a young one: neither goes unasked; asked, the old one goes, and nothing else."""
+    live = stored(folder)
+    known = {one["object_id"] for one in listed_objects(folder, capsys)}
+    free = next(number for number in range(max(known)) if number not in known)
+    cluster = live[0].parents[2].name
+    orphan = folder / "objects" / cluster / "objects" / f"{free:08x}"[::-1] / str(free)
+    orphan.parent.mkdir(parents=True, exist_ok=True)
+    orphan.write_bytes(b"nobody's")
+    code, found = checked(folder, capsys, "--delete-orphans")
+    assert (code, found["findings"]) == (0, {"orphan": 1})
+    assert "0 were deleted" in found["orphans"]
+    assert orphan.exists()
+    os.utime(orphan, (time.time() - 2 * DAY_S,) * 2)
+    code, found = checked(folder, capsys)
+    assert "go with --delete-orphans" in found["orphans"]
+    assert orphan.exists()
+    code, found = checked(folder, capsys, "--delete-orphans")
+    assert (code, "1 were deleted" in found["orphans"]) == (0, True)
+    assert stored(folder) == live
+
+
+def listed_objects(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    assert objects.run(["list", "--data-dir", str(folder), "--json"], {}, run_loop) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_objects_and_streams_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is listed is what is stored; a stream's ranges lead to objects whose blocks have them; each in a table too."""
+    committed = [one for one in listed_objects(folder, capsys) if one["state"] == "committed"]
+    assert {folder / "objects" / one["key"] for one in committed} <= set(stored(folder))
+    assert streams.run(["list", "--topic", "notes", "--data-dir", str(folder), "--json"], {}, run_loop) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {one["role"] for one in found} == {"data", "meta", "time"}
+    [data] = [one for one in found if one["role"] == "data"]
+    assert (data["start"], data["end"]) == (0, 20)
+    assert streams.run(["show", str(data["stream_id"]), "--data-dir", str(folder), "--json"], {}, run_loop) == 0
+    held = json.loads(capsys.readouterr().out)["held"]
+    assert (held[0]["start"], held[-1]["end"]) == (0, 20)
+    offsets: set[int] = set()
+    for object_id in {object_id for one in held for object_id in one["objects"]}:
+        assert objects.run(["show", str(object_id), "--data-dir", str(folder), "--json"], {}, run_loop) == 0
+        shown = json.loads(capsys.readouterr().out)
+        mine = [block for block in shown["blocks"] if block["stream_id"] == data["stream_id"]]
+        offsets |= {offset for block in mine for offset in range(block["start"], block["end"])}
+    assert offsets == set(range(20))
+    for command, words in ((objects, ["list"]), (objects, ["show", str(object_id)]), (streams, ["list"])):
+        assert command.run([*words, "--data-dir", str(folder)], {}, run_loop) == 0
+        assert len(capsys.readouterr().out.splitlines()) > 3
+    assert objects.run(["show", "999999", "--data-dir", str(folder)], {}, run_loop) == 1
+
+
+def test_a_running_broker_is_told_of_and_kept_out(broker: LiveBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    """While a broker runs the commands say so, and nothing is deleted; while fsck looks, no broker starts (the lock is held)."""
+    data = broker.folder / "data"
+    broker.start()
+    try:
+        code = fsck.run(["--data-dir", str(data), "--json", "--delete-orphans", "--quick"], {}, run_loop)
+        told = capsys.readouterr()
+        assert code == 0
+        assert f"process {broker.pid}" in told.err
+        assert json.loads(told.out)["running"] == str(broker.pid)
+    finally:
+        broker.stop()
+
+
+def test_what_cannot_be_checked_is_a_sentence(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No directory, another cluster's bucket, a metadata log that is damaged: code 2 and why."""
+    assert fsck.run(["--data-dir", str(tmp_path / "nothing")], {}, run_loop) == 2
+    assert "holds no metadata log" in capsys.readouterr().err
+    assert not (tmp_path / "nothing").exists()
+    empty = f"s3.data.buckets=0@file://{tmp_path}/empty"
+    assert fsck.run(["--data-dir", str(folder), "--override", empty], {}, run_loop) == 2
+    assert "was never used" in capsys.readouterr().err
+    [segment, *_] = sorted(folder.glob("**/__cluster_metadata-0/*.log"))
+    content = bytearray(segment.read_bytes())
+    content[100] ^= 1
+    segment.write_bytes(content)
+    assert fsck.run(["--data-dir", str(folder)], {}, run_loop) == 2
+    assert "metadata log cannot be used" in capsys.readouterr().err
