@@ -46,9 +46,14 @@ class Key:
     def bounds_text(self) -> str:
         if self.choices:
             return ", ".join(self.choices)
-        low = "" if self.low is None else f"{self.low:g}" if self.kind == DOUBLE else str(int(self.low))
-        high = "" if self.high is None else f"{self.high:g}" if self.kind == DOUBLE else str(int(self.high))
+        low = "" if self.low is None else plain(self.low)
+        high = "" if self.high is None else plain(self.high)
         return f"{low}..{high}" if low or high else ""
+
+
+def plain(bound: float) -> str:
+    """All its digits, and no fraction that it has not."""
+    return str(int(bound)) if bound == int(bound) else str(bound)
 
 
 def parse_value(key: Key, text: str) -> Any:
@@ -104,9 +109,9 @@ def _parse_real(text: str) -> float:
 
 def _in_bounds(key: Key, number: float) -> float:
     if key.low is not None and number < key.low:
-        raise ValueError(f"is below {key.low:g}")
+        raise ValueError(f"is below {plain(key.low)}")
     if key.high is not None and number > key.high:
-        raise ValueError(f"is above {key.high:g}")
+        raise ValueError(f"is above {plain(key.high)}")
     return number
 
 

@@ -534,10 +534,15 @@ def _check_double(config: TopicConfig, value: str) -> str | None:
 
 def _check_bounds(config: TopicConfig, number: float) -> str | None:
     if config.low is not None and not number >= config.low:
-        return f"Value must be at least {config.low:g}"
+        return f"Value must be at least {_plain(config.low)}"
     if config.high is not None and not number <= config.high:
-        return f"Value must be no more than {config.high:g}"
+        return f"Value must be no more than {_plain(config.high)}"
     return None
+
+
+def _plain(bound: float) -> str:
+    """All its digits, and no fraction that it has not."""
+    return str(int(bound)) if bound == int(bound) else str(bound)
 
 
 def _check_list(config: TopicConfig, value: str) -> str | None:

@@ -57,7 +57,7 @@ def test_refusals() -> None:
     code, text = refusal("log.segment.bytes", "10")
     assert (code, text) == (
         ErrorCode.INVALID_REQUEST,
-        "Invalid value 10 for configuration log.segment.bytes: it is below 1.04858e+06",
+        "Invalid value 10 for configuration log.segment.bytes: it is below 1048576",
     )
 
 

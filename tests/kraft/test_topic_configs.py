@@ -87,6 +87,17 @@ def test_values(name: str, value: str | None, is_valid: bool) -> None:
     assert why is None or name in why
 
 
+def test_a_bound_is_said_in_all_its_digits() -> None:
+    """As in Kafka's text, which people search for; a fraction only where there is one."""
+    said = "Invalid value {} for configuration {}: Value must be {}"
+    for name, value, rule in (
+        ("segment.bytes", "20000", "at least 1048576"),
+        ("min.cleanable.dirty.ratio", "1.5", "no more than 1"),
+        ("retention.ms", "-2", "at least -1"),
+    ):
+        assert validate(name, value) == said.format(value, name, rule)
+
+
 def test_values_that_limit_one_another() -> None:
     """The compaction lags, the least against the largest."""
     assert validate_all({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"}) is None
