@@ -65,8 +65,14 @@ demo: $(SPARK_READY) spark_jobs/jars/.ready ## 1 GB of real files through the wh
 crash: $(DEV_READY) ## kill -9 at random moments, 50 times
 	@MILLRACE_KILLS=$${MILLRACE_KILLS:-50} $(BIN)/python -m pytest tests/crash/test_kill.py --timeout 900 -q
 
+sim: $(DEV_READY) ## hunt through simulated nodes under drawn faults, 10,000 seeds (SEEDS, FROM, WORKERS)
+	@$(BIN)/python -m tests.sim hunt --seeds $${SEEDS:-10000} --from $${FROM:-0} --workers $${WORKERS:-2}
+
+sim-bugs: $(DEV_READY) ## plant deliberate bugs, one at a time, in simulated nodes: each has to be found
+	@$(BIN)/python -m tests.sim bugs --workers $${WORKERS:-2}
+
 crash-sim: $(DEV_READY) ## power cuts at every disk write and store request of a simulated node, and during recovery
-	@$(BIN)/python -m tests.sim crash $(if $(SEED),--seed "$(SEED)") $(if $(STEP),--step $(STEP))
+	@$(BIN)/python -m tests.sim crash $(if $(SEED),--seed "$(SEED)") $(if $(STEP),--step $(STEP)) --workers $${WORKERS:-2}
 
 bench: $(DEV_READY) ## every figure the broker is held to, beside the device underneath
 	@$(BIN)/python -m tests.bench.bench
@@ -107,4 +113,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info tests/compat/java/libs tests/s3server/.build spark_jobs/jars .mypy_cache .ruff_cache
 
-.PHONY: bench s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim
+.PHONY: bench s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs

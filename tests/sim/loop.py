@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, NoReturn, TypeVar
@@ -67,35 +69,23 @@ class SimTask(asyncio.Task[Any]):
         return self._number
 
 
-class _Jump:
-    """What the loop waits on: instead of waiting, time is moved."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self._loop = loop
-        self._turns = 0
-
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise SimStalled("nothing is scheduled")
-        if timeout > 0:
-            self._turns = 0
-            self._loop.now_us += max(1, round(timeout * 1e6))
-        else:
-            self._turns += 1
-            if self._turns > TURNS_MAX:
-                raise SimStalled(f"{TURNS_MAX} turns at {self._loop.now_us} us")
-        return []
-
-
 class SimLoop(asyncio.BaseEventLoop):
-    """`problems` collects what asyncio would only log: exceptions that nobody took."""
+    """`problems` collects what asyncio would only log: exceptions that nobody took.
+
+    Scheduling and the turn of the loop are those of BaseEventLoop without what a simulation has no use for (files, threads, debugging): they are
+    half of what a run costs.
+    """
+
+    _ready: deque[Any]
+    _scheduled: list[Any]
+    _stopping: bool
+    _timer_cancelled_count: int
 
     def __init__(self) -> None:
         super().__init__()
         self.now_us = START_US
         self.problems: list[str] = []
-        self._clock_resolution = 5e-7  # below a unit of time, so that no timer is early
-        self._selector = _Jump(self)
+        self._turns_now = 0  # without time passing
         self._births = itertools.count(1)
         self._born: list[SimTask] = []
         self._prune_at = 1000
@@ -114,9 +104,12 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = super().call_at(round(when * 1e6) / 1e6, callback, *args, context=context)
+        handle = asyncio.TimerHandle(round(when * 1e6) / 1e6, callback, args, self, context)  # type: ignore[arg-type]
         if self._is_of_the_dead(context):
             handle.cancel()
+        else:
+            heapq.heappush(self._scheduled, handle)
+            handle._scheduled = True
         return handle
 
     def call_later(  # type: ignore[override]
@@ -124,21 +117,67 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         """Time passes on each wait, however short: what is left of a sum of floats else waits for ever."""
         wait_s = max(delay, 1e-6) if delay > 0 else delay
-        return super().call_later(wait_s, callback, *args, context=context)
+        return self.call_at(self.now_us / 1e6 + wait_s, callback, *args, context=context)
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)  # type: ignore[arg-type]
         if self._is_of_the_dead(context):
-            handle = asyncio.Handle(callback, args, self, context)
             handle.cancel()
             return handle
         self.turn_count += 1
         if self.turn_count == self._strike_at:
             strike = self._strikes.pop(self._strike_at)
             self._strike_at = min(self._strikes, default=-1)
-            super().call_soon(strike, context=self._strike_context)
-        return super().call_soon(callback, *args, context=context)
+            self._ready.append(asyncio.Handle(strike, (), self, self._strike_context))
+        self._ready.append(handle)
+        return handle
+
+    def _run_once(self) -> None:
+        """One turn: what is due, in order. Where nothing is ready, time jumps to the next timer."""
+        ready, scheduled = self._ready, self._scheduled
+        self._forget_cancelled()
+        if ready or self._stopping:
+            self._turns_now += 1
+        elif not scheduled:
+            raise SimStalled("nothing is scheduled")
+        else:
+            due_us = round(scheduled[0]._when * 1e6)
+            self._turns_now = 0 if due_us > self.now_us else self._turns_now + 1
+            self.now_us = max(self.now_us, due_us)
+        if self._turns_now > TURNS_MAX:
+            raise SimStalled(f"{TURNS_MAX} turns at {self.now_us} us")
+        end = self.now_us / 1e6 + 5e-7  # below a unit of time, so that no timer is early
+        while scheduled and scheduled[0]._when < end:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler(
+                    {"message": f"Exception in callback {handle._callback!r}", "exception": error}
+                )
+
+    def _forget_cancelled(self) -> None:
+        """Timers that were cancelled: those at the head, and all when they are most."""
+        scheduled = self._scheduled
+        if len(scheduled) > 100 and self._timer_cancelled_count * 2 > len(scheduled):
+            for timer in scheduled:
+                timer._scheduled = not timer._cancelled
+            scheduled[:] = [timer for timer in scheduled if not timer._cancelled]
+            heapq.heapify(scheduled)
+            self._timer_cancelled_count = 0
+        while scheduled and scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False
 
     def strike_at(self, turn: int, strike: Callable[[], None]) -> None:
         """Calls `strike` just before the callback that is the `turn`-th of those scheduled to run soon: between any two steps of any task."""

@@ -143,3 +143,34 @@ def test_what_nobody_took_is_a_problem() -> None:
         assert "ZeroDivisionError" in loop.problems[0]
 
     run_simulation(main)
+
+
+def test_a_strike_comes_between_two_callbacks() -> None:
+    """It runs just before the callback it was planned at, whoever that belongs to, and every callback can be met."""
+    for turn in range(1, 8):
+        seen: list[str] = []
+
+        async def main(loop: SimLoop, turn: int = turn, seen: list[str] = seen) -> int:
+            first = loop.turn_count
+            loop.strike_at(first + turn, lambda: seen.append("strike"))
+            for name in ("a", "b", "c", "d", "e", "f", "g"):
+                loop.call_soon(seen.append, name)
+            await asyncio.sleep(1)
+            return loop.turn_count - first
+
+        assert run_simulation(main) >= 7
+        assert seen.index("strike") == turn - 1
+
+
+def test_a_wait_too_short_to_count_lets_time_pass() -> None:
+    """Who waits for the last of a sum of floats does not wait for ever at one time."""
+
+    async def main(loop: SimLoop) -> int:
+        due = loop.time() + 0.001
+        turns = 0
+        while loop.time() < due:
+            turns += 1
+            await asyncio.sleep(1e-13)
+        return turns
+
+    assert 0 < run_simulation(main) <= 1000

@@ -1,0 +1,83 @@
+"""Drawn plans in the suite: a fixed handful of the hunt's seeds, replay in another process, and plans as text."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sim.bugs import BUGS
+from tests.sim.hunt import Tally, drawn_plan, minimised, run_seeds
+from tests.sim.plan import Plan, Strike, parse_plan
+from tests.sim.run import run_plan
+from tests.sim.story import tell
+
+ROOT = Path(__file__).resolve().parents[2]
+AT_A_TIME = 4
+
+
+@pytest.mark.parametrize("first", range(500, 500 + 6 * AT_A_TIME, AT_A_TIME))
+def test_nothing_is_found_at_fixed_seeds(first: int) -> None:
+    """Nodes under drawn weather, strikes and settings keep every promise, and every probe and checker looked."""
+    tally = run_seeds((first, first + AT_A_TIME))
+    assert not tally.failed, "\n".join(f"{outcome.plan}: {outcome.findings[:3]}" for outcome in tally.failed)
+    assert tally.hits["strike while it serves"]
+    assert all(tally.looked_at.values()), tally.looked_at
+
+
+def test_a_plan_is_text_and_back() -> None:
+    """What a finding prints is the plan that found it; plans differ from seed to seed."""
+    plans = [drawn_plan(number) for number in range(300)]
+    assert [parse_plan(str(plan)) for plan in plans] == plans
+    assert len(set(plans)) == len(plans)
+    assert {strike.kind for plan in plans for strike in plan.strikes} == {"write", "change", "turn"}
+
+
+def digest_in_a_process(plan: Plan, hash_seed: str) -> str:
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    words = [sys.executable, "-m", "tests.sim", "one", str(plan)]
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=True)
+    found = re.search(r"\b[0-9a-f]{64}\b", done.stdout)
+    assert found is not None, done.stdout
+    return found[0]
+
+
+def test_a_drawn_plan_is_the_same_run_in_another_process() -> None:
+    """Weather, settings and a kill between two callbacks included, down to the last byte on the wire; here it ran after other runs, there first."""
+    plan = Plan(
+        "twice",
+        (Strike("turn", 3000, "kill"), Strike("change", 9)),
+        "any",
+        "rough store+cut net",
+        "object wal",
+        batches=5,
+    )
+    outcome = run_plan(plan)
+    assert not outcome.findings
+    assert outcome.hits["strike at a turn"] == 1
+    assert [digest_in_a_process(plan, hash_seed) for hash_seed in ("1", "2")] == [outcome.digest] * 2
+
+
+def test_a_finding_becomes_a_short_story() -> None:
+    """What does not matter to a finding is left out of its plan; the story tells the strike and what came to light."""
+    bare = Plan("story", (), "drop", "full bucket+slow net", "small blocks+one write", "burst+reader", 4)
+    plan = Plan(bare.seed, (Strike("write", 60),), bare.fate, bare.weather, bare.settings, bare.cast, bare.batches)
+    with BUGS["offsets-again"].planted():
+        outcome = minimised(run_plan(plan))
+    assert outcome.findings
+    assert (outcome.plan.weather, outcome.plan.settings) == ("calm", "plain")
+    story = "\n".join(tell(outcome.lines))
+    assert "node1 starts, life 2" in story
+    assert "FOUND" in story
+
+
+def test_a_tally_names_what_was_never_met() -> None:
+    """A fault, a crash point or a checker with a count of nought fails a hunt."""
+    tally = Tally()
+    tally.hits["cut"] = 1
+    tally.looked_at.update({"OnceInOrder": 0, "RangesJoin": 3})
+    assert tally.missing(("cut", "torn")) == ["torn", "OnceInOrder"]
