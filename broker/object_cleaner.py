@@ -1,24 +1,34 @@
 """Deletes the files of objects that metadata has doomed, a grace after they were doomed, then tells the controller.
 
-Reads that began before an object was doomed are long over by then. A file that is already gone counts as deleted, so a lost answer or a kill
-between the deletion and the report only repeats the deletion. Wakes when metadata dooms something; no polling while there is nothing.
+Reads that began before an object was doomed are long over by then (doomed.py says when). A file that is already gone counts as deleted, so a
+lost answer or a kill between the deletion and the report only repeats the deletion. A composite that goes with what it links is read first;
+its links go before it does, so that it is there to be read again until they have gone. What the store would not delete is asked for again, key
+by key, and keeps nothing else. Wakes when metadata dooms something; no polling while there is nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 from millrace.broker.controller_client import ControllerClient
+from millrace.broker.doomed import DoomedObjects, left_of_grace_ms
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Exhausted, Unavailable
-from millrace.runtime.objectstore import ObjectStore, StoreDenied
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied
+from millrace.s3stream.errors import ObjectCorrupt
+from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.keys import object_key
 
 log = logging.getLogger(__name__)
 BATCH_COUNT_MAX = 1000
 RETRY_S = 10.0
+# How long new dooms gather before they are looked at, at most; with a short grace less.
+GATHER_S_MAX = 1.0
+CORRUPT_TRIES_MAX = 5
+NOT_NOW = (Unavailable, Exhausted, StoreDenied)
 
 
 class ObjectCleaner:
@@ -31,41 +41,109 @@ class ObjectCleaner:
         self._clock = clock
         self._grace_ms = grace_ms
         self._changed = asyncio.Event()
+        self._noted: object = None  # the dooms that were looked at last
+        self._doomed = DoomedObjects()
+        self._corrupt: Counter[ObjectId] = Counter()
         self.deleted_count = 0
 
     def on_image(self) -> None:
         """A new image: there may be doomed objects in it."""
-        self._changed.set()
+        if self._cache.image.objects.dooms is not self._noted:
+            self._changed.set()
 
     async def run(self) -> None:
         """Until cancelled."""
+        self._note_first()
         while True:
             self._changed.clear()
-            oldest = next(iter(self._cache.image.objects.dooms), None)
-            if oldest is None:
+            self._note()
+            due_ms = self._doomed.next_due_ms
+            wait_s = None if due_ms is None else (due_ms - _tick_ms()) / 1000
+            if wait_s is None or wait_s > 0:
+                await self._wait(wait_s)
+            else:
+                await self._delete_due()
+
+    async def _wait(self, wait_s: float | None) -> None:
+        """Until then, or until more is doomed."""
+        try:
+            async with asyncio.timeout(wait_s):
                 await self._changed.wait()
-                continue
-            wait_ms = oldest[0] + self._grace_ms - self._clock.wall_ms()
-            if wait_ms > 0:
-                await asyncio.sleep(min(wait_ms, 60_000) / 1000)
-                continue
-            if not await self._delete_due():
-                await asyncio.sleep(RETRY_S)
+        except TimeoutError:
+            return
+        await asyncio.sleep(min(GATHER_S_MAX, self._grace_ms / 8000))
+
+    def _note_first(self) -> None:
+        """What was doomed before this start."""
+        wall_ms, tick_ms = self._clock.wall_ms(), _tick_ms()
+        for doomed_ms, object_id in self._cache.image.objects.dooms:
+            left_ms = left_of_grace_ms(doomed_ms, wall_ms, self._grace_ms)
+            self._doomed.note_one(object_id, tick_ms + left_ms)
+
+    def _note(self) -> None:
+        dooms = self._cache.image.objects.dooms
+        if dooms is not self._noted:
+            self._noted = dooms
+            self._doomed.note((object_id for _, object_id in dooms), _tick_ms() + self._grace_ms)
 
     async def _delete_due(self) -> bool:
-        """One batch; False when the store would not delete all of it now."""
-        due = self._cache.image.objects.doomed_before(self._clock.wall_ms() - self._grace_ms, BATCH_COUNT_MAX)
-        keys = {object_key(self._cache.cluster_id, object_id): object_id for object_id in due}
+        """One batch; False when not all of it could be deleted now."""
+        due = self._doomed.take_due(_tick_ms(), BATCH_COUNT_MAX)
+        objects = self._cache.image.objects
+        stored = {object_id: objects.get(object_id) for object_id in due}
+        gone = [object_id for object_id, found in stored.items() if found is None]
+        plain = [object_id for object_id, found in stored.items() if found is not None and not found.is_deep]
+        gone += await self._delete_files(plain)
+        for object_id, found in stored.items():
+            if found is not None and found.is_deep and await self._delete_linked(object_id):
+                gone += await self._delete_files([object_id])
+        known = [object_id for object_id in gone if stored[object_id] is not None]
+        if known:
+            await self._client.remove_objects(known)
+            self.deleted_count += len(known)
+        self._doomed.forget(gone)
+        left = [object_id for object_id in due if object_id in self._doomed]
+        self._doomed.put_off(left, _tick_ms() + int(RETRY_S * 1000))
+        return not left
+
+    async def _delete_files(self, object_ids: list[ObjectId]) -> list[ObjectId]:
+        """Those whose files are gone."""
+        keys = {object_key(self._cache.cluster_id, object_id): object_id for object_id in object_ids}
+        gone: list[ObjectId] = []
+        names = list(keys)
+        for first in range(0, len(names), BATCH_COUNT_MAX):
+            batch = names[first : first + BATCH_COUNT_MAX]
+            try:
+                failed = frozenset(await self._store.delete(batch))
+            except NOT_NOW as error:
+                log.warning("%d objects could not be deleted now: %s", len(batch), error)
+                continue
+            if failed:
+                log.warning("%d objects could not be deleted now", len(failed))
+            gone += [keys[key] for key in batch if key not in failed]
+        return gone
+
+    async def _delete_linked(self, object_id: ObjectId) -> bool:
+        """The files that a composite links. True when none is left, or when it cannot be told which they are."""
+        from millrace.s3stream.objects.composite import links_of
+
+        key = object_key(self._cache.cluster_id, object_id)
         try:
-            failed = await self._store.delete(list(keys))
-        except (Unavailable, Exhausted, StoreDenied) as error:
-            log.warning("%d objects could not be deleted now: %s", len(keys), error)
+            links = [link.object_id for link in links_of(memoryview(await self._store.get(key)))]
+        except ObjectMissing:
+            return True  # an earlier try deleted it, and its links before
+        except NOT_NOW as error:
+            log.warning("composite %s could not be read now: %s", key, error)
             return False
-        left = frozenset(failed)
-        gone = [object_id for key, object_id in keys.items() if key not in left]
-        if gone:
-            await self._client.remove_objects(gone)
-            self.deleted_count += len(gone)
-        if failed:
-            log.warning("%d objects could not be deleted now", len(failed))
-        return not failed
+        except ObjectCorrupt as error:
+            self._corrupt[object_id] += 1
+            if self._corrupt[object_id] < CORRUPT_TRIES_MAX:
+                log.warning("a composite that is to be deleted: %s", error)
+                return False
+            log.error("what %s links stays in the bucket: %s; `millrace fsck` finds it", key, error)
+            return True
+        return len(await self._delete_files(links)) == len(links)
+
+
+def _tick_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -101,6 +101,7 @@ PURE = (
     "s3stream/objects/index.py",
     "s3stream/objects/joiner.py",
     "s3stream/objects/keys.py",
+    "s3stream/objects/packed.py",
     "s3stream/objects/writer.py",
     "s3stream/pace.py",
     "s3stream/read_plan.py",

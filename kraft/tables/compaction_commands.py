@@ -41,8 +41,8 @@ def decide_commit_compaction(image: MetadataImage, request: CommitCompactionRequ
         return Decision(CommitCompactionResponse())
     found = {object_id: committed_source(image, object_id, request.node_id) for object_id in source_ids}
     sources = {object_id: source for object_id, source in found.items() if source is not None}
-    if not sources:
-        refuse(f"objects {source_ids[:9]} hold nothing any more")
+    if not sources or any(one not in sources for one in (*request.superseded_ids, *request.linked_ids)):
+        refuse(f"of objects {source_ids[:9]} those that would be linked, or all, hold nothing any more")
     check_roles(image, request, sources)
     for object_id in made_ids:
         check_prepared(image, object_id, request.node_id)

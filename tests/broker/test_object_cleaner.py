@@ -10,13 +10,26 @@ import pytest
 
 from millrace.broker import object_cleaner
 from millrace.broker.controller_client import ControllerClient
+from millrace.broker.doomed import DoomedObjects, left_of_grace_ms
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.object_cleaner import ObjectCleaner
 from millrace.kraft.node import ControllerNode
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from millrace.runtime.objectstore import StoreDenied, StoreUnavailable
 from millrace.runtime.objectstore_memory import MemoryObjectStore
-from millrace.s3stream.ids import ObjectId, StreamRange, StreamRole, UploadCommit
+from millrace.s3stream.ids import (
+    NO_OBJECT,
+    CommittedStreamObject,
+    CompactedStreamObject,
+    CompactionCommit,
+    ObjectId,
+    ObjectKind,
+    StreamRange,
+    StreamRole,
+    UploadCommit,
+)
+from millrace.s3stream.objects.composite import LinkedRows, encode_composite
+from millrace.s3stream.objects.format import BlockRef, encode_row
 from millrace.s3stream.objects.keys import object_key
 from tests.kraft.build import Broker, HandClock, open_node, sim_disk
 
@@ -45,7 +58,8 @@ class Cluster:
 
     node: ControllerNode
 
-    async def start(self, count: int) -> Cluster:
+    async def start(self, count: int, is_set: bool = True) -> Cluster:
+        """`is_set`: in stream-set objects, else in the stream's own."""
         self.clock = HandClock()
         self.node = await open_node(sim_disk(), clock=self.clock)
         broker = await Broker.register(self.node)
@@ -59,17 +73,31 @@ class Cluster:
         for number in range(count):
             object_id = await self.client.prepare(1, 60_000)
             await self.store.put(self.key(object_id), [b"x"])
-            await self.client.commit_upload(UploadCommit(object_id, 1, (StreamRange(data, number, number + 1),), ()))
-        self.cleaner = ObjectCleaner(self.store, self.client, self.cache, self.clock, GRACE_MS)
+            span = StreamRange(data, number, number + 1)
+            own = CommittedStreamObject(object_id, 1, span)
+            commit = UploadCommit(object_id, 1, (span,), ()) if is_set else UploadCommit(NO_OBJECT, 0, (), (own,))
+            await self.client.commit_upload(commit)
         self.node.publisher.subscribe(lambda delta, image: self.cleaner.on_image())
-        self.running = asyncio.ensure_future(self.cleaner.run())
+        self.start_cleaner(GRACE_MS)
         return self
+
+    def start_cleaner(self, grace_ms: int) -> None:
+        """As a start of the process does."""
+        self.cleaner = ObjectCleaner(self.store, self.client, self.cache, self.clock, grace_ms)
+        self.running = asyncio.ensure_future(self.cleaner.run())
+
+    def restart_cleaner(self, grace_ms: int = GRACE_MS) -> None:
+        self.running.cancel()
+        self.start_cleaner(grace_ms)
 
     def key(self, object_id: int) -> str:
         return object_key(self.node.cluster_id, ObjectId(object_id))
 
     async def delete_topic(self) -> None:
         await self.node.channel.send(DeleteTopicsRequest(topic_names=["doomed"]))
+
+    async def is_forgotten(self) -> bool:
+        return not self.cache.image.objects.dooms
 
     async def left(self) -> list[str]:
         return [entry.key async for entry in self.store.list("")]
@@ -110,13 +138,8 @@ def test_files_go_after_the_grace_and_then_the_metadata() -> None:
         await asyncio.sleep(0.01)
         assert not cluster.store.asked
         cluster.clock.now_ms += GRACE_MS
-        cluster.running.cancel()  # it sleeps for the grace; a new start looks at once
-        cluster.running = asyncio.ensure_future(cluster.cleaner.run())
-
-        async def is_forgotten() -> bool:
-            return not cluster.cache.image.objects.dooms
-
-        await until(is_forgotten)
+        cluster.restart_cleaner()  # it sleeps for the grace; a new start looks at the clock
+        await until(cluster.is_forgotten)
         assert await cluster.left() == []
         assert cluster.cleaner.deleted_count == 3
         assert len(cluster.store.asked) == 1
@@ -139,8 +162,7 @@ def test_what_the_store_keeps_is_asked_for_again() -> None:
         async def is_one_left() -> bool:
             return len(cluster.cache.image.objects.dooms) == 1
 
-        cluster.running.cancel()
-        cluster.running = asyncio.ensure_future(cluster.cleaner.run())
+        cluster.restart_cleaner()
         await until(is_one_left)
         assert await cluster.left() == [kept]
         cluster.store.kept = set()
@@ -165,8 +187,7 @@ def test_a_store_that_will_not_now_is_asked_later(error: Exception) -> None:
         cluster.clock.now_ms -= GRACE_MS
         await cluster.delete_topic()
         cluster.clock.now_ms += GRACE_MS
-        cluster.running.cancel()
-        cluster.running = asyncio.ensure_future(cluster.cleaner.run())
+        cluster.restart_cleaner()
 
         async def is_asked_again() -> bool:
             return len(cluster.store.asked) > 2
@@ -183,3 +204,116 @@ def test_a_store_that_will_not_now_is_asked_later(error: Exception) -> None:
         await cluster.stop()
 
     run(scenario)
+
+
+def test_a_clock_that_is_set_forward_shortens_no_grace() -> None:
+    """While the process runs its own clock counts; after a start, a doom that seems long ago waits a whole grace again."""
+
+    async def scenario() -> None:
+        cluster = await Cluster().start(2)
+        await cluster.delete_topic()
+        await asyncio.sleep(0.05)
+        cluster.clock.now_ms += 30 * 86_400_000
+        await cluster.client.prepare(1, 60_000)  # an image, so that it looks
+        await asyncio.sleep(0.05)
+        assert not cluster.store.asked
+        cluster.restart_cleaner()
+        await asyncio.sleep(0.05)
+        assert not cluster.store.asked
+        cluster.restart_cleaner(grace_ms=50)
+        await until(cluster.is_forgotten)
+        assert await cluster.left() == []
+        await cluster.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("passed_ms", "left_ms"),
+    [(0, 60_000), (1, 59_999), (59_999, 1), (60_000, 0), (3_600_000, 0), (3_600_001, 60_000), (-1, 60_000)],
+)
+def test_what_is_left_of_a_grace(passed_ms: int, left_ms: int) -> None:
+    """What the wall clock says, unless it says what a clock that was set would say."""
+    assert left_of_grace_ms(1_000_000, 1_000_000 + passed_ms, 60_000) == left_ms
+
+
+def test_doomed_objects_come_when_they_are_due() -> None:
+    """The longest due first, each once until it is put off; one that is noted again keeps its time, one that is forgotten never comes."""
+    doomed = DoomedObjects()
+    one, two, three = ObjectId(1), ObjectId(2), ObjectId(3)
+    doomed.note([two], 20)
+    doomed.note([one, two, three], 10)
+    assert doomed.next_due_ms == 10
+    assert doomed.take_due(9, 5) == []
+    assert doomed.take_due(10, 1) == [one]
+    doomed.put_off([one], 30)
+    doomed.forget([three])
+    assert doomed.take_due(25, 5) == [two]
+    assert doomed.next_due_ms == 30
+    doomed.forget([one, two])
+    assert (len(doomed), doomed.next_due_ms) == (0, None)
+
+
+class Linked(Cluster):
+    """The topic's objects linked by a composite, which alone metadata knows."""
+
+    async def link(self) -> ObjectId:
+        (stream,) = [s for s in self.cache.image.streams.by_id.values() if s.end]
+        sources = [object_id for object_id, _ in self.cache.image.objects.by_id.items()]
+        rows = [encode_row(BlockRef(stream.stream_id, number, number + 1, 1, 0, 1)) for number, _ in enumerate(sources)]
+        linked = [LinkedRows(one, 1, memoryview(row)) for one, row in zip(sources, rows, strict=True)]
+        composite = await self.client.prepare(1, 60_000)
+        await self.store.put(self.key(composite), [encode_composite(linked)])
+        span = StreamRange(stream.stream_id, 0, stream.end)
+        made = CompactedStreamObject(composite, ObjectKind.COMPOSITE, len(sources), span)
+        await self.client.commit_compaction(CompactionCommit(NO_OBJECT, 0, (), (made,), (), linked_ids=tuple(sources)))
+        return composite
+
+
+def test_a_composite_goes_after_what_it_links() -> None:
+    """Read first, then its links, of which some may be gone already; it stays to be read again while the store keeps one of them."""
+
+    async def scenario() -> None:
+        cluster = Linked()
+        await cluster.start(3, is_set=False)
+        composite = await cluster.link()
+        assert len(cluster.cache.image.objects.by_id) == 1
+        keys = [cluster.key(number) for number in range(3)]
+        await MemoryObjectStore.delete(cluster.store, keys[:1])
+        cluster.store.kept = {keys[2]}
+        cluster.restart_cleaner(grace_ms=0)
+        await cluster.delete_topic()
+
+        async def is_asked_again() -> bool:
+            return len(cluster.store.asked) > 2
+
+        await until(is_asked_again)
+        assert sorted(await cluster.left()) == sorted([keys[2], cluster.key(composite)])
+        assert all(cluster.key(composite) not in asked for asked in cluster.store.asked)
+        cluster.store.kept = set()
+        await until(cluster.is_forgotten)
+        assert await cluster.left() == []
+        await cluster.stop()
+
+    run(scenario)
+
+
+def test_a_composite_that_cannot_be_read_goes_in_the_end() -> None:
+    """Gone already: nothing is left to do. Damaged: tried a few times, then its own file goes, and what it linked is left to be found."""
+
+    async def scenario(content: bytes | None) -> None:
+        cluster = Linked()
+        await cluster.start(2, is_set=False)
+        composite = await cluster.link()
+        if content is None:
+            await cluster.store.delete([cluster.key(composite)])
+        else:
+            await cluster.store.put(cluster.key(composite), [content])
+        cluster.restart_cleaner(grace_ms=0)
+        await cluster.delete_topic()
+        await until(cluster.is_forgotten)
+        assert await cluster.left() == [cluster.key(0), cluster.key(1)]
+        await cluster.stop()
+
+    run(lambda: scenario(None))
+    run(lambda: scenario(b"not a composite" * 20))
