@@ -19,6 +19,7 @@ TOOLS = {
     "consumer.ConsoleConsumer --topic TOPIC --from-beginning --max-messages 10 --isolation-level read_committed": "9",
     "ConsumerPerformance --topic TOPIC --num-records 10": ", 10, ",
     "GetOffsetShell --topic TOPIC": ":0:10",
+    "ProducerPerformance --topic TOPIC --num-records 1000 --record-size 100 --throughput -1": "1000 records sent",
     "EndToEndLatency --topic latency --num-records 20 --producer-acks all --record-size 10": "Avg latency",
     "VerifiableProducer --topic verified --max-messages 20": '"acked":20',
     "VerifiableConsumer --topic TOPIC --group-id g --max-messages 10": "shutdown_complete",

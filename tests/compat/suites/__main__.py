@@ -14,6 +14,7 @@ from tests.live import LiveBroker
 SUITES: tuple[Suite, ...] = (
     kafka_python.NEWEST,
     kafka_python.OLDER,
+    kafka_python.FORMER,
     node_rdkafka.NodeRdkafkaSuite(),
     golang_clients.FRANZ_GO,
     golang_clients.SARAMA,
