@@ -1,0 +1,235 @@
+"""From an offset to an object's blocks: whose index is asked, how often, and what an object that is gone or damaged does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from millrace.runtime.objectstore import ObjectMissing
+from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
+from millrace.s3stream.finder import FoundBlocks, ObjectFinder
+from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId
+from millrace.s3stream.objects.composite import LinkedRows, encode_composite
+from millrace.s3stream.objects.format import INT64_MAX, Entry
+from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.objects.reader import ObjectReader
+from millrace.s3stream.objects.writer import ObjectWriter
+from tests.kraft.build import HandClock
+
+CLUSTER = "cluster"
+SET, STREAM, COMPOSITE = ObjectKind.STREAM_SET, ObjectKind.STREAM, ObjectKind.COMPOSITE
+Spans = dict[int, tuple[int, int]]  # by stream: start, end
+
+
+class Store(MemoryObjectStore):
+    """`asked` are the keys of GETs."""
+
+    def __init__(self) -> None:
+        super().__init__(HandClock())
+        self.asked: list[str] = []
+
+    async def get(self, key: str) -> bytes:
+        self.asked.append(key)
+        return await super().get(key)
+
+
+class Bucket:
+    """A store and what metadata says of it: `names` are (ids, start, end) of ranges of stream 1."""
+
+    def __init__(self, index_bytes_max: int = 1 << 20) -> None:
+        self.store = Store()
+        self.names: list[tuple[Sequence[int], int, int]] = []
+        self.kinds: dict[int, ObjectKind] = {}
+        self.sizes: dict[int, int] = {}
+        self.finder = ObjectFinder(self.store, self, CLUSTER, index_bytes_max)  # type: ignore[arg-type]
+
+    def candidates(self, stream_id: StreamId, offset: int, limit: int) -> Sequence[ObjectHint]:
+        found: list[ObjectHint] = []
+        for ids, start, end in self.names:
+            if end > offset and (found or start <= offset):
+                found += [ObjectHint(ObjectId(one), self.kinds[one], self.sizes[one], start, end) for one in ids]
+        return found
+
+    async def put(self, object_id: int, spans: Spans, kind: ObjectKind = SET) -> None:
+        writer = ObjectWriter()
+        for stream_id, (start, end) in sorted(spans.items()):
+            writer.add(StreamId(stream_id), [Entry(at, 1, memoryview(b"x" * 50)) for at in range(start, end)])
+        parts = writer.finish()
+        await self.store.put(self.key(object_id), parts.parts)
+        self.kinds[object_id], self.sizes[object_id] = kind, parts.size_bytes
+
+    async def link(self, object_id: int, *linked: int) -> None:
+        rows = []
+        for one in linked:
+            reader = ObjectReader(self.store, self.key(one), self.sizes[one])
+            rows.append(LinkedRows(ObjectId(one), self.sizes[one], (await reader.index()).encoded))
+        await self.store.put(self.key(object_id), [encode_composite(rows)])
+        self.kinds[object_id], self.sizes[object_id] = COMPOSITE, sum(self.sizes[one] for one in linked)
+
+    def key(self, object_id: int) -> str:
+        return object_key(CLUSTER, ObjectId(object_id))
+
+    async def find(self, offset: int) -> FoundBlocks:
+        return await self.finder.find(1, offset, INT64_MAX, 1 << 20)
+
+    async def found_at(self, offset: int) -> int:
+        """Which object has it; the blocks hold it."""
+        found = await self.find(offset)
+        assert found.refs[0].start <= offset < found.refs[0].end
+        return found.object_id
+
+    def asked(self) -> list[str]:
+        asked, self.store.asked = self.store.asked, []
+        return asked
+
+
+def run(scenario: Any) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    asyncio.run(main())
+
+
+async def shelf(index_bytes_max: int = 1 << 20) -> Bucket:
+    """Four sets on a shelf with stream 1's offsets 0 to 40; the third has none of it."""
+    bucket = Bucket(index_bytes_max)
+    await bucket.put(10, {1: (0, 10), 2: (0, 5)})
+    await bucket.put(11, {1: (10, 25)})
+    await bucket.put(12, {2: (5, 9)})
+    await bucket.put(13, {1: (25, 40)})
+    bucket.names = [((10, 11, 12, 13), 0, 40)]
+    return bucket
+
+
+def test_one_round_of_gets_finds_what_lies_on_a_shelf() -> None:
+    """Four indexes at once the first time, none after: whatever lies there is then at hand."""
+
+    async def scenario() -> None:
+        bucket = await shelf()
+        assert await bucket.found_at(12) == 11
+        assert sorted(bucket.asked()) == [bucket.key(one) for one in (10, 11, 12, 13)]
+        assert [await bucket.found_at(offset) for offset in (0, 9, 10, 24, 25, 39)] == [10, 10, 11, 11, 13, 13]
+        assert bucket.asked() == []
+        assert bucket.finder.index_gets == 4
+
+    run(scenario)
+
+
+def test_an_object_of_its_own_is_one_get() -> None:
+    """Metadata names it alone; what follows it is not looked at."""
+
+    async def scenario() -> None:
+        bucket = await shelf()
+        await bucket.put(14, {1: (40, 90)}, STREAM)
+        bucket.names.append(((14,), 40, 90))
+        assert await bucket.found_at(77) == 14
+        assert bucket.asked() == [bucket.key(14)]
+
+    run(scenario)
+
+
+def test_a_composite_leads_to_what_it_links_with_one_get() -> None:
+    """Its rows are the linked objects': their own indexes are not read."""
+
+    async def scenario() -> None:
+        bucket = Bucket()
+        await bucket.put(1, {1: (0, 10)}, STREAM)
+        await bucket.put(2, {1: (10, 30)}, STREAM)
+        await bucket.link(3, 1, 2)
+        bucket.names = [((3,), 0, 30)]
+        bucket.asked()
+        assert await bucket.found_at(12) == 2
+        assert bucket.asked() == [bucket.key(3)]
+        found = await bucket.find(3)
+        assert (found.object_id, bucket.asked()) == (1, [])
+        entries = await found.reader.read_block(found.refs[0])
+        assert [entry.base_offset for entry in entries][:1] == [0]
+        assert bucket.asked() == [bucket.key(1)]
+
+    run(scenario)
+
+
+def test_those_who_look_at_one_time_share_the_indexes() -> None:
+    """Ten readers of one shelf load four indexes."""
+
+    async def scenario() -> None:
+        bucket = await shelf()
+        found = await asyncio.gather(*(bucket.found_at(offset) for offset in range(0, 40, 4)))
+        assert found == [10, 10, 10, 11, 11, 11, 11, 13, 13, 13]
+        assert len(bucket.asked()) == 4
+
+    run(scenario)
+
+
+def test_an_object_that_cannot_be_read_fails_only_who_needs_it() -> None:
+    """Gone or damaged, the others of its shelf are read; who needs it is told which it was."""
+
+    async def scenario() -> None:
+        bucket = await shelf()
+        await bucket.store.delete([bucket.key(11)])
+        content = bytearray(await bucket.store.get(bucket.key(13)))
+        content[-50] ^= 1
+        await bucket.store.put(bucket.key(13), [bytes(content)])
+        assert await bucket.found_at(3) == 10
+        with pytest.raises(ObjectMissing):
+            await bucket.find(12)
+        bucket.names = [((10, 12, 13), 0, 40)]
+        with pytest.raises(ObjectCorrupt):
+            await bucket.find(30)
+
+    run(scenario)
+
+
+def test_what_compaction_replaced_is_found_when_metadata_says_so() -> None:
+    """Indexes of the old objects are kept and harm nothing; the new one is asked for once."""
+
+    async def scenario() -> None:
+        bucket = await shelf()
+        assert await bucket.found_at(12) == 11
+        await bucket.put(20, {1: (0, 40)}, STREAM)
+        bucket.names = [((20,), 0, 40)]
+        await bucket.store.delete([bucket.key(one) for one in (10, 11, 12, 13)])
+        bucket.asked()
+        assert await bucket.found_at(12) == 20
+        assert bucket.asked() == [bucket.key(20)]
+
+    run(scenario)
+
+
+def test_metadata_that_lags_is_told_apart() -> None:
+    """No object named: ObjectMissing, asking again may help; named, and none has it: OffsetGap."""
+
+    async def scenario() -> None:
+        bucket = await shelf()
+        with pytest.raises(ObjectMissing):
+            await bucket.find(40)
+        bucket.names = [((10, 12), 0, 40)]
+        with pytest.raises(OffsetGap):
+            await bucket.find(30)
+
+    run(scenario)
+
+
+def test_indexes_are_kept_within_their_bound() -> None:
+    """Reading on over many shelves keeps the newest; the oldest is asked for again."""
+
+    async def scenario() -> None:
+        bucket = Bucket(index_bytes_max=40 << 10)
+        for number in range(30):
+            await bucket.put(number, {1: (10 * number, 10 * number + 10)}, STREAM)
+            bucket.names.append(((number,), 10 * number, 10 * number + 10))
+        for number in range(30):
+            assert await bucket.found_at(10 * number) == number
+            assert bucket.finder.size_bytes <= 40 << 10
+        bucket.asked()
+        assert await bucket.found_at(295) == 29
+        assert bucket.asked() == []
+        assert await bucket.found_at(5) == 0
+        assert bucket.asked() == [bucket.key(0)]
+
+    run(scenario)
