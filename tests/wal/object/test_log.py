@@ -1,0 +1,423 @@
+"""What only an object WAL does: when objects go out, what a trim costs, what is deleted, what a store in trouble does to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from millrace.runtime.objectstore import StoreDenied
+from millrace.wal.errors import WalClosed, WalCorrupt, WalFenced, WalFull
+from millrace.wal.object.layout import HEADER_BYTES, Kind, ObjectHeader, decode_header
+from tests.sim.loop import run_simulation
+from tests.sim.objectstore import SimBucket, StoreFault, StoreFaults
+from tests.wal.build import KIB, owner, payload
+from tests.wal.object.build import copy_of, make_bucket, open_wal, recover_wal, start_wal, store_on
+
+STEADY = StoreFaults(latency_ms=(60, 60))
+
+
+def simulated(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def run() -> None:
+        run_simulation(lambda loop: test())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+def headers(bucket: SimBucket) -> list[ObjectHeader]:
+    """Of every object of the log, in order of key."""
+    return [decode_header(content, 0) for key, (content, _) in sorted(bucket.objects.items()) if "/wal/" in key]
+
+
+def keys(bucket: SimBucket) -> list[str]:
+    return [f"{int(key.split('/')[3])}:{int(key.split('/')[4])}" for key in sorted(bucket.objects) if "/wal/" in key]
+
+
+@simulated
+async def test_the_first_append_after_idle_goes_out_at_once() -> None:
+    """No timer stands before the upload: it begins on the next turn of the loop, and what one turn appends shares an object."""
+    bucket = make_bucket()
+    store = store_on(bucket, faults=STEADY)
+    wal, _, journal = await start_wal(bucket, 1, store)
+    for _ in range(3):
+        before, began = store.requests["put_if_absent"], asyncio.get_running_loop().time()
+        for number in range(20):
+            record = wal.append(payload(number))
+        assert store.requests["put_if_absent"] == before
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert store.requests["put_if_absent"] == before + 1
+        await journal.reach(record.end)
+        assert round(asyncio.get_running_loop().time() - began, 3) == 0.06
+        await asyncio.sleep(1)
+
+
+@simulated
+async def test_batches_grow_while_uploads_are_under_way() -> None:
+    """A record every millisecond for a second: far fewer objects than records, several side by side; ten times the latency gives fewer still."""
+    counts = []
+    for latency_ms in (60, 600):
+        bucket = make_bucket()
+        store = store_on(bucket, faults=StoreFaults(latency_ms=(latency_ms, latency_ms)))
+        wal, _, journal = await start_wal(bucket, 1, store)
+        before = store.requests["put_if_absent"]
+        for number in range(1000):
+            record = wal.append(payload(number))
+            await asyncio.sleep(0.001)
+        await journal.reach(record.end)
+        counts.append(store.requests["put_if_absent"] - before)
+    assert 25 <= counts[0] <= 60
+    assert 8 <= counts[1] <= 16
+    assert counts[0] > 2 * counts[1]
+
+
+@simulated
+async def test_no_record_waits_longer_than_the_interval() -> None:
+    """With many uploads under way and the interval at 30 ms, each record's upload has begun 30 ms after its append."""
+    bucket = make_bucket()
+    store = store_on(bucket, faults=StoreFaults(latency_ms=(500, 500)))
+    wal, _, journal = await start_wal(bucket, 1, store, batch_interval_ms=30, uploads_max=100)
+    loop = asyncio.get_running_loop()
+    sent = []
+    for number in range(300):
+        sent.append((loop.time(), wal.append(payload(number)).end))
+        await asyncio.sleep(0.001)
+    await journal.reach(sent[-1][1])
+    ends = {header.end: header for header in headers(bucket)}
+    assert len(ends) >= 10
+    assert loop.time() - sent[-1][0] <= 0.5 + 0.03 + 0.002
+
+
+@simulated
+async def test_a_batch_is_closed_when_it_is_full() -> None:
+    """Records beyond the size of a batch go out in the next object at once, and a larger record is an object of its own."""
+    bucket = make_bucket()
+    store = store_on(bucket, faults=STEADY)
+    wal, _, journal = await start_wal(bucket, 1, store, max_record_bytes=80 * KIB)
+    for number in range(15):
+        wal.append(payload(number, 10 * KIB))
+    record = wal.append(payload(99, 80 * KIB))
+    await journal.reach(record.end)
+    counts = [header.record_count for header in headers(bucket)]
+    assert counts == [0, 6, 6, 3, 1]
+    assert all(header.body_bytes <= 64 * KIB for header in headers(bucket)[:-1])
+
+
+@simulated
+async def test_uploads_end_in_any_order_and_are_acknowledged_in_one() -> None:
+    """The first upload is the slowest: nothing is confirmed before it, then everything at once; never more side by side than allowed."""
+    bucket = make_bucket()
+    store = store_on(bucket, faults=STEADY)
+    wal, _, journal = await start_wal(bucket, 1, store, uploads_max=3)
+    store.plan("put_if_absent", StoreFault.LOST_REQUEST)
+    told = len(journal.ends)
+    for number in range(5):
+        last = wal.append(payload(number))
+        await asyncio.sleep(0.1)
+        assert len(store._under_way) <= 3
+    assert keys(bucket) == ["1:0", "1:2", "1:3"]
+    assert len(journal.ends) == told
+    await journal.reach(last.end)
+    assert len(journal.ends) <= told + 2
+
+
+@pytest.mark.parametrize("fence", ["conditional", "reservation"])
+def test_a_store_in_trouble_costs_time_and_nothing_else(fence: str) -> None:
+    """The store refuses, is silent, loses answers, is full and denies for half a minute: no error reaches the log's user, appends stop at
+    the bound and go on after it, all is confirmed in order and recovered."""
+
+    async def run() -> None:
+        bucket = make_bucket()
+        store = store_on(bucket, faults=StoreFaults(latency_ms=(5, 50), timeout_ms=700))
+        wal, _, journal = await start_wal(bucket, 1, store, fence=fence)
+        sent: list[bytes] = []
+        store.faults = StoreFaults(
+            refused=200, throttled=100, lost_request=100, lost_answer=100, late=100, latency_ms=(5, 50), timeout_ms=700
+        )
+        is_full = False
+        for number in range(400):
+            if number == 150:
+                bucket.is_away = True
+            if number == 250:
+                bucket.is_away, bucket.capacity_bytes = False, 1
+            if number == 330:
+                bucket.capacity_bytes = None
+            data = payload(number, 1 + number * 97 % 4000)
+            try:
+                record = wal.append(data)
+                sent.append(data)
+            except WalFull:
+                is_full = True
+            await asyncio.sleep(0.1)
+        assert is_full
+        await journal.reach(record.end)
+        assert not journal.failures
+        store.faults = StoreFaults()
+        await wal.close()
+        assert {"REFUSED", "THROTTLED", "LOST_REQUEST", "LOST_ANSWER", "LATE", "AWAY", "FULL"} <= bucket.hits.keys()
+        _, records = await recover_wal(bucket, 2, fence=fence)
+        assert [bytes(record.payload) for record in records] == sent
+
+    run_simulation(lambda loop: run())
+
+
+@simulated
+async def test_credentials_that_expire_are_waited_for() -> None:
+    """A store that denies is asked again, since keys are renewed; nothing fails meanwhile."""
+    bucket = make_bucket()
+    store = store_on(bucket)
+    wal, _, journal = await start_wal(bucket, 1, store)
+    put, denials = store.put_if_absent, []
+
+    async def deny(key: str, parts: Any) -> None:
+        if len(denials) < 4:
+            denials.append(key)
+            raise StoreDenied(key, "ExpiredToken")
+        await put(key, parts)
+
+    store.put_if_absent = deny  # type: ignore[method-assign]
+    record = wal.append(b"patience")
+    await journal.reach(record.end)
+    assert len(denials) == 4
+    assert not journal.failures
+
+
+@simulated
+async def test_an_error_that_time_does_not_mend_ends_the_log() -> None:
+    """What the store was never to raise is told once, nothing is confirmed after it, and appends are refused."""
+    bucket = make_bucket()
+    store = store_on(bucket)
+    wal, _, journal = await start_wal(bucket, 1, store)
+
+    async def fail(key: str, parts: Any) -> None:
+        raise ValueError(key)
+
+    store.put_if_absent = fail  # type: ignore[method-assign]
+    for number in range(3):
+        wal.append(payload(number))
+        await asyncio.sleep(0.02)
+        if journal.failures:
+            break
+    assert [type(error) for error in journal.failures] == [ValueError]
+    with pytest.raises(WalClosed):
+        wal.append(b"more")
+    with pytest.raises(WalClosed):
+        await wal.reset()
+    await wal.close()
+
+
+@simulated
+async def test_a_replaced_owner_is_told_once_by_whom() -> None:
+    """Another owner takes the log: the next append's upload fails with that owner's epoch, and nothing is confirmed any more."""
+    bucket = make_bucket()
+    wal, _, journal = await start_wal(bucket, 1)
+    record = wal.append(payload(1))
+    await journal.reach(record.end)
+    _, records = await recover_wal(bucket, 5)
+    wal.append(payload(2))
+    await journal.reach(1 << 40)
+    (error,) = journal.failures
+    assert isinstance(error, WalFenced)
+    assert (error.own_epoch, error.found_epoch) == (1, 5)
+    assert [bytes(found.payload) for found in records] == [payload(1)]
+    assert journal.end == record.end
+    await wal.close()
+
+
+@simulated
+async def test_an_owner_replaced_before_it_wrote_is_fenced_at_its_start() -> None:
+    """Whoever opened the log and was overtaken learns of it before it takes the first append."""
+    bucket = make_bucket()
+    wal, _, _ = await start_wal(bucket, 1)
+    wal.append(payload(1))
+    await wal.close()
+    slow = await open_wal(bucket, owner(2))
+    await recover_wal(bucket, 3)
+    assert len([record async for record in slow.recover()]) == 1
+    with pytest.raises(WalFenced):
+        await slow.reset()
+
+
+@simulated
+async def test_a_trim_rides_with_records() -> None:
+    """While records flow a trim costs no object: as many as without it, and it is durable with the next."""
+    bucket = make_bucket()
+    store = store_on(bucket, faults=STEADY)
+    wal, _, journal = await start_wal(bucket, 1, store, trim_wait_ms=500)
+    before = store.requests["put_if_absent"]
+    for number in range(5):
+        trimming = asyncio.create_task(wal.trim(journal.end))
+        await asyncio.sleep(0)
+        record = wal.append(payload(number))
+        await journal.reach(record.end)
+        await asyncio.sleep(0.1)
+        assert trimming.done()
+    assert store.requests["put_if_absent"] == before + 5
+
+
+@simulated
+async def test_a_trim_is_not_taken_for_an_earlier_one() -> None:
+    """A trim that is asked for while an upload carries an earlier one is done when a later object has carried it, not when that upload is."""
+    bucket = make_bucket()
+    wal, _, journal = await start_wal(bucket, 1, store_on(bucket, faults=STEADY))
+    first, second = wal.append(payload(1)), wal.append(payload(2))
+    await journal.reach(second.end)
+    early = asyncio.create_task(wal.trim(first.end))
+    await asyncio.sleep(0)
+    third = wal.append(payload(3))
+    await asyncio.sleep(0.01)
+    late = asyncio.create_task(wal.trim(second.end))
+    await journal.reach(third.end)
+    await early
+    assert not late.done()
+    await late
+    _, records = await recover_wal(copy_of(bucket), 2)
+    assert [bytes(record.payload) for record in records] == [payload(3)]
+
+
+@simulated
+async def test_trims_of_an_idle_log_share_a_mark() -> None:
+    """Nothing is appended: a hundred trims asked for at once cost one object, and a trim of what is trimmed costs none."""
+    bucket = make_bucket()
+    wal, _, journal = await start_wal(bucket, 1)
+    records = [wal.append(payload(number)) for number in range(100)]
+    await journal.reach(records[-1].end)
+    await asyncio.gather(*(wal.trim(record.end) for record in records))
+    await wal.trim(records[-1].end)
+    await wal.reset()
+    await asyncio.sleep(1)
+    assert keys(bucket) == ["1:2"]
+    assert headers(bucket)[0].record_count == 0
+
+
+@simulated
+async def test_objects_below_the_trim_are_deleted() -> None:
+    """After each trim only what it left remains, deleted in bulk; other owners' objects too, once ours carries the trim; a seal over an owner that
+    had not closed stays."""
+    bucket = make_bucket()
+    wal, _, journal = await start_wal(bucket, 1)
+    for number in range(10):
+        record = wal.append(payload(number))
+        await journal.reach(record.end)
+    assert len(keys(bucket)) == 11
+    store = store_on(bucket, "second")
+    wal, records, journal = await start_wal(bucket, 2, store)
+    record = wal.append(payload(10))
+    await journal.reach(record.end)
+    assert keys(bucket) == [*(f"1:{slot}" for slot in range(12)), "2:0"]
+    await wal.trim(record.end)
+    await asyncio.sleep(1)
+    assert keys(bucket) == ["1:11", "2:1"]
+    assert store.requests["delete"] == 1
+    await wal.close()
+    wal, _, _ = await start_wal(bucket, 3)
+    await wal.close()
+    assert keys(bucket) == ["1:11", "2:1", "2:2", "2:3", "3:0"]
+    await (await start_wal(bucket, 4))[0].close()
+    assert len(records) == 10
+
+
+@simulated
+async def test_deletes_that_fail_are_tried_again() -> None:
+    """The store refuses deletes: nothing else notices; the next trim asks again, and at the latest the next owner deletes what is left."""
+    bucket = make_bucket()
+    store = store_on(bucket)
+    wal, _, journal = await start_wal(bucket, 1, store)
+    for count in (6, 11):
+        store.plan("delete", StoreFault.REFUSED)
+        for number in range(4):
+            record = wal.append(payload(number))
+            await journal.reach(record.end)
+        await wal.trim(record.end)
+        await asyncio.sleep(1)
+        assert len(keys(bucket)) == count
+    store.cut(takes_effect=False)
+    await start_wal(bucket, 2)
+    await asyncio.sleep(1)
+    assert len(keys(bucket)) == 2
+
+
+@simulated
+async def test_room_is_bounded_by_what_is_unflushed() -> None:
+    """A store that takes nothing: appends end at the bound for what is not confirmed, below the capacity."""
+    bucket = make_bucket()
+    wal, _, journal = await start_wal(bucket, 1, unflushed_bytes_max=256 * KIB, capacity_bytes=4096 * KIB)
+    bucket.is_away = True
+    while wal.room_bytes >= 1000:
+        wal.append(bytes(1000))
+    assert 200 * KIB < wal.used_bytes <= 256 * KIB
+    with pytest.raises(WalFull):
+        wal.append(bytes(40 * KIB))
+    bucket.is_away = False
+    await journal.reach(wal.used_bytes)
+    assert wal.room_bytes > 100 * KIB
+
+
+@simulated
+async def test_a_close_does_not_wait_for_ever() -> None:
+    """The store is away: a close gives up after its bound; the next owner finds what was confirmed, and perhaps more."""
+    bucket = make_bucket()
+    wal, _, journal = await start_wal(bucket, 1, close_wait_ms=3000)
+    record = wal.append(payload(1))
+    await journal.reach(record.end)
+    bucket.is_away = True
+    wal.append(payload(2))
+    began = asyncio.get_running_loop().time()
+    await wal.close()
+    assert asyncio.get_running_loop().time() - began < 5
+    bucket.is_away = False
+    _, records = await recover_wal(bucket, 2)
+    assert [bytes(found.payload) for found in records][:1] == [payload(1)]
+
+
+@simulated
+async def test_damage_is_named_by_its_place() -> None:
+    """A byte flipped in a header or a record, an object cut short, one replaced by another, one gone: WalCorrupt with the position, whichever
+    object it is, and mended everything is read."""
+    bucket = make_bucket()
+    wal, _, journal = await start_wal(bucket, 1)
+    sent = []
+    for number in range(4):
+        sent.append(wal.append(payload(number, 500)))
+        await journal.reach(sent[-1].end)
+    names = [key for key in sorted(bucket.objects) if "/wal/" in key]
+    for number, name in enumerate(names[1:]):
+        whole = bucket.objects[name]
+        position = sent[number].position
+        for at, place in ((20, position - HEADER_BYTES), (HEADER_BYTES + 5, position), (HEADER_BYTES + 300, position)):
+            bucket.rot(name, at)
+            assert await damage(bucket) in (place, 0)
+            bucket.rot(name, at)
+        for content in (whole[0][:-1], whole[0] + b"x", whole[0][:100], bucket.objects[names[0]][0], None):
+            if content is None:
+                del bucket.objects[name]
+                if name == names[-1]:
+                    bucket.objects[name] = whole
+                    continue  # an object that was never there: the log is one shorter
+            else:
+                bucket.objects[name] = (content, 1)
+            assert await damage(bucket) in (position - HEADER_BYTES, 0)
+            bucket.objects[name] = whole
+    _, records = await recover_wal(bucket, 2)
+    assert len(records) == 4
+
+
+async def damage(bucket: SimBucket) -> int:
+    """The position that is named."""
+    with pytest.raises(WalCorrupt) as corrupt:
+        await recover_wal(copy_of(bucket), 2)
+    return corrupt.value.position
+
+
+@simulated
+async def test_a_closing_is_the_last_object() -> None:
+    """A close in order leaves a word that its owner writes no more, with what it knew last."""
+    bucket = make_bucket()
+    wal, _, _ = await start_wal(bucket, 1)
+    wal.append(payload(1))
+    await wal.close()
+    assert [header.kind for header in headers(bucket)] == [Kind.RECORDS, Kind.RECORDS, Kind.CLOSING]
+    assert headers(bucket)[-1].stamp.confirmed_slot in (1, 2)
