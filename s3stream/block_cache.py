@@ -3,7 +3,7 @@
 Not here: what is in the log cache (storage.py asks it first), which blocks to keep (block_lru.py), how far to read ahead (readahead.py), how
 blocks are fetched (block_loader.py: once, few GETs).
 Keeps true:
-  * what is cached and what is on its way are within one bound; a block is charged with its bytes and what its entries cost, and pins nothing
+  * what is cached and what is on its way are within one bound; a block is charged with its bytes and the places of its entries, and pins nothing
     but them;
   * objects are replaced by compaction while they are read: one that is gone is looked up anew, a bounded number of times.
 """
@@ -20,9 +20,8 @@ from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import OffsetGap
 from millrace.s3stream.finder import FoundBlocks, ObjectFinder
 from millrace.s3stream.harvest import Harvest
-from millrace.s3stream.log_cache import ENTRY_OVERHEAD_BYTES
 from millrace.s3stream.metadata import ObjectCatalog
-from millrace.s3stream.objects.format import INT64_MAX, BlockRef, Entry
+from millrace.s3stream.objects.format import INT64_MAX
 from millrace.s3stream.readahead import ReadAhead, Readers
 from millrace.s3stream.traffic import EngineStores
 
@@ -31,6 +30,8 @@ log = logging.getLogger(__name__)
 # An object that is not found, or not yet: the image of metadata may lag behind a commit or a compaction. Pauses between looks.
 LOOKUP_PAUSES_MS = (0, 10, 50, 200, 500)
 GETS_IN_FLIGHT_MAX = 16
+# How many entries are made for one reader before others may run: a third of a millisecond.
+TAKE_STEP_COUNT = 256
 
 
 class BlockCache:
@@ -100,9 +101,8 @@ class BlockCache:
     def release(self, size_bytes: int) -> None:
         self._blocks.release(size_bytes)
 
-    def keep(self, block: CachedBlock, ref: BlockRef) -> None:
-        charge_bytes = ref.size_bytes + ENTRY_OVERHEAD_BYTES * len(block.entries)
-        self._note_evicted(self._blocks.put(block.key, block, charge_bytes))
+    def keep(self, block: CachedBlock) -> None:
+        self._note_evicted(self._blocks.put(block.key, block, block.packed.charge_bytes))
 
     async def _read_patiently(self, harvest: Harvest) -> None:
         for pause_ms in LOOKUP_PAUSES_MS:
@@ -121,12 +121,17 @@ class BlockCache:
             blocks, is_cached = await self._load(found, None)
             harvest.has_loaded |= not is_cached
             for block in blocks:
-                self._take(block, harvest)
+                await self._take(block, harvest)
 
-    def _take(self, block: CachedBlock, harvest: Harvest) -> None:
-        block.ahead = None
-        harvest.take(block.entries, _first_place(block.entries, harvest.next_offset))
-        if block.is_for_once and harvest.next_offset >= block.entries[-1].end:
+    async def _take(self, block: CachedBlock, harvest: Harvest) -> None:
+        """What of the block the harvest still has room for, in steps that leave the loop to others."""
+        block.ahead, packed = None, block.packed
+        while True:
+            harvest.take(packed.entries(harvest.next_offset, harvest.end, harvest.left_bytes, TAKE_STEP_COUNT))
+            if harvest.is_full or harvest.next_offset >= packed.end:
+                break
+            await asyncio.sleep(0)
+        if block.is_for_once and harvest.next_offset >= packed.end:
             # A stream passes through: what was read goes before what was read ahead and waits. Who reads it again keeps it.
             block.is_for_once = False
             self._blocks.demote(block.key)
@@ -180,18 +185,6 @@ class BlockCache:
         self._ahead.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.info("read-ahead ended early: %r", error)
-
-
-def _first_place(entries: list[Entry], offset: int) -> int:
-    """Place of the entry that holds `offset`, or of the first one beyond it."""
-    low, high = 0, len(entries)
-    while low < high:
-        middle = (low + high) // 2
-        if entries[middle].base_offset + entries[middle].count <= offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def _now_ms() -> int:

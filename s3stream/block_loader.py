@@ -6,9 +6,9 @@ goes together. A block that was wanted ahead and is now waited for moves up, unl
 
 Keeps true:
   * what is under way has its room in the cache's bound: it is made before the GET;
-  * a block's entries pin the bytes of that block alone, so that the cache may keep one and drop its neighbour;
+  * a block pins the bytes of that block alone, so that the cache may keep one and drop its neighbour;
   * a load goes on when its waiters are gone; those who wait when it is closed are told Closed;
-  * decoding stops after some entries, and one block is decoded at a time: the loop is held for a third of a millisecond.
+  * checking stops after some entries, and one block is checked at a time: the loop is held for half a millisecond.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Protocol
 from millrace.runtime.errors import Closed
 from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.ids import ObjectId
-from millrace.s3stream.objects.format import BlockRef, Entry
+from millrace.s3stream.objects.format import BlockRef
+from millrace.s3stream.objects.packed import PackedBlock
 from millrace.s3stream.objects.reader import ObjectReader
 from millrace.s3stream.read_plan import plan_gets
 from millrace.s3stream.readahead import ReadAhead
@@ -29,14 +30,14 @@ BlockKey = tuple[ObjectId, int]
 
 
 class CachedBlock:
-    """Decoded entries of one index row. `ahead`: the reader it was read ahead for, until somebody uses it. `is_for_once`: it was, and
+    """The entries of one index row. `ahead`: the reader it was read ahead for, until somebody uses it. `is_for_once`: it was, and
     was not yet read to its end."""
 
-    __slots__ = ("ahead", "entries", "is_for_once", "key")
+    __slots__ = ("ahead", "is_for_once", "key", "packed")
 
-    def __init__(self, key: BlockKey, entries: list[Entry], ahead: ReadAhead | None) -> None:
+    def __init__(self, key: BlockKey, packed: PackedBlock, ahead: ReadAhead | None) -> None:
         self.key = key
-        self.entries = entries
+        self.packed = packed
         self.ahead = ahead
         self.is_for_once = ahead is not None
 
@@ -50,7 +51,7 @@ class Keeper(Protocol):
 
     def release(self, size_bytes: int) -> None: ...
 
-    def keep(self, block: CachedBlock, ref: BlockRef) -> None: ...
+    def keep(self, block: CachedBlock) -> None: ...
 
 
 class Wanted:
@@ -108,7 +109,7 @@ class BlockLoader:
         self._ahead = Lane(read_ahead, max(1, gets_max // 2))
         self._futures: dict[BlockKey, asyncio.Future[CachedBlock]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._decoding = asyncio.Lock()
+        self._scanning = asyncio.Lock()
         self._is_due = False
         self.gets = 0
         self.get_bytes = 0
@@ -168,11 +169,11 @@ class BlockLoader:
             self.wasted_bytes += left_bytes - sum(ref.size_bytes for ref in refs)
             data = await run[0].reader.read_span(refs, lane.store)
             for wanted in run:
-                entries = await self._decode(wanted, data, first)
+                packed = await self._scan(wanted, data, first)
                 self._keeper.release(wanted.ref.size_bytes)
                 left_bytes -= wanted.ref.size_bytes
-                block = CachedBlock(wanted.key, entries, wanted.ahead)
-                self._keeper.keep(block, wanted.ref)
+                block = CachedBlock(wanted.key, packed, wanted.ahead)
+                self._keeper.keep(block)
                 self._futures.pop(wanted.key).set_result(block)
         except asyncio.CancelledError:
             self._fail_all(run, Closed("the block cache is closed"))
@@ -184,12 +185,12 @@ class BlockLoader:
             lane.slots_free += 1
             self._start_soon()
 
-    async def _decode(self, wanted: Wanted, data: memoryview, first: int) -> list[Entry]:
+    async def _scan(self, wanted: Wanted, data: memoryview, first: int) -> PackedBlock:
         ref = wanted.ref
         start = ref.position - first
-        async with self._decoding:
+        async with self._scanning:
             own = data if len(data) == ref.size_bytes else memoryview(bytes(data[start : start + ref.size_bytes]))
-            return await wanted.reader.decode(ref, own)
+            return await wanted.reader.scan(ref, own)
 
     def _fail_all(self, run: list[Wanted], error: Exception) -> None:
         for wanted in run:

@@ -13,10 +13,11 @@ from millrace.s3stream.objects.format import Entry
 class Harvest:
     """`next_offset` is where the next entry must begin (or, before the first one, what it must contain)."""
 
-    __slots__ = ("end", "entries", "has_loaded", "is_full", "left_bytes", "next_offset", "stream_id")
+    __slots__ = ("end", "entries", "has_loaded", "is_full", "left_bytes", "next_offset", "start", "stream_id")
 
     def __init__(self, stream_id: int, start: int, end: int, max_bytes: int) -> None:
         self.stream_id = stream_id
+        self.start = start
         self.next_offset = start
         self.end = end
         self.left_bytes = max_bytes
@@ -48,3 +49,12 @@ class Harvest:
             raise OffsetGap(self.stream_id, next_offset, gap_offset)
         if next_offset >= end or (left <= 0 and found):
             self.is_full = True
+
+    def adopt(self, other: Harvest) -> None:
+        """Takes over what another one gathered, which began where this one stands: checked there, not looked at again."""
+        if other.start != self.next_offset or other.stream_id != self.stream_id:
+            raise OffsetGap(self.stream_id, self.next_offset, other.start)
+        self.entries += other.entries
+        self.next_offset = other.next_offset
+        self.left_bytes = other.left_bytes
+        self.is_full |= self.next_offset >= self.end or (self.left_bytes <= 0 and bool(self.entries))

@@ -395,7 +395,7 @@ class Storage:
             history_end = end if cached_start is None else min(end, cached_start)
             history = Harvest(stream_id, harvest.next_offset, history_end, harvest.left_bytes)
             await self.block_cache.read(history)
-            harvest.take(history.entries)
+            harvest.adopt(history)
             harvest.is_full |= history.is_full and history.next_offset < history_end
         return harvest.entries
 

@@ -25,6 +25,7 @@ never allocates by a length it has not checked. Not here: where blocks are cut (
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -46,8 +47,8 @@ FOOTER_MAGIC = b"MILLRACE"
 # Where the checksum of a payload begins; the bytes before come after the rest.
 SUMMED_FROM = 21
 
-# How many entries are decoded before others may run: half a millisecond.
-DECODE_STEP_COUNT = 128
+# How many entries are checked before others may run: a third of a millisecond.
+SCAN_STEP_COUNT = 128
 CHECK_STEP_COUNT = 256
 
 _ENTRY_HEAD = struct.Struct(">HBBiiqqq")
@@ -183,27 +184,36 @@ def encode_block_header(entry_count: int, pieces: Sequence[Buffer]) -> bytes:
 
 def decode_blocks(ref: BlockRef, data: memoryview) -> list[Entry]:
     """All entries of the blocks that `ref` names, as views of `data`, which is exactly their bytes."""
-    entries: list[Entry] = []
-    for _ in decode_in_steps(ref, data, entries):
+    bases, places = array("q"), array("I")
+    for _ in scan_in_steps(ref, data, bases, places):
         pass
-    return entries
+    return [entry_at(data, place) for place in places]
 
 
-def decode_in_steps(ref: BlockRef, data: memoryview, entries: list[Entry]) -> Iterator[None]:
-    """As `decode_blocks`, into `entries`, which is empty; stops after every DECODE_STEP_COUNT of them, so that others may run. Until it is
-    over they are not to be used."""
+def scan_in_steps(ref: BlockRef, data: memoryview, bases: array[int], places: array[int]) -> Iterator[None]:
+    """Checks all that `decode_blocks` does, and adds where each entry begins: its base offset, and its place in `data`. Stops after every
+    SCAN_STEP_COUNT of them, so that others may run."""
     if len(data) != ref.size_bytes:
         raise ObjectCorrupt(f"{len(data)} bytes where the index names {ref.size_bytes}")
-    position = 0
+    position, next_offset = 0, ref.start
     while position < len(data):
         body_end, entry_count = _check_block(data, position)
-        before = len(entries)
-        yield from _decode_body(ref, data[:body_end], position + BLOCK_HEADER_BYTES, entries)
-        if len(entries) - before != entry_count:
-            raise ObjectCorrupt(f"block of {len(entries) - before} entries says {entry_count}", position)
+        before = len(bases)
+        next_offset = yield from _scan_body(
+            ref, data[:body_end], position + BLOCK_HEADER_BYTES, next_offset, bases, places
+        )
+        if len(bases) - before != entry_count:
+            raise ObjectCorrupt(f"block of {len(bases) - before} entries says {entry_count}", position)
         position = body_end
-    if not entries or entries[-1].end != ref.end or len(entries) != ref.entry_count:
-        raise ObjectCorrupt(f"{len(entries)} entries do not fill the row's {ref.entry_count} up to {ref.end}")
+    if next_offset != ref.end or len(bases) != ref.entry_count:
+        raise ObjectCorrupt(f"{len(bases)} entries do not fill the row's {ref.entry_count} up to {ref.end}")
+
+
+def entry_at(data: memoryview, place: int) -> Entry:
+    """An entry of a block that was scanned: not checked again."""
+    _, count, length, _, epoch, base_offset, crc = _ENTRY_QUICK.unpack_from(data, place)
+    start = place + ENTRY_HEADER_BYTES
+    return Entry(base_offset, count, data[start : start + length], epoch, crc)
 
 
 def check_blocks(ref: BlockRef, data: memoryview) -> None:
@@ -251,29 +261,32 @@ def _check_body(ref: BlockRef, body: memoryview, next_offset: int) -> Generator[
     return next_offset, seen
 
 
-def _decode_body(ref: BlockRef, body: memoryview, position: int, entries: list[Entry]) -> Iterator[None]:
-    """Adds the entries from `position` to the end of `body`; each continues the one before. In one loop, for speed."""
-    unpack, crc_of, add = _ENTRY_QUICK.unpack_from, crc32c, entries.append
+def _scan_body(
+    ref: BlockRef, body: memoryview, position: int, next_offset: int, bases: array[int], places: array[int]
+) -> Generator[None, None, int]:
+    """Adds the entries from `position` to the end of `body`; each continues the one before. Gives their end. In one loop, for speed."""
+    unpack, crc_of = _ENTRY_QUICK.unpack_from, crc32c
     stream_id, body_end = ref.stream_id, len(body)
-    next_offset = entries[-1].end if entries else ref.start
-    step_end = len(entries) + DECODE_STEP_COUNT
+    step_end = len(bases) + SCAN_STEP_COUNT
     while position < body_end:
         start = position + ENTRY_HEADER_BYTES
         if start > body_end:
             raise ObjectCorrupt("entry header is cut off", position)
-        word, count, length, found_id, epoch, base_offset, crc = unpack(body, position)
+        word, count, length, found_id, _, base_offset, crc = unpack(body, position)
         end = start + length
         if word != _ENTRY_WORD or not start <= end <= body_end or found_id != stream_id or base_offset != next_offset:
             raise _misfit(ref, body, position, next_offset)
-        payload = body[start:end]
-        payload_sum = crc_of(payload[:SUMMED_FROM], crc_of(payload[SUMMED_FROM:]))
+        cut = min(start + SUMMED_FROM, end)
+        payload_sum = crc_of(body[start:cut], crc_of(body[cut:end]))
         if crc_of(body[position : start - _CRC.size], payload_sum) != crc or count <= 0:
             raise _misfit(ref, body, position, next_offset)
-        add(Entry(base_offset, count, payload, epoch, crc))
+        bases.append(base_offset)
+        places.append(position)
         next_offset, position = next_offset + count, end
-        if len(entries) >= step_end:
-            step_end += DECODE_STEP_COUNT
+        if len(bases) >= step_end:
+            step_end += SCAN_STEP_COUNT
             yield
+    return next_offset
 
 
 def _misfit(ref: BlockRef, body: memoryview, position: int, next_offset: int) -> ObjectCorrupt:

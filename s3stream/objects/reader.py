@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.objects.composite import CompositeIndex, Link
-from millrace.s3stream.objects.format import FOOTER_BYTES, ROW_BYTES, BlockRef, Entry, decode_footer, decode_in_steps
+from millrace.s3stream.objects.format import FOOTER_BYTES, ROW_BYTES, BlockRef, Entry, decode_footer
 from millrace.s3stream.objects.index import ObjectIndex
+from millrace.s3stream.objects.packed import PackedBlock
 
 # The first GET reaches this far back from the end: room for 450 rows, and for two per MiB of the object.
 TAIL_BYTES_MIN = 16 << 10
@@ -64,7 +65,7 @@ class ObjectReader:
             raise self._named(error, 0) from None
 
     async def read_block(self, ref: BlockRef) -> list[Entry]:
-        return await self.decode(ref, await self._read(ref.position, _end(ref)))
+        return (await self.scan(ref, await self._read(ref.position, _end(ref)))).all_entries()
 
     async def read_blocks(self, refs: Sequence[BlockRef]) -> list[list[Entry]]:
         """Entries block by block, in the order asked. Blocks that lie side by side come with one GET; each block's
@@ -76,7 +77,7 @@ class ObjectReader:
             for ref in run:
                 start = ref.position - run[0].position
                 own = data if len(run) == 1 else memoryview(bytes(data[start : start + ref.size_bytes]))
-                blocks.append(await self.decode(ref, own))
+                blocks.append((await self.scan(ref, own)).all_entries())
         return blocks
 
     async def read_span(self, refs: Sequence[BlockRef], store: ObjectStore | None = None) -> memoryview:
@@ -84,15 +85,16 @@ class ObjectReader:
         another way than the reader's own. What comes pins nothing but itself."""
         return await self._read(refs[0].position, _end(refs[-1]), store)
 
-    async def decode(self, ref: BlockRef, data: memoryview) -> list[Entry]:
-        """The entries of a block as views of `data`, its bytes; in steps that leave the loop to others."""
-        entries: list[Entry] = []
+    async def scan(self, ref: BlockRef, data: memoryview) -> PackedBlock:
+        """A block from its bytes, checked; in steps that leave the loop to others."""
+        block = PackedBlock(data, ref.end)
         try:
-            for _ in decode_in_steps(ref, data, entries):
+            for _ in block.scan(ref):
                 await asyncio.sleep(0)
+            await asyncio.sleep(0)
         except ObjectCorrupt as error:
             raise self._named(error, ref.position) from None
-        return entries
+        return block
 
     async def _load_index(self) -> ObjectIndex:
         tail_start = self.size_bytes - tail_guess_bytes(self.size_bytes)

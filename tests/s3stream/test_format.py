@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,17 +27,17 @@ from millrace.s3stream.objects.format import (
     EntryHeader,
     Footer,
     check_blocks,
-    check_in_steps,
     decode_blocks,
     decode_entry,
     decode_footer,
-    decode_in_steps,
     decode_index,
     encode_block_header,
     encode_entry_header,
     encode_footer,
     encode_index,
     encode_row,
+    entry_at,
+    scan_in_steps,
 )
 from millrace.s3stream.objects.index import ObjectIndex
 from millrace.s3stream.objects.writer import ObjectWriter
@@ -345,16 +346,14 @@ def test_version_1_stays_readable_and_unchanged() -> None:
     ]
 
 
-def test_many_small_entries_are_decoded_in_steps() -> None:
-    """A block of a thousand entries stops after every 128, so that decoding never holds the loop for longer than that."""
+def test_many_small_entries_are_scanned_in_steps() -> None:
+    """A block of a thousand entries stops after every 128, so that checking it never holds the loop for longer than that takes."""
     parts: list[bytes] = []
     for offset in range(1000):
         parts += [encode_entry_header(1, 0, offset, 1, [b"x" * 50]), b"x" * 50]
     data = memoryview(encode_block_header(1000, parts) + b"".join(parts))
     ref = BlockRef(StreamId(1), 0, 1000, 1000, 0, len(data))
-    entries: list[Entry] = []
-    seen = [len(entries) for _ in decode_in_steps(ref, data, entries)]
-    assert seen == [128 * step for step in range(1, 8)]
-    assert entries == decode_blocks(ref, data)
-    assert len(entries) == 1000
-    assert len(list(check_in_steps(ref, data))) == 1000 // 256
+    bases, places = array("q"), array("I")
+    assert [len(bases) for _ in scan_in_steps(ref, data, bases, places)] == [128 * step for step in range(1, 8)]
+    assert list(bases) == list(range(1000))
+    assert [entry_at(data, place) for place in places] == decode_blocks(ref, data)

@@ -61,3 +61,18 @@ def test_the_first_entry_must_hold_the_start(spans: list[tuple[int, int]]) -> No
     else:
         with pytest.raises(OffsetGap):
             harvest.take(entries(*spans))
+
+
+def test_what_another_harvest_gathered_is_adopted() -> None:
+    """It ends as if it had taken the entries itself; one that began elsewhere is refused."""
+    whole, part = Harvest(1, 2, 9, 100), Harvest(1, 2, 6, 100)
+    entries = [Entry(base, 1, memoryview(bytes(10))) for base in range(2, 6)]
+    part.take(entries)
+    whole.adopt(part)
+    assert (whole.entries, whole.next_offset, whole.left_bytes, whole.is_full) == (entries, 6, 60, False)
+    with pytest.raises(OffsetGap):
+        whole.adopt(part)
+    last = Harvest(1, 6, 9, 60)
+    last.take([Entry(6, 3, memoryview(bytes(60)))])
+    whole.adopt(last)
+    assert whole.is_full
