@@ -15,7 +15,7 @@ from millrace.broker.config_checks import (
     MemorySplit,
     check_quorum,
     fill_storage,
-    read_capacity,
+    read_block_wal,
     read_cluster_id,
     read_listeners,
     read_metadata_dir,
@@ -134,11 +134,7 @@ def load(
     metadata_dir = read_metadata_dir(values, data_dir)
     server = _server_settings(values)
     data, wal = _address(values, "s3.data.buckets", STORES), _address(values, "s3.wal.path", WALS)
-    block_wal = BlockWalSettings(
-        capacity_bytes=read_capacity(values, wal.options.get("capacity", "2GiB")),
-        direct=values["wal.direct.io"],
-        arenas_ahead=2,
-    )
+    block_wal = read_block_wal(values, wal.options)
     object_wal = _object_wal(values, wal)
     for problem in (object_wal or block_wal).problems():
         values.mistake("s3.wal.path", f": {problem}")

@@ -14,7 +14,7 @@ from millrace.broker.addresses import WILDCARDS, Endpoint, parse_endpoints, spli
 from millrace.broker.config_key import parse_bytes
 from millrace.broker.config_values import Values
 from millrace.protocol.ids import uuid_bytes
-from millrace.wal.config import ObjectWalSettings
+from millrace.wal.config import BlockWalSettings, ObjectWalSettings
 
 MIB = 1 << 20
 MEMORY_MIN_BYTES = 128 * MIB
@@ -215,12 +215,24 @@ def read_overrides_per_address(values: Values) -> dict[str, int]:
     return found
 
 
-def read_capacity(values: Values, text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError:
-        values.mistake("s3.wal.path", f"has capacity={text}, which is not a number of bytes, KiB, MiB or GiB")
-        return parse_bytes(WAL_CAPACITY)
+def read_block_wal(values: Values, options: Mapping[str, str]) -> BlockWalSettings:
+    """The parameters of a block WAL's address, and the settings that go with it."""
+
+    def number(name: str, unset: str, what: str) -> int:
+        text = options.get(name) or unset
+        try:
+            return parse_bytes(text)
+        except ValueError:
+            values.mistake("s3.wal.path", f"has {name}={text}, which is not {what}")
+            return parse_bytes(unset)
+
+    return BlockWalSettings(
+        capacity_bytes=number("capacity", WAL_CAPACITY, "a number of bytes, KiB, MiB or GiB"),
+        iops=number("iops", "0", "a number"),
+        writes_in_flight=number("iodepth", "4", "a number"),
+        direct=values["wal.direct.io"],
+        arenas_ahead=2,
+    )
 
 
 def read_object_wal(values: Values, options: Mapping[str, str]) -> ObjectWalSettings:

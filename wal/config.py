@@ -27,7 +27,13 @@ class BlockWalSettings:
     """The largest payload an append takes. Cut to a third of the ring where the ring is small."""
 
     writes_in_flight: int = 4
-    """Writes under way at once, 1 to 32. A crash can leave holes only among them."""
+    """The most writes under way at once, 1 to 32; fewer where more carry nothing. A crash can leave holes only among them."""
+
+    writes_at_first: int = 2
+    """How many of them at first, before the log was busy; no more than that."""
+
+    iops: int = 0
+    """Writes a second, for volumes that are sold by them; headers and zeros count too, 256 KiB as one. 0: no limit, else 10 or more."""
 
     eager_bytes: int = 32 * KIB
     """While a write is under way, the next starts as soon as it holds this much; when none is, at once."""
@@ -55,8 +61,10 @@ class BlockWalSettings:
             found.append(f"WAL block size is {self.block_soft_bytes} bytes; it must be at least 8 KiB")
         if self.arena_bytes < self.block_soft_bytes or self.arena_bytes % 4096:
             found.append(f"WAL arena size {self.arena_bytes} must be a multiple of 4096, and no less than a block")
-        if not 1 <= self.writes_in_flight <= 32:
+        if not 1 <= self.writes_in_flight <= 32 or self.writes_at_first < 1:
             found.append(f"WAL writes in flight is {self.writes_in_flight}; it must lie in 1..32")
+        if self.iops < 0 or 0 < self.iops < 10:
+            found.append(f"WAL iops is {self.iops}; it must be at least 10, or 0 for no limit")
         if (
             min(self.max_record_bytes, self.window_bytes) < 1
             or min(self.eager_bytes, self.fill_ahead_bytes, self.arenas_ahead) < 0

@@ -23,6 +23,7 @@ def small_settings(**changes: Any) -> BlockWalSettings:
         "block_soft_bytes": 16 * KIB,
         "max_record_bytes": 40 * KIB,
         "eager_bytes": 4 * KIB,
+        "writes_at_first": 32,
         "window_bytes": 64 * KIB,
         "arena_bytes": 64 * KIB,
         "fill_ahead_bytes": 0,

@@ -83,6 +83,7 @@ class ZeroFill:
             start, length = planned
             # The bar is lifted only by the write's end: a cancelled wait leaves the zeros on their way.
             self._writer.bar(start, start + length)
+            self._writer.spend(length)
             await self._file.write_at(self._geometry.physical(start), zeros[:length])
             self._writer.unbar()
             self.filled_bytes = start % self._geometry.ring_bytes + length

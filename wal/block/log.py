@@ -2,7 +2,7 @@
 
 An append copies into the open block and returns its place. The block is closed and written at once when the device is
 idle; while writes are under way, records gather in it. No timer is on this path: a flush is scheduled with `call_soon`,
-at most once a loop iteration, so that the requests of one iteration share a write.
+at most once a loop iteration, so that the requests of one iteration share a write. (A limit on operations, `iops`, has the only one.)
 
 It wires the parts: `batcher.py` gathers, `writer.py` writes and confirms, `space.py` says what fits, `device.py` keeps the
 header, `recovery.py` reads. It keeps `wal/log.py`'s contract. It does not know what a payload means.
@@ -19,7 +19,7 @@ from millrace.runtime.disk import Buffer, Disk
 from millrace.wal.block.batcher import Batcher
 from millrace.wal.block.device import BlockDevice, ReadAhead
 from millrace.wal.block.fill import ZeroFill
-from millrace.wal.block.layout import BLOCK_HEADER_BYTES, Geometry, align_down, align_up
+from millrace.wal.block.layout import BLOCK_BYTES, BLOCK_HEADER_BYTES, Geometry, align_down, align_up
 from millrace.wal.block.recovery import RecoveryScan
 from millrace.wal.block.space import BlockEnds, RingSpace
 from millrace.wal.block.writer import BlockWriter
@@ -76,10 +76,13 @@ class BlockWal:
             geometry,
             tail,
             writes_in_flight=settings.writes_in_flight,
+            writes_at_first=settings.writes_at_first,
             window_bytes=settings.window_bytes,
             block_bytes_allowed=header.block_bytes_max,
             on_group=self._on_group,
             on_failed=self._fail,
+            on_slot=self._flush,
+            iops=settings.iops,
         )
         self._fill = ZeroFill(
             self._device.file, geometry, self._writer, header.filled_bytes, settings.fill_ahead_bytes, self._reach
@@ -241,6 +244,7 @@ class BlockWal:
             self._start_header_write()
 
     async def _write_header(self, **changes: Any) -> None:
+        self._writer.spend(BLOCK_BYTES)
         try:
             await self._device.write(confirmed=self._writer.confirmed, filled_bytes=self._fill.filled_bytes, **changes)
         except Exception as error:
@@ -269,6 +273,7 @@ class BlockWal:
             await asyncio.gather(self._fill_task, return_exceptions=True)
         if self._is_started:
             await self._drain()
+        self._writer.stop()
         while self._header_write is not None:
             await asyncio.gather(self._header_write, return_exceptions=True)
         if self._is_started and self._failure is None:

@@ -59,14 +59,16 @@ class Bench:
             Geometry(32 * BLOCK_BYTES),
             0,
             writes_in_flight=writes_in_flight,
+            writes_at_first=writes_in_flight,
             window_bytes=window_bytes,
             block_bytes_allowed=4 * BLOCK_BYTES,
             on_group=lambda: self.told.append(self.writer.confirmed // BLOCK_BYTES),
             on_failed=lambda error: self.told.append(type(error).__name__),
         )
 
-    def put(self, pages: int = 1) -> None:
-        self.batcher.open_block(self.batcher.tail, pages * BLOCK_BYTES)
+    def put(self, pages: int = 1, at_page: int = -1) -> None:
+        """`at_page` skips to a place further on, as at the end of a lap."""
+        self.batcher.open_block(self.batcher.tail if at_page < 0 else at_page * BLOCK_BYTES, pages * BLOCK_BYTES)
         length = (pages - 1) * BLOCK_BYTES + 100
         self.batcher.add((bytes(length),), length)
         self.writer.put(self.batcher.close_block())
@@ -174,8 +176,7 @@ def test_a_bar_holds_where_it_touches() -> None:
         assert len(bench.file.writes) == 2
         await bench.file.finish(0, 1)
         bench.writer.bar(BLOCK_BYTES, 2 * BLOCK_BYTES)
-        bench.batcher.tail = 33 * BLOCK_BYTES
-        bench.put()
+        bench.put(at_page=33)
         assert len(bench.file.writes) == 2
         bench.writer.unbar()
         assert bench.file.writes[2][0] == 2 * BLOCK_BYTES + BLOCK_BYTES
