@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from millrace.broker.__main__ import run_loop
+from millrace.broker.cli import fsck
+from millrace.broker.cli.doctor import examine
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.s3_server import S3Server
@@ -18,6 +23,14 @@ def server(tmp_path: Path) -> Iterator[S3Server]:
     with S3Server(tmp_path / "s3") as made:
         made.make("lake")
         yield made
+
+
+def test_the_doctor_finds_nothing_amiss(server: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every property is there, and nothing is left behind."""
+    assert asyncio.run(examine(server.address("lake"), 2, True)) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [finding for finding in report["findings"] if finding["verdict"] != "yes"] == []
+    assert [path for path in (server.folder / "buckets" / "lake").rglob("*") if path.is_file()] == []
 
 
 def test_records_live_in_a_real_servers_bucket(tmp_path: Path, server: S3Server) -> None:
@@ -49,5 +62,21 @@ def test_records_live_in_a_real_servers_bucket(tmp_path: Path, server: S3Server)
             with Client(broker.address) as client:
                 assert [client.read("kept", partition) for partition in (0, 1)] == values
                 assert broker.metrics()['millrace_reads{source="objects"}'] > 0
+            broker.stop()
+            check_fsck(tmp_path / "broker" / "data", server.address("lake"), objects())
+            broker.start()
+            with Client(broker.address) as client:
                 assert client.delete("kept") == 0
             wait_until(lambda: not objects(), 60)
+
+
+def check_fsck(data: Path, address: str, objects: list[Path]) -> None:
+    """It finds the bucket sound, then a byte that was flipped under the server's feet, then the bucket sound again."""
+    words = ["--data-dir", str(data), "--override", f"s3.data.buckets={address}", "--json"]
+    assert fsck.run(words, {}, run_loop) == 0
+    largest = max(objects, key=lambda path: path.stat().st_size)
+    content = largest.read_bytes()
+    largest.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+    assert fsck.run(words, {}, run_loop) == 1
+    largest.write_bytes(content)
+    assert fsck.run(words, {}, run_loop) == 0
