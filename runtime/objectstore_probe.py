@@ -180,8 +180,10 @@ async def probe_multipart(store: ObjectStore, prefix: str) -> str:
         raise Unmet("joins the parts of an upload wrongly")
     await store.delete([key])
     given_up = await store.start_multipart(key)
-    await given_up.put_part([rest])
-    await given_up.abort()
+    try:
+        await given_up.put_part([rest])
+    finally:
+        await given_up.abort()
     if await store.head(key) is not None:
         raise Unmet("shows an upload that was aborted")
     return "two parts joined; an aborted one leaves nothing"

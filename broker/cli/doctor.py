@@ -6,6 +6,7 @@ reachable, 2 for a mistake in the address. Not here: the probes (runtime/objects
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -51,6 +52,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 async def examine(text: str, rounds: int, is_json: bool) -> int:
     from millrace.runtime import real_runtime
     from millrace.runtime.objectstore_probe import STORE_ERRORS, measure_latency, sweep
+    from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
     from millrace.runtime.storeaddress import S3_OPTIONS, AddressError, parse_address
 
     runtime = real_runtime()
@@ -64,11 +66,12 @@ async def examine(text: str, rounds: int, is_json: bool) -> int:
         print(f"millrace: {error}", file=sys.stderr)
         return 2
     prefix = f"millrace-doctor-{runtime.rand.uuid().hex()}/"
+    patient = RetryingObjectStore(bare, runtime.rand.split("doctor"), RetryPolicy(attempts_max=3))
     findings: list[Finding] = []
     latencies: list[Latency] = []
     fault, left = "", 0
     try:
-        async for finding in _findings(bare, prefix):
+        async for finding in _findings(patient, bare, prefix):
             findings.append(finding)
             if not is_json:
                 print(f"  {finding.name}: {finding.verdict}", file=sys.stderr, flush=True)
@@ -76,9 +79,12 @@ async def examine(text: str, rounds: int, is_json: bool) -> int:
                 break
         else:
             latencies = await measure_latency(bare, prefix, rounds)
-        left = await sweep(bare, prefix)
+        left = await sweep(patient, prefix)
     except STORE_ERRORS as error:
         fault = str(error)
+    except asyncio.CancelledError:
+        await sweep(patient, prefix)
+        raise
     finally:
         await bare.close()
     report = Report(address, findings, latencies, fault, f"{left} objects could not be removed" if left else "", prefix)
@@ -86,7 +92,8 @@ async def examine(text: str, rounds: int, is_json: bool) -> int:
     return 0 if report.is_usable else 1
 
 
-async def _findings(store: ObjectStore, prefix: str) -> AsyncIterator[Finding]:
+async def _findings(store: ObjectStore, bare: ObjectStore, prefix: str) -> AsyncIterator[Finding]:
+    """`store` asks again where `bare` was not answered."""
     from millrace.runtime.objectstore_probe import (
         find_out,
         probe_delete,
@@ -103,12 +110,12 @@ async def _findings(store: ObjectStore, prefix: str) -> AsyncIterator[Finding]:
     yield await find_out("multipart", "", probe_multipart(store, prefix))
     yield await find_out("delete", "", probe_delete(store, prefix))
     yield await find_out("If-None-Match", NO_CONDITION, probe_put_if_absent(store, prefix))
-    if hasattr(store, "http"):  # S3: the interface has no more to ask
+    if hasattr(bare, "http"):  # S3: the interface has no more to ask
         from millrace.runtime.objectstore_s3 import S3ObjectStore
         from millrace.runtime.objectstore_s3_probe import S3Probe
 
-        assert isinstance(store, S3ObjectStore)
-        async for finding in S3Probe(store, prefix).findings():
+        assert isinstance(bare, S3ObjectStore)
+        async for finding in S3Probe(bare, prefix).findings():
             yield finding
 
 
