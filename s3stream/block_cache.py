@@ -118,7 +118,7 @@ class BlockCache:
         while not harvest.is_full:
             wanted = harvest.stream_id, harvest.next_offset, harvest.end
             found = await self.finder.find(*wanted, harvest.left_bytes)
-            blocks, is_cached = await self._load(found, None)
+            blocks, is_cached = await self._load(found)
             harvest.has_loaded |= not is_cached
             for block in blocks:
                 await self._take(block, harvest)
@@ -136,7 +136,7 @@ class BlockCache:
             block.is_for_once = False
             self._blocks.demote(block.key)
 
-    async def _load(self, blocks: FoundBlocks, ahead: ReadAhead | None) -> tuple[list[CachedBlock], bool]:
+    async def _load(self, blocks: FoundBlocks) -> tuple[list[CachedBlock], bool]:
         """The blocks of these rows, in order: from the cache, from a load that is under way, or from the object. And whether
         all were in the cache."""
         found: list[CachedBlock | None] = []
@@ -145,10 +145,27 @@ class BlockCache:
             key = (blocks.object_id, ref.position)
             found.append(self._blocks.get(key))
             if found[place] is None:
-                waiting[place] = self.loader.load(key, ref, blocks.reader, ahead)
+                waiting[place] = self.loader.load(key, ref, blocks.reader, None)
         for place, future in waiting.items():
             found[place] = await asyncio.shield(future)
         return [block for block in found if block is not None], not waiting
+
+    async def _load_ahead(self, blocks: FoundBlocks, reader: ReadAhead) -> None:
+        """Returns when all of them are in the cache, or could not be read. It holds none: what the cache drops meanwhile is gone."""
+        missing = [ref for ref in blocks.refs if (blocks.object_id, ref.position) not in self._blocks]
+        is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        left_count = len(missing)
+
+        def on_loaded(_: asyncio.Future[CachedBlock]) -> None:
+            nonlocal left_count
+            left_count -= 1
+            if not left_count and not is_over.done():
+                is_over.set_result(None)
+
+        for ref in missing:
+            self.loader.load((blocks.object_id, ref.position), ref, blocks.reader, reader).add_done_callback(on_loaded)
+        if missing:
+            await is_over
 
     def _note_evicted(self, evicted: list[CachedBlock]) -> None:
         for block in evicted:
@@ -172,7 +189,7 @@ class BlockCache:
                     found = await self.finder.find(stream_id, offset, INT64_MAX, left_bytes)
                 except (ObjectMissing, OffsetGap):
                     return  # the end of what is committed, or an object that is gone: who reads there looks again
-                await self._load(found, reader)
+                await self._load_ahead(found, reader)
                 offset = found.refs[-1].end
                 loaded_bytes = sum(ref.size_bytes for ref in found.refs)
                 left_bytes -= loaded_bytes

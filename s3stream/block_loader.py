@@ -111,6 +111,7 @@ class BlockLoader:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._scanning = asyncio.Lock()
         self._is_due = False
+        self._is_closed = False
         self.gets = 0
         self.get_bytes = 0
         self.wasted_bytes = 0
@@ -124,6 +125,8 @@ class BlockLoader:
         self, key: BlockKey, ref: BlockRef, reader: ObjectReader, ahead: ReadAhead | None
     ) -> asyncio.Future[CachedBlock]:
         """Where the block will be. The future is shared: to be shielded from a waiter's cancellation."""
+        if self._is_closed:
+            raise Closed("the block cache is closed")
         future = self._futures.get(key)
         if future is None:
             wanted = Wanted(key, ref, reader, ahead)
@@ -136,6 +139,7 @@ class BlockLoader:
         return future
 
     async def close(self) -> None:
+        self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -144,12 +148,14 @@ class BlockLoader:
             self._fail(key, Closed("the block cache is closed"))
 
     def _start_soon(self) -> None:
-        if not self._is_due:
+        if not self._is_due and not self._is_closed:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._start)
 
     def _start(self) -> None:
         self._is_due = False
+        if self._is_closed:
+            return
         for lane in (self._now, self._ahead):
             while lane.slots_free and lane.by_object:
                 lane.slots_free -= 1
@@ -160,18 +166,18 @@ class BlockLoader:
 
     async def _bring(self, lane: Lane, run: list[Wanted]) -> None:
         first = run[0].ref.position
-        left_bytes = run[-1].ref.position + run[-1].ref.size_bytes - first
-        self._keeper.reserve(left_bytes)
+        span_bytes = run[-1].ref.position + run[-1].ref.size_bytes - first
+        # Held to the end, for the span is: what is kept of it meanwhile is counted twice rather than not at all.
+        self._keeper.reserve(span_bytes)
         try:
             refs = [wanted.ref for wanted in run]
             self.gets += 1
-            self.get_bytes += left_bytes
-            self.wasted_bytes += left_bytes - sum(ref.size_bytes for ref in refs)
+            self.get_bytes += span_bytes
+            self.wasted_bytes += span_bytes - sum(ref.size_bytes for ref in refs)
             data = await run[0].reader.read_span(refs, lane.store)
-            for wanted in run:
-                packed = await self._scan(wanted, data, first)
-                self._keeper.release(wanted.ref.size_bytes)
-                left_bytes -= wanted.ref.size_bytes
+            while run:
+                packed = await self._scan(run[0], data, first)
+                wanted = run.pop(0)
                 block = CachedBlock(wanted.key, packed, wanted.ahead)
                 self._keeper.keep(block)
                 self._futures.pop(wanted.key).set_result(block)
@@ -181,7 +187,7 @@ class BlockLoader:
         except Exception as error:
             self._fail_all(run, error)
         finally:
-            self._keeper.release(left_bytes)
+            self._keeper.release(span_bytes)
             lane.slots_free += 1
             self._start_soon()
 

@@ -48,3 +48,16 @@ def test_replaced_and_dropped_values_are_not_charged() -> None:
     lru.put("b", "B", 10)
     lru.drop_all()
     assert (len(lru), lru.size_bytes, lru.get("b")) == (0, 0, None)
+
+
+def test_what_is_on_its_way_has_its_room() -> None:
+    """Reserved bytes make others go before the value comes, and count until they are released."""
+    lru: BlockLru[str, str] = BlockLru(100)
+    for key in "abc":
+        lru.put(key, key, 30)
+    assert lru.reserve(50) == ["a", "b"]
+    assert (lru.size_bytes, lru.reserved_bytes) == (30, 50)
+    assert lru.put("d", "d", 30) == ["c"]
+    lru.release(50)
+    assert lru.put("e", "e", 70) == []
+    assert lru.reserve(500) == ["d", "e"], "what comes may be larger than all"

@@ -133,6 +133,18 @@ def test_a_block_pins_no_more_than_itself() -> None:
     run(build({1: 500}, entry_bytes=1000, block_bytes_max=10_000), test)
 
 
+def test_a_block_of_a_small_object_pins_no_more_than_itself() -> None:
+    """An object that came whole with its index gives a block its own bytes too: the object may be dropped before the block."""
+
+    async def test(reader: ObjectReader, store: CountedStore) -> None:
+        [ref] = await reader.find(1, 100, 10_000, 1 << 40)
+        data = await reader.read_span([ref])
+        assert len(store.ranges) == 1
+        assert len(data.obj) == ref.size_bytes < reader.size_bytes
+
+    run(build({1: 5}, entry_bytes=100), test)
+
+
 def test_a_budget_is_met_by_whole_blocks() -> None:
     """Enough blocks to use the budget up, not counting one that begins before the start; at least one."""
 
