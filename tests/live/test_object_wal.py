@@ -1,0 +1,145 @@
+"""The broker on an object WAL: killed, taken away its store, replaced by a later start, on a directory and on S3 (moto's server)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live import LiveBroker
+from tests.live.bucket import Bucket
+from tests.live.client import Client
+from tests.live.test_s3 import begun, check_refusal, wait_until
+
+
+def broker_on(folder: Path, wal: str, **settings: object) -> LiveBroker:
+    """Uploads only at the end, so that what is produced is in the WAL alone."""
+    overrides = {"s3.wal.path": wal, "s3.wal.upload.interval.ms": "3600000"}
+    return LiveBroker(folder, overrides | {name.replace("_", "."): str(value) for name, value in settings.items()})
+
+
+def folder_address(folder: Path) -> str:
+    return f"0@file://{folder}/wal-objects/?capacity=64MiB"
+
+
+def produce(broker: LiveBroker, first: int, count: int) -> list[bytes]:
+    sent = []
+    with Client(broker.address) as client:
+        for number in range(first, first + count):
+            values = [b"%d-%d " % (number, place) * (number * 37 % 300 + 1) for place in range(5)]
+            client.produce("kept", values)
+            sent += values
+    return sent
+
+
+def read(broker: LiveBroker) -> list[bytes]:
+    with Client(broker.address) as client:
+        return client.read("kept")
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    with Bucket() as made:
+        yield made
+
+
+@pytest.mark.parametrize("place", ["directory", "s3", "s3, reserved"])
+def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, place: str, bucket: Bucket) -> None:
+    """Produce, kill -9, start again and read back; then stop in order. The log is where the address says, and holds no more than the
+    seals of those that were killed once all is uploaded."""
+    if place == "directory":
+        walk(broker_on(tmp_path, folder_address(tmp_path)), kills=2)
+        assert not (tmp_path / "data" / "wal").exists()
+        left = [path for path in (tmp_path / "wal-objects").rglob("*") if path.is_file() and "/wal/" in str(path)]
+        assert len(left) < 8, left
+        return
+    name = "reserved" if "reserved" in place else "killed"
+    bucket.make(name)
+    options = "&capacity=64MiB&batchInterval=50" + ("&fence=reservation" if "reserved" in place else "")
+    walk(broker_on(tmp_path, bucket.address(name) + options), kills=1)
+
+
+def walk(broker: LiveBroker, kills: int) -> None:
+    with broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        sent = produce(broker, 0, 15)
+        for turn in range(kills):
+            broker.kill()
+            broker.start()
+            assert read(broker) == sent
+            sent += produce(broker, 100 * (turn + 1), 10)
+        broker.restart()
+        assert read(broker) == sent
+        assert broker.stop() == 0
+
+
+def test_a_store_that_is_away_makes_producers_wait(tmp_path: Path, bucket: Bucket) -> None:
+    """The WAL's bucket refuses connections for a while: a produce request that waits is answered without an error once it is back."""
+    bucket.make("away")
+    with broker_on(tmp_path, f"{bucket.address('away')}&apiCallAttemptTimeoutMs=500") as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+            client.produce("kept", [b"before"])
+        bucket.door.shut()
+        answers: list[int] = []
+        waiting = threading.Thread(target=lambda: answers.append(send_one(broker)), daemon=True)
+        waiting.start()
+        time.sleep(1.5)
+        assert answers == []
+        bucket.door.open()
+        waiting.join(60)
+        assert answers == [0]
+        broker.kill()
+        broker.start()
+        assert read(broker) == [b"before", b"patience"]
+
+
+def send_one(broker: LiveBroker) -> int:
+    with Client(broker.address, timeout_s=60) as client:
+        return int(client.send("kept", [b"patience"], timeout_ms=50_000).error_code)
+
+
+def test_a_frozen_broker_that_was_replaced_acknowledges_nothing(tmp_path: Path) -> None:
+    """A broker is stopped as by a long pause and another start of its node takes the log and the metadata. Woken, the old one is sent a record:
+    it answers no success and ends, naming the newer epoch; the log holds what the new one acknowledged."""
+    with broker_on(tmp_path, folder_address(tmp_path)) as old:
+        with Client(old.address) as client:
+            client.create("kept")
+            sent = produce(old, 0, 3)
+        os.kill(old.pid, signal.SIGSTOP)
+        # Its metadata directory is locked by it: the new start works on a copy, as on another machine.
+        take_over(tmp_path, sent)
+        with Client(old.address, timeout_s=60) as client:
+            os.kill(old.pid, signal.SIGCONT)
+            try:
+                assert client.send("kept", [b"too late"], timeout_ms=20_000).error_code != 0
+            except (ConnectionError, TimeoutError):
+                pass  # it ended before it answered
+        wait_until(lambda: not old.is_running(), 60)
+        assert "has taken its WAL" in old.log_path.read_text(), old.log_path.read_text()
+
+
+def take_over(tmp_path: Path, sent: list[bytes]) -> None:
+    shutil.copytree(tmp_path / "data" / "metadata", tmp_path / "second" / "data" / "metadata")
+    data = f"0@file://{tmp_path}/data/objects"
+    with broker_on(tmp_path / "second", folder_address(tmp_path), s3_data_buckets=data) as new:
+        assert read(new) == sent
+        more = produce(new, 50, 2)
+        assert read(new) == sent + more
+
+
+def test_a_first_start_beside_a_used_log_is_refused(tmp_path: Path, bucket: Bucket) -> None:
+    """The log directory is new and the WAL is not: the start ends with a sentence that says so, and touches nothing."""
+    bucket.make("used")
+    with broker_on(tmp_path / "first", bucket.address("used")):
+        pass
+    before = bucket.keys()
+    check_refusal(begun(broker_on(tmp_path / "second", bucket.address("used"))), "is in use: restore the log directory")
+    assert bucket.keys() == before
