@@ -88,9 +88,7 @@ class ObjectsEdit:
     def apply_compaction(self, record: CompactObjectsRecord, streams: StreamsEdit) -> None:
         """Sources end with it, whatever they are still named for: `left_behind` tells before."""
         sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
-        lost: dict[Holder, None] = {}
-        for made in record.made:
-            lost |= self._apply_made(made, record.node_id, sources, streams)
+        lost = self._apply_all_made(record, sources, streams)
         others = [one for holder in lost for one in self._named_by(holder) if one not in sources]
         for object_id in record.replaced_ids:
             self._doom(ObjectId(object_id), record.time_ms, was_committed=True)
@@ -115,8 +113,7 @@ class ObjectsEdit:
         shelves = {
             stored.shelf_id: self._shelves[stored.shelf_id] for stored in before.values() if stored.shelf_id >= 0
         }
-        for made in record.made:
-            self._apply_made(made, record.node_id, frozenset(sources), streams)
+        self._apply_all_made(record, frozenset(sources), streams)
         for object_id, stored in before.items():
             if stored.shelf_id < 0 and self._by_id[ObjectId(object_id)].alive:
                 return f"object {object_id}"
@@ -230,17 +227,31 @@ class ObjectsEdit:
             return False, True
         return False, False
 
+    def _apply_all_made(
+        self, record: CompactObjectsRecord, sources: frozenset[int], streams: StreamsEdit
+    ) -> list[Holder]:
+        """Gives those that fewer ranges name. Counted once for all, since thousands of ranges change and a few sources are named by them."""
+        changes: dict[Holder, int] = {}
+        for made in record.made:
+            self._apply_made(made, record.node_id, sources, streams, changes)
+        for one, change in changes.items():
+            self._name(one, change)
+        return [one for one, change in changes.items() if change < 0]
+
     def _apply_made(
-        self, made: MadeObject, node_id: int, sources: frozenset[int], streams: StreamsEdit
-    ) -> dict[Holder, None]:
-        """Gives those that fewer ranges name."""
+        self,
+        made: MadeObject,
+        node_id: int,
+        sources: frozenset[int],
+        streams: StreamsEdit,
+        changes: dict[Holder, int],
+    ) -> None:
         object_id = ObjectId(made.object_id)
         spans = list(unpack_ranges(made.ranges))
         self._place_object(made, node_id, Purpose.COMPACTION, spans)
         is_set = made.kind == ObjectKind.STREAM_SET
         holder = on_shelf(made.shelf_id, made.shelf_place) if is_set else on_its_own(object_id)
         without = self._without(sources)
-        changes: dict[Holder, int] = {}
         for stream_id, start, end in spans:
             stream = streams.by_id.get(StreamId(stream_id))
             ranges = self._ranges.get(StreamId(stream_id))
@@ -253,9 +264,6 @@ class ObjectsEdit:
             for change, holders in ((1, come), (-1, gone), (-1, dropped)):
                 for one in holders:
                     changes[one] = changes.get(one, 0) + change
-        for one, change in changes.items():
-            self._name(one, change)
-        return {one: None for one, change in changes.items() if change < 0}
 
     def _without(self, sources: frozenset[int]) -> Callable[[Holder], Holder | None]:
         """For StreamRanges.replaced. What sources alone held keeps their name, so that it is noticed when nobody takes it over."""
@@ -295,7 +303,7 @@ class ObjectsEdit:
         """So many more ranges name this holder."""
         if holder & PLACES:
             self._count_shelf(holder >> PLACE_BITS, change)
-        for object_id in self._named_by(holder):
+        for object_id in self._named_by(holder) if change else ():
             self._count(object_id, change)
 
     def _named_by(self, holder: Holder) -> list[ObjectId]:

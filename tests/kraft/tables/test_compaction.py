@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from millrace.kraft.delta import apply_records
+from millrace.kraft.image import EMPTY_IMAGE
+from millrace.kraft.snapshot import image_records
 from millrace.kraft.tables.objects import ObjectState
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
@@ -13,8 +16,9 @@ from millrace.protocol.messages.commit_compaction import CommitCompactionRequest
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.remove_objects import RemoveObjectsRequest
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest
+from millrace.protocol.stream_records import CommittedObjectRecord, ShelfRecord, StreamHoldersRecord
 from millrace.s3stream.ids import NO_OBJECT, ObjectId, ObjectKind, StreamId
-from tests.kraft.check import check_image
+from tests.kraft.check import check_image, holding
 from tests.kraft.tables.build import prepare
 from tests.kraft.tables.test_objects import made, state, upload
 from tests.kraft.test_replay import CLUSTER, Machine, snapshot_of
@@ -242,6 +246,49 @@ def test_what_was_committed_after_the_plan_stays() -> None:
     check(machine)
 
 
+def test_what_may_be_linked_must_still_be_there() -> None:
+    """A plan that would link what was trimmed meanwhile is made anew: its file is about to be deleted."""
+    machine = with_stream_objects()
+    composite = prepare(machine)
+    machine.do(TrimStreamsRequest(1, machine.epoch, [StreamTrim(0, 0, 12)]))
+    before = machine.image
+    assert ask(machine, linked(machine, composite)) is REFUSED
+    assert machine.image is before
+
+
+def test_a_shelf_goes_object_by_object() -> None:
+    """Objects of one shelf that are compacted apart: what is left names those that are left, and the last one is judged exactly."""
+    machine = with_sets()
+    first = prepare(machine, 8)
+    for number, source in enumerate((1, 0, 3)):
+        low, high = 10 * source, 10 * source + 10
+        request = compact(machine, first + number, [(0, low, high), (1, low // 2, high // 2)], [source])
+        assert ask(machine, request) is ErrorCode.NONE
+        check(machine)
+    assert holding(machine.image, 0, 25) == [2]
+    assert ask(machine, compact(machine, first + 4, [(0, 20, 30)], [2])) is REFUSED
+    assert ask(machine, compact(machine, first + 4, [(0, 20, 30), (1, 10, 15)], [2])) is ErrorCode.NONE
+    for offset, made_id in ((0, first + 1), (10, first), (20, first + 4), (30, first + 2)):
+        assert made_id in holding(machine.image, 0, offset)
+    check(machine)
+
+
+def test_sets_of_compaction_share_shelves_of_their_own() -> None:
+    """Four outputs lie on one, and a stream that goes on from one to the next has one range there; uploads fill others."""
+    machine = with_sets(8)
+    first = prepare(machine, 2)
+    for number in range(2):
+        sources = list(range(4 * number, 4 * number + 4))
+        whole = [(0, 40 * number, 40 * number + 40), (1, 20 * number, 20 * number + 20)]
+        assert ask(machine, compact(machine, first + number, whole, sources)) is ErrorCode.NONE
+    assert holding(machine.image, 0, 5) == [first, first + 1]
+    assert [len(ranges) for ranges in machine.image.objects.ranges.values()] == [1, 1]
+    assert ask(machine, upload(machine, prepare(machine), (0, 80, 90))) is ErrorCode.NONE
+    assert len(machine.image.objects.shelves) == 2
+    assert len(holding(machine.image, 0, 85)) == 1
+    check(machine)
+
+
 def test_only_the_one_who_wrote_an_object_compacts_it() -> None:
     """A set is its node's, a stream's own object the stream's owner's; and a node that was replaced is fenced."""
     machine = with_sets()
@@ -325,3 +372,23 @@ def test_a_composite_replaced_by_another_leaves_its_links_to_it() -> None:
     assert ask(machine, rewritten) is ErrorCode.NONE
     assert machine.image.objects.by_id[ObjectId(first + 1)].is_deep
     check(machine)
+
+
+def test_an_object_named_twice_in_a_snapshot_counts_once() -> None:
+    """Duplicates, and records of it in front of what they name again, load to the same image."""
+    machine = with_sets(6)
+    first = prepare(machine, 2)
+    whole = compact(machine, first, [(0, 0, 40)], [0, 1, 2, 3], own=((first + 1, STREAM, 1, 0, 20),))
+    assert ask(machine, whole) is ErrorCode.NONE
+    records = list(image_records(machine.image))
+    twice = [again for record in records for again in (record, record)]
+    streams = [record for record in records if isinstance(record, StreamHoldersRecord)]
+    for given in (twice, [*records, *streams]):
+        image = apply_records(EMPTY_IMAGE, without_repeated_topics(given), machine.image.offset, 1)[1]
+        assert image == machine.image
+
+
+def without_repeated_topics(records: list[Any]) -> list[Any]:
+    """Only our own records twice: Kafka's tables are not what this is about."""
+    ours = (CommittedObjectRecord, ShelfRecord, StreamHoldersRecord)
+    return [one for place, one in enumerate(records) if isinstance(one, ours) or records.index(one) == place]
