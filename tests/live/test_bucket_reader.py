@@ -26,9 +26,14 @@ def read(data: Path, *topic: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, list[Row]]]]:
-    """The data directory of a broker that was stopped twice (a snapshot and a log), and what its topics hold."""
+    """The data directory of a broker that compacts and was stopped twice (a snapshot and a log), and what its topics hold."""
     sent: dict[str, list[Row]] = {"plain": [], "zipped": [], "late": []}
-    overrides = {"s3.wal.upload.interval.ms": "200", "num.partitions": "2"}
+    overrides = {
+        "s3.wal.upload.interval.ms": "100",
+        "num.partitions": "2",
+        "s3.stream.set.object.compaction.interval.minutes": "0",
+        "s3.stream.object.compaction.interval.minutes": "0",
+    }
     with LiveBroker(tmp_path_factory.mktemp("reader"), overrides, wal="64MiB") as made:
         for topic in sent:
             if topic == "late":

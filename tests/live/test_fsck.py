@@ -91,12 +91,8 @@ def test_damage_ends_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str
 def test_orphans_go_when_asked_and_old(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An old orphan and a young one: neither goes unasked; asked, the old one goes, and nothing else."""
     live = stored(folder)
-    known = {one["object_id"] for one in listed_objects(folder, capsys)}
-    free = next(number for number in range(max(known)) if number not in known)
-    cluster = live[0].parents[2].name
-    orphan = folder / "objects" / cluster / "objects" / f"{free:08x}"[::-1] / str(free)
-    orphan.parent.mkdir(parents=True, exist_ok=True)
-    orphan.write_bytes(b"nobody's")
+    orphan = old_orphan(folder, capsys)
+    os.utime(orphan)
     code, found = checked(folder, capsys, "--delete-orphans")
     assert (code, found["findings"]) == (0, {"orphan": 1})
     assert "0 were deleted" in found["orphans"]
@@ -108,6 +104,18 @@ def test_orphans_go_when_asked_and_old(folder: Path, capsys: pytest.CaptureFixtu
     code, found = checked(folder, capsys, "--delete-orphans")
     assert (code, "1 were deleted" in found["orphans"]) == (0, True)
     assert stored(folder) == live
+
+
+def old_orphan(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A file under the key of an object that was deleted, two days old."""
+    known = {one["object_id"] for one in listed_objects(folder, capsys)}
+    free = next(number for number in range(max(known)) if number not in known)
+    cluster = stored(folder)[0].parents[2].name
+    orphan = folder / "objects" / cluster / "objects" / f"{free:08x}"[::-1] / str(free)
+    orphan.parent.mkdir(parents=True, exist_ok=True)
+    orphan.write_bytes(b"nobody's")
+    os.utime(orphan, (time.time() - 2 * DAY_S,) * 2)
+    return orphan
 
 
 def listed_objects(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -144,15 +152,20 @@ def test_objects_and_streams_are_told(folder: Path, capsys: pytest.CaptureFixtur
 def test_a_running_broker_is_told_of_and_kept_out(broker: LiveBroker, capsys: pytest.CaptureFixture[str]) -> None:
     """While a broker runs the commands say so, and nothing is deleted; while fsck looks, no broker starts (the lock is held)."""
     data = broker.folder / "data"
+    orphan = old_orphan(data, capsys)
     broker.start()
     try:
         code = fsck.run(["--data-dir", str(data), "--json", "--delete-orphans", "--quick"], {}, run_loop)
         told = capsys.readouterr()
         assert code == 0
         assert f"process {broker.pid}" in told.err
-        assert json.loads(told.out)["running"] == str(broker.pid)
+        found = json.loads(told.out)
+        assert found["running"] == str(broker.pid)
+        assert "none was deleted, for a broker is running" in found["orphans"]
+        assert orphan.exists()
     finally:
         broker.stop()
+        orphan.unlink()
 
 
 def test_what_cannot_be_checked_is_a_sentence(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

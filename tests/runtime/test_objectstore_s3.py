@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from itertools import count
 from typing import Any
 
@@ -167,6 +168,63 @@ def test_a_put_is_one_request_with_our_checksum(size_bytes: int) -> None:
     assert request.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
     assert "expect" not in request.headers
     assert "transfer-encoding" not in request.headers
+
+
+@pytest.mark.parametrize("size_bytes", [0, 5, CHUNK_BYTES + 5])
+def test_a_body_that_nothing_else_guards_is_signed(size_bytes: int) -> None:
+    """Without a checksum and without TLS the signature covers the body's SHA-256, small or large."""
+    content = b"0123456789abcdef" * (size_bytes // 16 + 1)
+
+    async def test(store: S3ObjectStore) -> None:
+        await store.put("a", [content[:size_bytes]])
+
+    [request] = scripted([answer(200, ETag='"x"')], test, has_checksums=False)
+    assert request.body == content[:size_bytes]
+    assert request.headers["x-amz-content-sha256"] == sha256(content[:size_bytes]).hexdigest()
+    assert "x-amz-checksum-crc32c" not in request.headers
+
+
+@pytest.mark.parametrize(("status", "code"), [(301, "PermanentRedirect"), (400, "AuthorizationHeaderMalformed")])
+def test_a_bucket_of_another_region_is_named(status: int, code: str) -> None:
+    """The store says where the bucket is, and the operator is told what to write into the address."""
+    elsewhere = answer(status, f"<Error><Code>{code}</Code></Error>".encode(), x_amz_bucket_region="eu-west-3")
+
+    async def test(store: S3ObjectStore) -> None:
+        with pytest.raises(StoreDenied, match=r"in the region eu-west-3, not us-east-1: say region=eu-west-3"):
+            await store.get("a")
+
+    scripted([elsewhere], test)
+
+
+def test_requests_beyond_the_pool_wait_for_a_connection() -> None:
+    """However many are asked for at once, no more connections are open than the settings allow."""
+
+    async def main() -> None:
+        open_now = most = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal open_now, most
+            open_now += 1
+            most = max(most, open_now)
+            try:
+                while True:
+                    await reader.readuntil(b"\r\n\r\n")
+                    await asyncio.sleep(0.01)
+                    writer.write(answer(200, b"x"))
+            except (asyncio.IncompleteReadError, ConnectionError):
+                open_now -= 1
+                writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        settings = S3Settings(bucket="b", endpoint=endpoint, path_style=True, connections_max=3, **KEYS)
+        store = await S3ObjectStore.open(settings, shared_session())
+        assert await asyncio.gather(*(store.get(f"{number}") for number in range(20))) == [b"x"] * 20
+        assert most == 3
+        await store.close()
+        server.close()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
