@@ -231,6 +231,7 @@ def read_block_wal(values: Values, options: Mapping[str, str]) -> BlockWalSettin
         iops=number("iops", "0", "a number"),
         writes_in_flight=number("iodepth", "4", "a number"),
         direct=values["wal.direct.io"],
+        reservation=options.get("reservation") or "auto",
         arenas_ahead=2,
     )
 

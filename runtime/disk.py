@@ -32,7 +32,7 @@ class DiskFailed(Unavailable):
 
 
 class DiskLocked(Fenced):
-    """Another process holds the lock. Attributes: path, holder (its pid as text, or "")."""
+    """Another process holds the lock. Attributes: path, holder (its pid as text, words, or "")."""
 
     def __init__(self, path: str, holder: str = "") -> None:
         super().__init__(path, holder)
@@ -40,7 +40,7 @@ class DiskLocked(Fenced):
         self.holder = holder
 
     def __str__(self) -> str:
-        who = f"process {self.holder}" if self.holder else "another process"
+        who = f"process {self.holder}" if self.holder.isdigit() else self.holder or "another process"
         return f"{self.path} is in use by {who}: stop it, or give this one a data directory of its own"
 
 
@@ -59,6 +59,11 @@ class BlockFile(Protocol):
 
     async def resize(self, size_bytes: int) -> None:
         """Grows with reserved blocks that read as zeros, or cuts; durable on return. A device keeps its size."""
+        ...
+
+    async def reserve(self, key: int, old_key: int) -> bool:
+        """Makes the device refuse the writes of every other machine, if it can; whether it does. `old_key`: see disk_reserve.py. Held until
+        `close`, or until another takes it over: then our writes fail. Raises DiskLocked. A file has its lock alone: False."""
         ...
 
     async def close(self) -> None: ...

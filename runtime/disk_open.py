@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from millrace.runtime.aligned import PAGE_BYTES, aligned_memory
 from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
+from millrace.runtime.disk_reserve import DeviceReservation
 
 OpenFd = Callable[[str, int, int], int]
 
@@ -44,6 +45,7 @@ class BlockDescriptor:
     size_bytes: int
     is_direct: bool
     is_device: bool
+    reservation: DeviceReservation
     spare: list[mmap.mmap] = field(default_factory=list)  # memory of former reads; at most two
 
 
@@ -86,7 +88,7 @@ def _open(path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool) -> Bl
             size = size_bytes
         if is_direct:
             _read_first_block(fd)
-        return BlockDescriptor(fd, path, size, is_direct, is_device)
+        return BlockDescriptor(fd, path, size, is_direct, is_device, DeviceReservation(fd, path))
     except BaseException:
         os.close(fd)
         raise
@@ -152,6 +154,21 @@ def resize_descriptor(descriptor: BlockDescriptor, size_bytes: int) -> None:
     except OSError as error:
         raise disk_error(error, descriptor.path) from error
     descriptor.size_bytes = size_bytes
+
+
+def reserve_descriptor(descriptor: BlockDescriptor, key: int, old_key: int) -> bool:
+    """Whether the device now refuses everybody else's writes. A file has its lock alone."""
+    if not descriptor.is_device:
+        return False
+    try:
+        return descriptor.reservation.take(key, old_key)
+    except OSError as error:
+        raise disk_error(error, descriptor.path) from error
+
+
+def close_descriptor(descriptor: BlockDescriptor) -> None:
+    descriptor.reservation.release()
+    os.close(descriptor.fd)
 
 
 def read_block(descriptor: BlockDescriptor, position: int, length: int) -> bytes:

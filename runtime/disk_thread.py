@@ -14,7 +14,14 @@ import queue
 import threading
 from collections import deque
 
-from millrace.runtime.disk_open import BlockDescriptor, disk_error, read_block, resize_descriptor
+from millrace.runtime.disk_open import (
+    BlockDescriptor,
+    close_descriptor,
+    disk_error,
+    read_block,
+    reserve_descriptor,
+    resize_descriptor,
+)
 from millrace.runtime.errors import Closed
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: O_DSYNC stops at the drive's cache
@@ -48,6 +55,9 @@ class ThreadBlockFile:
         await self._loop.run_in_executor(None, resize_descriptor, self._descriptor, size_bytes)
         self.size_bytes = self._descriptor.size_bytes
 
+    async def reserve(self, key: int, old_key: int) -> bool:
+        return await self._loop.run_in_executor(None, reserve_descriptor, self._descriptor, key, old_key)
+
     async def close(self) -> None:
         """Waits for the writes that were asked for. Idempotent."""
         if self._closing:
@@ -56,7 +66,7 @@ class ThreadBlockFile:
         self._asked.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
         self._complete()
-        os.close(self._descriptor.fd)
+        close_descriptor(self._descriptor)
 
     def _run(self) -> None:
         while self._write_next():

@@ -11,7 +11,14 @@ import os
 from collections import deque
 
 from millrace.runtime.disk import DiskFailed
-from millrace.runtime.disk_open import BlockDescriptor, disk_error, read_block, resize_descriptor
+from millrace.runtime.disk_open import (
+    BlockDescriptor,
+    close_descriptor,
+    disk_error,
+    read_block,
+    reserve_descriptor,
+    resize_descriptor,
+)
 from millrace.runtime.errors import Closed
 from millrace.runtime.uring import Uring, address_of
 
@@ -53,6 +60,9 @@ class UringBlockFile:
         await self._loop.run_in_executor(None, resize_descriptor, self._descriptor, size_bytes)
         self.size_bytes = self._descriptor.size_bytes
 
+    async def reserve(self, key: int, old_key: int) -> bool:
+        return await self._loop.run_in_executor(None, reserve_descriptor, self._descriptor, key, old_key)
+
     async def close(self) -> None:
         """Waits for the writes that were asked for. Idempotent."""
         if self._closing:
@@ -63,7 +73,7 @@ class UringBlockFile:
             await self._drained
         self._loop.remove_reader(self._ring.eventfd)
         self._ring.close()
-        os.close(self._fd)
+        close_descriptor(self._descriptor)
 
     def _submit(self, position: int, buffer: memoryview, future: asyncio.Future[None]) -> None:
         tag = self._tag = self._tag + 1

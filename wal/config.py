@@ -20,6 +20,9 @@ class BlockWalSettings:
     direct: str = "prefer"
     """prefer | require | never: direct I/O. `prefer` falls back to synchronous writes through the page cache."""
 
+    reservation: str = "auto"
+    """auto | require | never: whether a device is reserved against other machines. `auto` does it where the device can."""
+
     block_soft_bytes: int = 1 * MIB
     """A block is closed at this size; only a single larger record makes a larger one. 8 KiB or more."""
 
@@ -57,6 +60,8 @@ class BlockWalSettings:
             found.append(f"WAL capacity is {self.capacity_bytes} bytes; it must be at least 256 KiB")
         if self.direct not in ("prefer", "require", "never"):
             found.append(f"WAL direct I/O is {self.direct!r}; it must be prefer, require or never")
+        if self.reservation not in ("auto", "require", "never"):
+            found.append(f"WAL reservation is {self.reservation!r}; it must be auto, require or never")
         if self.block_soft_bytes < 8 * KIB:
             found.append(f"WAL block size is {self.block_soft_bytes} bytes; it must be at least 8 KiB")
         if self.arena_bytes < self.block_soft_bytes or self.arena_bytes % 4096:

@@ -74,6 +74,8 @@ def _mismatch(error: WalMismatch, path: str) -> str:
     if error.field in ("cluster", "node"):
         what = f"the WAL {path} belongs to {error.field} {error.found}, and this is {error.field} {error.expected}"
         return f"{what}: give the WAL that belongs to this node (s3.wal.path)"
+    if error.field == "reservation":
+        return f"the WAL {path} is on no device that keeps other machines out: give it one, or leave reservation=require away (s3.wal.path)"
     if error.field == "version":
         return f"the WAL {path} has version {error.found}, and this millrace writes {error.expected}: start the later millrace that wrote it"
     return f"the WAL {path} is {error.found} bytes, and {error.expected} are due: give it back the size it had, or more room"

@@ -483,6 +483,9 @@ class SimBlockFile:
             del data[size_bytes:]
         self.size_bytes = size_bytes
 
+    async def reserve(self, key: int, old_key: int) -> bool:
+        return False
+
     async def close(self) -> None:
         self._is_closed = True
         while self._under_way and not self._disk.was_cut.is_set():

@@ -3,6 +3,15 @@
 The header has two copies, written in turn, so that one is always whole. What holds for as long as an owner lives
 (its epoch and where it began) is written to both before its first block. Deciding which records count is
 recovery's work; which space is free is the log's.
+
+A replaced owner cannot acknowledge, since it acknowledges after its write, and its write fails:
+
+  * On a device with persistent reservations the new owner reserves it before it reads the log. That aborts the old one's writes under
+    way and refuses all later ones; a failed write is the last thing an owner does.
+  * On one machine the lock of the open file keeps a second owner out until the first one's process, and its writes, have ended.
+  * Where neither holds (a volume attached to two machines that has no reservations) the old owner's blocks are void, by their epoch, but it
+    could still acknowledge them: `reservation=require` refuses such a place. Before an owner writes its header it looks whether the header
+    is still its own, so that it ends there at the latest and never writes over the new owner's.
 """
 
 from __future__ import annotations
@@ -12,7 +21,7 @@ import dataclasses
 from typing import Any
 
 from millrace.runtime.aligned import Arena
-from millrace.runtime.disk import BlockFile, Disk
+from millrace.runtime.disk import BlockFile, Disk, DiskLocked
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, Geometry, align_down, choose_device_header
 from millrace.wal.config import BlockWalSettings
 from millrace.wal.errors import WalFenced, WalMismatch
@@ -22,9 +31,10 @@ from millrace.wal.log import WalOwner
 class BlockDevice:
     """`header` is the last one that is durable."""
 
-    def __init__(self, file: BlockFile, header: DeviceHeader) -> None:
+    def __init__(self, file: BlockFile, header: DeviceHeader, is_reserved: bool) -> None:
         self.file = file
         self.header = header
+        self.is_reserved = is_reserved  # the device itself keeps others out
         self._arena = Arena(BLOCK_BYTES)
 
     @staticmethod
@@ -35,21 +45,18 @@ class BlockDevice:
         try:
             if file.size_bytes < RING_START:
                 await file.resize(capacity_bytes)  # a power cut met the making of the file
-            header = choose_device_header(
-                await file.read_at(0, BLOCK_BYTES), await file.read_at(BLOCK_BYTES, BLOCK_BYTES)
-            )
+            header = await _read_header(file)
+            _check(header, owner, file.size_bytes)
+            is_reserved = await _reserve(file, path, header, owner, settings)
             if header is None:
-                return await BlockDevice._format(file, capacity_bytes, owner)
-            _check_owner(header, owner)
-            if header.capacity_bytes > file.size_bytes:
-                raise WalMismatch("capacity", header.capacity_bytes, file.size_bytes)
-            return BlockDevice(file, header)
+                return await BlockDevice._format(file, capacity_bytes, owner, is_reserved)
+            return BlockDevice(file, header, is_reserved)
         except BaseException:
             await file.close()
             raise
 
     @staticmethod
-    async def _format(file: BlockFile, capacity_bytes: int, owner: WalOwner) -> BlockDevice:
+    async def _format(file: BlockFile, capacity_bytes: int, owner: WalOwner, is_reserved: bool) -> BlockDevice:
         """An empty log at position 0, of an epoch below every owner's."""
         if file.size_bytes < capacity_bytes:
             await file.resize(capacity_bytes)
@@ -59,12 +66,16 @@ class BlockDevice:
             cluster_id=owner.cluster_id, node_id=owner.node_id, epoch=-1, epoch_start=0, capacity_bytes=capacity_bytes,
             trim=0, head=0, confirmed=0, block_bytes_max=0, window_bytes=0, filled_bytes=0, closed_end=0, sequence=0,
         )  # fmt: skip
-        device = BlockDevice(file, header)
+        device = BlockDevice(file, header, is_reserved)
         await device.write_both()
         return device
 
     async def write(self, **changes: Any) -> None:
-        """Durable on return. One at a time: the caller sees to that."""
+        """Durable on return. One at a time: the caller sees to that. Raises WalFenced when a later owner's header is there."""
+        if not self.is_reserved:
+            found = await _read_header(self.file)
+            if found is not None and found.epoch > self.header.epoch:
+                raise WalFenced(self.header.epoch, found.epoch)
         header = dataclasses.replace(self.header, sequence=self.header.sequence + 1, **changes)
         self._arena.view[:] = header.encode()
         await self.file.write_at(header.sequence % 2 * BLOCK_BYTES, self._arena.view)
@@ -114,6 +125,41 @@ class ReadAhead:
         if self._read is not None:
             self._read.cancel()
             self._read = None
+
+
+def reservation_key(epoch: int) -> int:
+    """What an owner registers with the device: "MR" and its epoch. 0 is nobody's."""
+    return 0x4D52 << 48 | epoch & (1 << 48) - 1 if epoch >= 0 else 0
+
+
+async def _read_header(file: BlockFile) -> DeviceHeader | None:
+    return choose_device_header(await file.read_at(0, BLOCK_BYTES), await file.read_at(BLOCK_BYTES, BLOCK_BYTES))
+
+
+async def _reserve(
+    file: BlockFile, path: str, header: DeviceHeader | None, owner: WalOwner, settings: BlockWalSettings
+) -> bool:
+    """Takes the device from its last owner, and sees that no other has come between."""
+    if settings.reservation == "never":
+        return False
+    old_epoch = -1 if header is None else header.epoch
+    if not await file.reserve(reservation_key(owner.epoch), reservation_key(old_epoch)):
+        if settings.reservation == "require":
+            raise WalMismatch("reservation", "one that the device enforces", "not to be had")
+        return False
+    again = await _read_header(file)
+    _check(again, owner, file.size_bytes)
+    if (-1 if again is None else again.epoch) != old_epoch:
+        raise DiskLocked(path, "another machine, which opened it at the same time")
+    return True
+
+
+def _check(header: DeviceHeader | None, owner: WalOwner, size_bytes: int) -> None:
+    if header is None:
+        return
+    _check_owner(header, owner)
+    if header.capacity_bytes > size_bytes:
+        raise WalMismatch("capacity", header.capacity_bytes, size_bytes)
 
 
 def _check_owner(header: DeviceHeader, owner: WalOwner) -> None:

@@ -195,7 +195,7 @@ def test_one_turn_of_the_loop_is_one_write() -> None:
     """Appends of one loop iteration share a block; those made while it is written share the next."""
 
     async def run() -> None:
-        disk = SimDisk(hops=20)
+        disk = SimDisk(latency_s=0.05)
         wal, _, journal = await start_wal(disk, eager_bytes=1 << 30)
         before = disk.write_count
         for number in range(20):
@@ -416,6 +416,8 @@ def test_a_failed_write_is_the_last_word(code: int) -> None:
             await asyncio.sleep(0)
             if journal.failures:
                 break
+        while not journal.failures:
+            await asyncio.sleep(0)
         with pytest.raises(WalClosed):
             wal.append(payload(0))
         assert len(journal.failures) == 1
