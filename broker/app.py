@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from millrace.broker.addresses import AdvertisedAddresses, Endpoint
 from millrace.broker.admin_http import AdminHttp, health_pages
 from millrace.broker.binding import BindingRefused, bind_bucket, check_first_start, check_wal, read_bound_cluster
+from millrace.broker.compaction import CompactionTask
 from millrace.broker.config import BrokerSettings
 from millrace.broker.config_table import all_keys
 from millrace.broker.controller_client import ControllerClient
@@ -27,7 +28,7 @@ from millrace.broker.handlers import Parts, build_handlers
 from millrace.broker.maintenance import Maintenance, MaintenanceSettings
 from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.meters import StoreCounts, show_edge, show_engine, show_metadata, show_traffic
+from millrace.broker.meters import StoreCounts, show_compaction, show_edge, show_engine, show_metadata, show_traffic
 from millrace.broker.object_cleaner import ObjectCleaner
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.server import Server
@@ -80,7 +81,7 @@ class Broker:
         self._watch.enter("recovering what the WAL holds")
         storage = await self._start_engine(node, client, stores)
         parts = self._build_parts(node, cache, client, storage)
-        self._start_tasks(node, parts, stores.plain)
+        self._start_tasks(node, parts, stores)
         await self._serve(parts)
         self._watch.leave()
 
@@ -209,9 +210,9 @@ class Broker:
         creation = TopicCreation(node.channel, internal_topics(settings))
         return Parts(settings, self._runtime, node.channel, cache, client, storage, directory, creation, lookup, groups)
 
-    def _start_tasks(self, node: ControllerNode, parts: Parts, store: ObjectStore) -> None:
+    def _start_tasks(self, node: ControllerNode, parts: Parts, stores: NodeStores) -> None:
         settings, clock = self._settings, self._runtime.clock
-        cleaner = ObjectCleaner(store, parts.client, parts.cache, clock, settings.object_grace_ms)
+        cleaner = ObjectCleaner(stores.plain, parts.client, parts.cache, clock, settings.object_grace_ms)
         node.publisher.subscribe(lambda delta, image: cleaner.on_image())
         rounds = MaintenanceSettings(
             settings.topics.retention_check_interval_ms,
@@ -219,7 +220,18 @@ class Broker:
             settings.producers.expiration_check_interval_ms,
         )
         maintenance = Maintenance(parts.directory, parts.cache, clock, rounds)
+        compaction = CompactionTask(
+            stores.compaction,
+            parts.client,
+            settings.compaction,
+            node.cluster_id,
+            clock,
+            self._runtime.rand.split("compaction"),
+        )
+        node.publisher.subscribe(lambda delta, image: compaction.on_image(image))
+        show_compaction(self._registry, compaction)
         self._tasks.start("object cleaner", cleaner.run)
+        self._tasks.start("compaction", compaction.run)
         self._tasks.start("maintenance", maintenance.run)
         self._ends_with("background tasks", self._tasks.stop)
 

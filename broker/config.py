@@ -33,6 +33,7 @@ from millrace.broker.server import ServerSettings
 from millrace.kraft.config import ControllerSettings, RaftSettings
 from millrace.runtime.storeaddress import OPENERS as STORES
 from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
+from millrace.s3stream.compaction.config import MEMORY_BYTES_MIN, CompactionSettings
 from millrace.s3stream.config import StreamSettings, TrafficSettings
 from millrace.wal.config import BlockWalSettings, ObjectWalSettings
 from millrace.wal.opening import OPENERS as WALS
@@ -100,6 +101,7 @@ class BrokerSettings:
     object_wal: ObjectWalSettings  # which of the two counts, the address says
     is_lost_wal_accepted: bool
     streams: StreamSettings
+    compaction: CompactionSettings
     traffic: TrafficSettings
     object_grace_ms: int  # a doomed object stays this long
     raft: RaftSettings
@@ -158,6 +160,7 @@ def load(
         object_wal=object_wal or ObjectWalSettings(),
         is_lost_wal_accepted=values["wal.lost.accept"],
         streams=_stream_settings(values, memory),
+        compaction=_compaction_settings(values, memory),
         traffic=TrafficSettings(
             values["s3.network.baseline.bandwidth"], is_shared=values["s3.network.bandwidth.mode"] == "shared"
         ),
@@ -222,6 +225,22 @@ def _stream_settings(values: Values, memory: MemorySplit) -> StreamSettings:
         block_bytes=values["s3.object.block.size"],
         object_part_bytes=values["s3.object.part.size"],
         streams_per_upload=values["s3.max.stream.num.per.stream.set.object"],
+    )
+
+
+def _compaction_settings(values: Values, memory: MemorySplit) -> CompactionSettings:
+    return CompactionSettings(
+        set_interval_ms=values["s3.stream.set.object.compaction.interval.minutes"] * 60_000,
+        stream_interval_ms=values["s3.stream.object.compaction.interval.minutes"] * 60_000,
+        split_bytes=values["s3.stream.set.object.compaction.stream.split.size"],
+        force_split_ms=values["s3.stream.set.object.compaction.force.split.minutes"] * 60_000,
+        sources_max=values["s3.stream.set.object.compaction.max.num"],
+        streams_per_set_max=values["s3.max.stream.num.per.stream.set.object"],
+        stream_objects_per_commit_max=values["s3.max.stream.object.num.per.commit"],
+        object_bytes_max=values["s3.stream.object.compaction.max.size.bytes"],
+        memory_bytes=max(MEMORY_BYTES_MIN, memory.compaction_bytes),
+        part_bytes=values["s3.object.part.size"],
+        block_bytes=values["s3.object.block.size"],
     )
 
 

@@ -32,6 +32,7 @@ class MemorySplit:
     log_cache_bytes: int
     block_cache_bytes: int
     index_cache_bytes: int
+    compaction_bytes: int
     requests_bytes: int
 
     def __str__(self) -> str:
@@ -39,6 +40,7 @@ class MemorySplit:
             f"log cache {self.log_cache_bytes // MIB}",
             f"block cache {self.block_cache_bytes // MIB}",
             f"indexes {self.index_cache_bytes // MIB}",
+            f"compaction {self.compaction_bytes // MIB}",
             f"requests in flight {self.requests_bytes // MIB}",
         )
         return f"{self.total_bytes // MIB} MiB: {', '.join(parts)}"
@@ -55,8 +57,8 @@ class ListenerSettings:
 
 
 def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
-    """Half to the log cache, a quarter each to the block cache (with its indexes) and to requests; what is fixed stays fixed
-    and the rest is shared in that proportion."""
+    """Half to the log cache, a quarter each to the block cache (with its indexes and what compaction holds) and to requests; what is fixed
+    stays fixed and the rest is shared in that proportion."""
     total_bytes = values["memory.max.bytes"]
     if total_bytes < 0:
         total_bytes = max(MEMORY_MIN_BYTES, machine_bytes // 4)
@@ -80,11 +82,13 @@ def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
         if values[name] < 0:
             values.fill(name, str(size_bytes))
     index_bytes = min(INDEX_BYTES_MAX, part["s3.block.cache.size"] // 4)
+    compaction_bytes = min(values["s3.stream.set.object.compaction.cache.size"], part["s3.block.cache.size"] // 4)
     return MemorySplit(
         total_bytes=total_bytes,
         log_cache_bytes=part["s3.wal.cache.size"],
-        block_cache_bytes=part["s3.block.cache.size"] - index_bytes,
+        block_cache_bytes=part["s3.block.cache.size"] - index_bytes - compaction_bytes,
         index_cache_bytes=index_bytes,
+        compaction_bytes=compaction_bytes,
         requests_bytes=part["queued.max.request.bytes"],
     )
 

@@ -376,18 +376,6 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         """,
     ),
     (
-        "Objects are not compacted by this release.",
-        """
-        s3.stream.object.compaction.interval.minutes int 30 1..
-        s3.stream.object.compaction.max.size.bytes long 10737418240 1..
-        s3.stream.set.object.compaction.interval.minutes int 5 1..
-        s3.stream.set.object.compaction.cache.size long 209715200 1..
-        s3.stream.set.object.compaction.stream.split.size long 8388608 1..
-        s3.stream.set.object.compaction.force.split.minutes int 120 1..
-        s3.stream.set.object.compaction.max.num int 500 1..
-        """,
-    ),
-    (
         _AUTOMQ,
         """
         automq.backpressure.cooldown.ms long 15000
@@ -401,7 +389,6 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         elasticstream.endpoint string s3://
         s3.controller.request.retry.base.delay.ms long 500
         s3.controller.request.retry.max.count int 2147483647
-        s3.max.stream.object.num.per.commit int 10000
         s3.mock.enable boolean false
         s3.ops.buckets string -
         s3.stream.allocator.policy string POOLED_HEAP

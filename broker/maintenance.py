@@ -12,7 +12,7 @@ what each said is kept, in memory alone: ten thousand idle partitions are opened
 
 When the wall clock has jumped forward (wall_watch.py) retention by time is suspended, and says so; retention by size goes on.
 
-Not here: what is dropped (segments.py), physical deletion of objects (object_cleaner.py), compaction, which does not exist yet.
+Not here: what is dropped (segments.py), physical deletion of objects (object_cleaner.py), compaction (compaction.py).
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ shown: their number is the user's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from millrace.broker.compaction import CompactionTask
 from millrace.broker.dispatch import Dispatcher, Route
 from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
@@ -16,6 +17,7 @@ from millrace.broker.stores import NodeStores
 from millrace.kraft.image import MetadataImage
 from millrace.runtime.metrics import Counter, Histogram, Registry
 from millrace.s3stream.block_cache import BlockCache
+from millrace.s3stream.compaction.counts import SKIP_REASONS
 from millrace.s3stream.limiter import Tier
 from millrace.s3stream.storage import Storage
 from millrace.wal.log import WriteAheadLog
@@ -106,6 +108,30 @@ def show_traffic(registry: Registry, stores: NodeStores) -> None:
     hedging = stores.hedging
     registry.gauge("millrace_store_hedges", "GETs sent a second time", lambda: hedging.hedges)
     registry.gauge("millrace_store_hedges_won", "Second GETs that answered first", lambda: hedging.hedges_won)
+
+
+def show_compaction(registry: Registry, task: CompactionTask) -> None:
+    counts = task.counts
+    rounds = "Looks at what there is to compact"
+    registry.gauge("millrace_compaction_rounds", rounds, lambda: counts.set_rounds, kind="sets")
+    registry.gauge("millrace_compaction_rounds", rounds, lambda: counts.stream_rounds, kind="streams")
+    moved = "Bytes that compaction read and wrote"
+    registry.gauge("millrace_compaction_bytes", moved, lambda: counts.read_bytes, direction="read")
+    registry.gauge("millrace_compaction_bytes", moved, lambda: counts.written_bytes, direction="written")
+    objects = "Objects that compaction replaced and made"
+    registry.gauge("millrace_compaction_objects", objects, lambda: counts.objects_in, direction="in")
+    registry.gauge("millrace_compaction_objects", objects, lambda: counts.objects_out, direction="out")
+    composites = "Objects made that link others"
+    registry.gauge("millrace_compaction_composites", composites, lambda: counts.composites)
+    skipped = "Compactions that were put off or left objects out, by reason"
+    for reason in SKIP_REASONS:
+        registry.gauge("millrace_compaction_skipped", skipped, _count_reader(counts.skipped, reason), reason=reason)
+    aside = "Objects that compaction leaves alone for now: unreadable"
+    registry.gauge("millrace_compaction_aside", aside, lambda: task.aside_count)
+
+
+def _count_reader(counts: Mapping[str, int], name: str) -> Callable[[], float]:
+    return lambda: counts.get(name, 0)
 
 
 def show_metadata(registry: Registry, cache: MetadataCache) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 MIB = 1 << 20
 PART_BYTES_MIN = 5 * MIB
+MEMORY_BYTES_MIN = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class CompactionSettings:
 
     def __post_init__(self) -> None:
         faults = [name for name in self.__dataclass_fields__ if getattr(self, name) < 0]
-        if faults or self.memory_bytes < 4 * MIB:
+        if faults or self.memory_bytes < MEMORY_BYTES_MIN:
             raise ValueError(f"out of bounds: {faults or 'memory_bytes'}")
 
     @property

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+# Why a round ended early, or an object was left out.
+SKIP_REASONS = (
+    "unreadable",
+    "unanswered",
+    "overlap",
+    "uncovered",
+    "too many links",
+    "refused",
+    "expired",
+    "store",
+)
+
 
 @dataclass(slots=True)
 class CompactionCounts:
-    """`skipped` by reason: a round that ended early, an object that could not be read, a commit that was refused."""
+    """`skipped` by one of SKIP_REASONS."""
 
     set_rounds: int = 0
     stream_rounds: int = 0
@@ -22,4 +34,5 @@ class CompactionCounts:
     skipped: dict[str, int] = field(default_factory=dict)
 
     def skip(self, reason: str) -> None:
+        assert reason in SKIP_REASONS, reason
         self.skipped[reason] = self.skipped.get(reason, 0) + 1

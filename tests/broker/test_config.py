@@ -332,16 +332,16 @@ def test_paths_with_odd_letters_survive() -> None:
 @pytest.mark.parametrize(
     ("overrides", "machine_mib", "split_mib"),
     [
-        ([], 256, (128, 64, 24, 8, 32)),
-        ([], 4096, (1024, 512, 240, 16, 256)),
-        (["memory.max.bytes=400MiB"], 4096, (400, 200, 84, 16, 100)),
-        (["memory.max.bytes=400MiB", "s3.wal.cache.size=100MiB"], 4096, (400, 100, 134, 16, 150)),
-        (["memory.max.bytes=400MiB", "s3.block.cache.size=100MiB"], 4096, (400, 200, 84, 16, 100)),
-        (["memory.max.bytes=400MiB", "queued.max.request.bytes=40MiB"], 4096, (400, 240, 104, 16, 40)),
+        ([], 256, (128, 64, 16, 8, 8, 32)),
+        ([], 4096, (1024, 512, 176, 16, 64, 256)),
+        (["memory.max.bytes=400MiB"], 4096, (400, 200, 59, 16, 25, 100)),
+        (["memory.max.bytes=400MiB", "s3.wal.cache.size=100MiB"], 4096, (400, 100, 96, 16, 37, 150)),
+        (["memory.max.bytes=400MiB", "s3.block.cache.size=100MiB"], 4096, (400, 200, 59, 16, 25, 100)),
+        (["memory.max.bytes=400MiB", "queued.max.request.bytes=40MiB"], 4096, (400, 240, 74, 16, 30, 40)),
     ],
 )
 def test_one_number_of_memory_is_split(overrides: list[str], machine_mib: int, split_mib: tuple[int, ...]) -> None:
-    """Total, log cache, block cache, indexes, requests: the parts make the total, and what is fixed stays fixed."""
+    """Total, log cache, block cache, indexes, compaction, requests: the parts make the total, and what is fixed stays fixed."""
     memory = make(*overrides, machine_bytes=machine_mib * MIB).settings.memory
     assert tuple(size_bytes // MIB for size_bytes in dataclasses.astuple(memory)) == split_mib
     assert sum(dataclasses.astuple(memory)[1:]) == memory.total_bytes
@@ -379,6 +379,7 @@ OTHER_VALUES = {
     "s3.wal.cache.size": "200MiB",
     "s3.block.cache.size": "200MiB",
     "s3.wal.upload.threshold": "1MiB",
+    "s3.stream.set.object.compaction.cache.size": "5MiB",
     "queued.max.request.bytes": "200MiB",
     "log.message.timestamp.type": "LogAppendTime",
     "compression.type": "zstd",

@@ -1,0 +1,69 @@
+"""Compaction as a task of the broker: its engine is loaded once the broker has started, and told when metadata changes.
+
+Not here: what is compacted and when (s3stream/compaction). What it does not know yet it need not: its first look is at everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from millrace.broker.controller_client import ControllerClient
+from millrace.kraft.image import MetadataImage
+from millrace.runtime.clock import Clock
+from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.rand import Rand
+from millrace.s3stream.compaction.config import CompactionSettings
+from millrace.s3stream.compaction.counts import CompactionCounts
+
+if TYPE_CHECKING:
+    from millrace.s3stream.compaction.run import Compactor
+
+# The first moments belong to the start.
+BEGIN_S = 1.0
+
+
+class CompactionTask:
+    """`store` is the one that compaction's traffic goes through."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        client: ControllerClient,
+        settings: CompactionSettings,
+        cluster_id: str,
+        clock: Clock,
+        rand: Rand,
+    ) -> None:
+        self._store = store
+        self._client = client
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._clock = clock
+        self._rand = rand
+        self._seen: tuple[object, object] | None = None
+        self._compactor: Compactor | None = None
+        self.counts = CompactionCounts()
+
+    @property
+    def aside_count(self) -> int:
+        return 0 if self._compactor is None else self._compactor.aside_count
+
+    def on_image(self, image: MetadataImage) -> None:
+        """Other changes than of objects and streams concern nobody here."""
+        seen = (image.objects, image.streams)
+        if self._seen is not None and seen[0] is self._seen[0] and seen[1] is self._seen[1]:
+            return
+        self._seen = seen
+        if self._compactor is not None:
+            self._compactor.on_change()
+
+    async def run(self) -> None:
+        """Until cancelled, at any moment: what is under way is thrown away."""
+        await asyncio.sleep(BEGIN_S)
+        from millrace.s3stream.compaction.run import Compactor
+        from millrace.s3stream.compaction.work import Work
+
+        work = Work(self._store, self._client, self._settings, self._cluster_id, self._clock, self.counts)
+        self._compactor = Compactor(work, self._rand)
+        await self._compactor.run()
