@@ -410,6 +410,7 @@ def test_a_failed_write_is_the_last_word(code: int) -> None:
     async def run() -> None:
         disk = SimDisk(Rand(b"fail"), hops=5)
         wal, _, journal = await start_wal(disk, eager_bytes=0)
+        await journal.reach(wal.append(payload(20)).end)
         disk.at_write(disk.write_count + 3, Fail(code))
         for number in range(20):
             wal.append(payload(number, 3000))
