@@ -15,6 +15,7 @@ Keeps true:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
@@ -237,7 +238,8 @@ class Uploader:
         return task
 
     async def _patiently(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Calls until it is answered. What it catches leaves the outcome open at worst, and everything called here may be repeated."""
+        """Calls until it is answered. What it catches leaves the outcome open at worst, and everything called here may be repeated. Pauses are
+        spread by the name of what is called, so that puts which failed together do not come again together."""
         pause_ms = RETRY_PAUSE_MS_MIN
         silence = asyncio.get_running_loop().call_later(
             SILENT_S, self._note_wait, what, f"no answer for {SILENT_S:.0f} s"
@@ -250,7 +252,7 @@ class Uploader:
                     self.retries += 1
                     silence.cancel()
                     self._note_wait(what, f"{type(error).__name__}: {error}")
-                await asyncio.sleep(pause_ms / 1000)
+                await asyncio.sleep(pause_ms * _spread(f"{what} {pause_ms}") / 1000)
                 pause_ms = min(RETRY_PAUSE_MS_MAX, pause_ms * 2)
         finally:
             silence.cancel()
@@ -261,6 +263,11 @@ class Uploader:
         if what not in self._blocked:
             log.warning("upload waits: %s: %s", what, reason)
         self._blocked[what] = f"{what}: {reason}"
+
+
+def _spread(name: str) -> float:
+    """A number around one, a quarter more or less, that depends on the name alone: chance enough, and no seed is needed."""
+    return 0.75 + int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / 2**33
 
 
 async def _fill(writer: ObjectWriter, planned: PlannedObject) -> AsyncIterator[None]:
