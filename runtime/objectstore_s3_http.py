@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
+from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 from yarl import URL
 
@@ -83,7 +84,8 @@ class S3Http:
         self._signer = Signer(region)
         self._stamped_s, self._stamp = -1, ""
         self._proxy = get_environ_proxies(base_url).get(parts.scheme)
-        context = ssl.create_default_context(cafile=ca_file) if self._is_tls else None
+        # The library's own list where none is given, as for its own requests: a slim machine has none.
+        context = ssl.create_default_context(cafile=ca_file or get_cert_path(True)) if self._is_tls else None
         connector = aiohttp.TCPConnector(
             limit=connections_max, keepalive_timeout=_KEEPALIVE_S, ssl=True if context is None else context
         )

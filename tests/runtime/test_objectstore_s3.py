@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime
+import ipaddress
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import moto.backends
 import pytest
 from aiobotocore.session import AioSession
 from crc32c import crc32c
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from moto.server import ThreadedMotoServer
 
 from millrace.runtime.objectstore import (
@@ -194,6 +201,90 @@ def test_a_bucket_of_another_region_is_named(status: int, code: str) -> None:
             await store.get("a")
 
     scripted([elsewhere], test)
+
+
+def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests for a store outside go to the proxy, whole; for one that NO_PROXY names they do not."""
+
+    async def main() -> list[Request]:
+        script = ScriptedServer([answer(200, b"x")])
+        server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        outside = S3Settings(bucket="b", endpoint="http://store.example", path_style=True, **KEYS)
+        store = await S3ObjectStore.open(outside, shared_session())
+        assert await store.get("a") == b"x"
+        await store.close()
+        here = S3Settings(bucket="b", endpoint="http://127.0.0.1:9", path_style=True, **KEYS)
+        store = await S3ObjectStore.open(here, shared_session())
+        with pytest.raises(StoreUnavailable):
+            await store.get("a")
+        await store.close()
+        server.close()
+        return script.requests
+
+    [request] = asyncio.run(main())
+    assert request.path == "http://store.example/b/a"
+    assert request.headers["host"] == "store.example"
+
+
+def self_signed(folder: Path) -> tuple[str, str]:
+    """Paths of a certificate for 127.0.0.1 and of its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "store")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
+    return str(folder / "cert.pem"), str(folder / "key.pem")
+
+
+def test_tls_is_verified_by_the_bundle_that_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With AWS_CA_BUNDLE both clients trust the server, and bodies go out unsigned; without it nobody does."""
+    certificate, key = self_signed(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    async def main(answers: list[Answer]) -> list[Request]:
+        script = ScriptedServer(answers)
+        server = await asyncio.start_server(script.serve, "127.0.0.1", 0, ssl=context)
+        endpoint = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        settings = S3Settings(bucket="b", endpoint=endpoint, path_style=True, has_checksums=False, **KEYS)
+        store = await S3ObjectStore.open(settings)
+        try:
+            await store.put("a", [b"x"])
+            assert await keys_of(store) == []
+        finally:
+            await store.close()
+            server.close()
+        return script.requests
+
+    with pytest.raises(StoreUnavailable, match="certificate"):
+        asyncio.run(main([]))
+    monkeypatch.setenv("AWS_CA_BUNDLE", certificate)
+    listed = answer(200, b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
+    put, _ = asyncio.run(main([answer(200, ETag='"x"'), listed]))
+    assert put.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+
+
+def test_checksums_that_were_taken_once_are_not_given_up() -> None:
+    """A later refusal with the same code has another reason: it is told, and nothing is sent again without."""
+
+    async def test(store: S3ObjectStore) -> None:
+        await store.put("a", [b"x"])
+        with pytest.raises(StoreDenied, match="InvalidArgument"):
+            await store.put("b", [b"x"])
+        assert store.has_checksums
+
+    assert len(scripted([answer(200, ETag='"x"'), refusal(400, "InvalidArgument")], test)) == 2
 
 
 def test_requests_beyond_the_pool_wait_for_a_connection() -> None:
