@@ -75,6 +75,8 @@ def show_block_cache(registry: Registry, cache: BlockCache) -> None:
     registry.gauge("millrace_block_cache_bytes", size, lambda: cache.reserved_bytes, state="loading")
     registry.gauge("millrace_block_cache_evictions", "Blocks evicted", lambda: cache.evicted_count)
     registry.gauge("millrace_block_gets", "GETs for blocks", lambda: loader.gets)
+    registry.gauge("millrace_index_gets", "GETs for indexes of objects", lambda: cache.finder.index_gets)
+    registry.gauge("millrace_index_cache_bytes", "Bytes of indexes kept", lambda: cache.finder.size_bytes)
     got = "Bytes of GETs for blocks; wasted: between blocks that were merged into one GET"
     registry.gauge("millrace_block_get_bytes", got, lambda: loader.get_bytes - loader.wasted_bytes, use="wanted")
     registry.gauge("millrace_block_get_bytes", got, lambda: loader.wasted_bytes, use="wasted")
