@@ -259,6 +259,7 @@ class S3ObjectStore:
             if len(error.args) < 2 or error.args[1] not in _NO_BULK_DELETE:
                 raise
             self._has_bulk_delete = False
+            log.warning("the store refuses bulk deletion (%s): objects are deleted one by one from now on", error)
             return None
         return [refused["Key"] for refused in answer.get("Errors", ()) if refused.get("Code") != "NoSuchKey"]
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from millrace.broker.inspection import Inspected
     from millrace.broker.inventory import KnownObject
     from millrace.runtime import Runtime
+    from millrace.runtime.objectstore import ObjectStore
+    from millrace.s3stream.ids import ObjectKind
     from millrace.s3stream.objects.format import BlockRef
 
 ABOUT = """\
@@ -91,19 +93,23 @@ def as_values(inspected: Inspected, known: KnownObject) -> dict[str, Any]:
 async def show(runtime: Runtime, inspected: Inspected, settings: BrokerSettings, given: argparse.Namespace) -> int:
     from millrace.broker.inspection import open_bucket
     from millrace.broker.inventory import known_object
+    from millrace.s3stream.objects.keys import object_key
 
     say_running(inspected, "this is what it had written down a moment ago")
     known = known_object(inspected.image, given.object_id)
-    if known is None:
-        print(f"no object {given.object_id} in the metadata")
-        return 1
-    values = as_values(inspected, known)
-    if known.is_committed:
-        store = await open_bucket(runtime, settings)
-        try:
-            values |= await _contents(store, values["key"], known)
-        finally:
-            await store.close()
+    store = await open_bucket(runtime, settings)
+    try:
+        if known is not None:
+            values = as_values(inspected, known)
+            values |= await _contents(store, values["key"], known.kind, known.size_bytes) if known.is_committed else {}
+        else:
+            found = await _unknown(store, object_key(inspected.cluster_id, given.object_id))
+            if found is None:
+                print(f"no object {given.object_id}, neither in the metadata nor in the bucket")
+                return 1
+            values = found
+    finally:
+        await store.close()
     if given.json:
         print(json.dumps(values, indent=1))
         return 0
@@ -117,15 +123,30 @@ async def show(runtime: Runtime, inspected: Inspected, settings: BrokerSettings,
 BLOCK_HEAD = ("stream_id", "start", "end", "entries", "position", "size_bytes")
 
 
-async def _contents(store: Any, key: str, known: KnownObject) -> dict[str, Any]:
+async def _unknown(store: ObjectStore, key: str) -> dict[str, Any] | None:
+    """An object that is in the bucket and not in metadata: linked by a composite, or an orphan."""
+    from millrace.s3stream.ids import ObjectKind
+
+    entry = await store.head(key)
+    if entry is None:
+        return None
+    values = {
+        "key": key,
+        "state": "not in metadata: linked by a composite, or an orphan",
+        "size_bytes": entry.size_bytes,
+    }
+    return values | await _contents(store, key, ObjectKind.STREAM, entry.size_bytes)
+
+
+async def _contents(store: ObjectStore, key: str, kind: ObjectKind, size_bytes: int) -> dict[str, Any]:
     """What the object says of itself. Raises ObjectMissing, ObjectCorrupt."""
     from millrace.s3stream.ids import ObjectKind
     from millrace.s3stream.objects.reader import CompositeReader, ObjectReader
 
-    if known.kind is ObjectKind.COMPOSITE:
+    if kind is ObjectKind.COMPOSITE:
         links = (await CompositeReader(store, key).index()).links
         return {"links": [{name: getattr(link, name) for name in link.__dataclass_fields__} for link in links]}
-    index = await ObjectReader(store, key, known.size_bytes).index()
+    index = await ObjectReader(store, key, size_bytes).index()
     return {"blocks": [_block(row) for row in index.rows()]}
 
 

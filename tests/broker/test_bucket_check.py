@@ -141,6 +141,18 @@ def test_a_flipped_byte_is_found_and_named(part: str, object_id: int) -> None:
         assert first.end > first.start >= 0, "the offsets that are affected"
 
 
+def test_no_flipped_byte_passes() -> None:
+    """Every byte of an object is under some check: none of them can change without a finding that names the object."""
+    whole = object_of((0, 0, 4), (1, 0, 1))
+    for position in range(len(whole)):
+        made = Lake()
+        made.upload((0, 0, 4), (1, 0, 1))
+        made.bytes[0] = whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :]
+        findings = made.check().findings
+        assert findings, position
+        assert {finding.object_id for finding in findings if finding.kind is not Kind.GAP} == {0}, position
+
+
 @pytest.mark.parametrize("position", [0, 20, 60, 90, -1, -30])
 def test_a_damaged_composite_is_named(position: int) -> None:
     """And what it may link is then not taken for an orphan that could go."""

@@ -147,6 +147,26 @@ def test_objects_and_streams_are_told(folder: Path, capsys: pytest.CaptureFixtur
         assert command.run([*words, "--data-dir", str(folder)], {}, run_loop) == 0
         assert len(capsys.readouterr().out.splitlines()) > 3
     assert objects.run(["show", "999999", "--data-dir", str(folder)], {}, run_loop) == 1
+    assert "neither in the metadata nor in the bucket" in capsys.readouterr().out
+
+
+def test_an_object_that_metadata_does_not_know_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its key, with what its own index says: so an orphan can be looked at before it goes."""
+    orphan = old_orphan(folder, capsys)
+    shutil.copyfile(max(stored(folder), key=lambda path: path.stat().st_size), orphan)
+    assert objects.run(["show", orphan.name, "--data-dir", str(folder), "--json"], {}, run_loop) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["state"].startswith("not in metadata")
+    assert shown["blocks"]
+
+
+def test_a_torn_tail_of_the_metadata_log_is_left_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a power cut left behind the last whole batch is the next start's to cut: fsck reads up to it and changes nothing."""
+    [*_, segment] = sorted(folder.glob("**/__cluster_metadata-0/*.log"))
+    content = segment.read_bytes() + bytes(30)
+    segment.write_bytes(content)
+    assert checked(folder, capsys)[0] == 0
+    assert segment.read_bytes() == content
 
 
 def test_a_running_broker_is_told_of_and_kept_out(broker: LiveBroker, capsys: pytest.CaptureFixture[str]) -> None:
