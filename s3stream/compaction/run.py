@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 # Between two looks at least, whatever the settings.
 PAUSE_S_MIN = 0.2
 JITTER_PART = 0.1
+# A timer may come so much early, by the clock's grain.
+EARLY_S = 0.001
 # Why a round ends early, by what compaction's counts call it.
 ENDINGS: tuple[tuple[type[Exception], str], ...] = (
     (CompactionRefused, "refused"),
@@ -49,7 +51,7 @@ class Rhythm:
 
     def begin(self, now_s: float) -> bool:
         """Whether a round is due; it is then begun."""
-        if not self.is_dirty or now_s < self.next_at_s:
+        if not self.is_dirty or now_s < self.next_at_s - EARLY_S:
             return False
         self.is_dirty = False
         self.looked_at_s = now_s
@@ -107,7 +109,7 @@ class Compactor:
                 streams.wakes_at_s(next_try_s(streams.looked_at_s)),
             ]
             wake_s = min((at_s for at_s in wakes if at_s is not None), default=None)
-            if wake_s is not None and wake_s <= loop.time():
+            if wake_s is not None and wake_s <= loop.time() + EARLY_S:
                 # What became due by itself is as good as a change.
                 sets.is_dirty |= wakes[0] == wake_s
                 streams.is_dirty |= wakes[1] == wake_s

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from millrace.runtime.objectstore import StoreUnavailable
+from millrace.runtime.rand import Rand
 from millrace.s3stream.compaction import copying, stream_plan
 from millrace.s3stream.compaction.config import MIB
 from millrace.s3stream.compaction.outputs import PutMemory
+from millrace.s3stream.compaction.run import Rhythm
 from millrace.s3stream.compaction.sources import ReadMemory, Source
 from millrace.s3stream.compaction.streams import StreamCompactor
 from millrace.s3stream.errors import CompactionRefused, UploadExpired
@@ -750,6 +752,13 @@ def test_nothing_is_looked_at_while_nothing_changes() -> None:
         await books.check()
 
     running(books, test)
+
+
+def test_a_timer_that_comes_a_grain_early_begins_the_round() -> None:
+    """The clock that a timer goes by is coarser than a float: waiting on for what is less than its grain would never end."""
+    rhythm = Rhythm(1000, Rand(b"x"), 5.0)
+    assert not rhythm.begin(rhythm.next_at_s - 0.01)
+    assert rhythm.begin(rhythm.next_at_s - 0.000_000_5)
 
 
 def test_changes_that_come_in_a_stream_are_looked_at_once_an_interval() -> None:
