@@ -236,6 +236,7 @@ def read_block_wal(values: Values, options: Mapping[str, str]) -> BlockWalSettin
         writes_in_flight=number("iodepth", "4", "a number"),
         direct=values["wal.direct.io"],
         reservation=options.get("reservation") or "auto",
+        corruption=values["wal.corruption"],
         arenas_ahead=2,
     )
 

@@ -301,6 +301,14 @@ STORAGE = (
         is_ours=True,
     ),
     Key(
+        "wal.corruption",
+        STRING,
+        "refuse",
+        "What a start does about a damaged record in the middle of the log: refuse, skip over it, or truncate the log before it.",
+        choices=("refuse", "skip", "truncate"),
+        is_ours=True,
+    ),
+    Key(
         "wal.direct.io",
         STRING,
         "prefer",

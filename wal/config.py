@@ -20,6 +20,9 @@ class BlockWalSettings:
     direct: str = "prefer"
     """prefer | require | never: direct I/O. `prefer` falls back to synchronous writes through the page cache."""
 
+    corruption: str = "refuse"
+    """refuse | skip | truncate: what recovery does about a record in the middle that is damaged. See recovery.py."""
+
     reservation: str = "auto"
     """auto | require | never: whether a device is reserved against other machines. `auto` does it where the device can."""
 
@@ -60,6 +63,8 @@ class BlockWalSettings:
             found.append(f"WAL capacity is {self.capacity_bytes} bytes; it must be at least 256 KiB")
         if self.direct not in ("prefer", "require", "never"):
             found.append(f"WAL direct I/O is {self.direct!r}; it must be prefer, require or never")
+        if self.corruption not in ("refuse", "skip", "truncate"):
+            found.append(f"WAL corruption is {self.corruption!r}; it must be refuse, skip or truncate")
         if self.reservation not in ("auto", "require", "never"):
             found.append(f"WAL reservation is {self.reservation!r}; it must be auto, require or never")
         if self.block_soft_bytes < 8 * KIB:

@@ -62,8 +62,10 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
         return f"a later start of node {settings.node_id} has taken its WAL or its streams ({error}): let one process run with this node.id"
     if isinstance(error, WalCorrupt | OffsetGap) or (isinstance(error, ObjectCorrupt) and not error.key):
         return (
-            f"the WAL {path} cannot be recovered: {error}; nothing was changed: mend the device, or move the WAL away "
-            "and start once with wal.lost.accept=true, which gives up the records that only it held"
+            f"the WAL {path} cannot be recovered: {error}; nothing was changed: mend the device; or see with `millrace wal verify {path}` what is "
+            "left, and start once with wal.corruption=skip, which gives up what is damaged and is refused where that leaves a hole in a stream, or "
+            "=truncate, which gives up all from the damage on; or move the WAL away and start once with wal.lost.accept=true, which gives up "
+            "the records that only it held"
         )
     if isinstance(error, DirectRefused):
         return f"the file system of {path} has no direct I/O: put the WAL on a disk, or set wal.direct.io=prefer"

@@ -5,9 +5,11 @@ A start that refuses changes nothing: the same files, mended, start and hold eve
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,13 +83,15 @@ def test_a_damaged_object_fails_only_who_needs_it(tmp_path: Path) -> None:
 class Case:
     """A start on a copy of the data, damaged: the process, and what its files were."""
 
-    def __init__(self, name: str, source: Path, folder: Path, damage: Callable[[Path], object]) -> None:
+    def __init__(
+        self, name: str, source: Path, folder: Path, damage: Callable[[Path], object], **settings: object
+    ) -> None:
         self.name = name
         self.folder = folder / name
         shutil.copytree(source, self.folder / "data")
         damage(self.folder / "data")
         self.before = held(self.folder / "data")
-        self.broker = broker_on(self.folder)
+        self.broker = broker_on(self.folder, **settings)
         self.process = subprocess.Popen(self.broker.command(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def check_refused(self, *words: str) -> None:
@@ -148,6 +152,29 @@ def test_a_damaged_wal_refuses_the_start(tmp_path: Path) -> None:
     cases[2].check_refused("the WAL")
     flip(data / "wal", 20)
     check_whole(tmp_path / "source", values)
+
+
+def test_a_damaged_wal_is_salvaged_as_the_setting_says(tmp_path: Path) -> None:
+    """`millrace wal verify` names what is lost. Stepping over the damage would leave a hole in a partition: refused. The log cut off before
+    it, everything older is there, in every partition, and the broker takes records and starts again without the setting."""
+    data, values = killed_broker(tmp_path / "source")
+    flip(data / "wal", (data / "wal").read_bytes().find(values["a"][5]))
+    command = [sys.executable, "-m", "millrace.broker", "wal", "verify", str(data / "wal"), "--json"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 1, told.stderr
+    found = json.loads(told.stdout)
+    assert len(found["damages"]) == 1
+    assert [part["gaps"] for part in found["streams"] if part["gaps"]] == [[[5, 6]]]
+    case = Case("skip", data, tmp_path, lambda data: None, wal_corruption="skip")
+    said = case.process.communicate(timeout=60)[1].decode().splitlines()[-1]
+    assert "cannot be recovered" in said
+    assert "=truncate, which gives up all from the damage on" in said
+    shutil.copytree(data, tmp_path / "cut" / "data")
+    with broker_on(tmp_path / "cut", wal_corruption="truncate") as broker, Client(broker.address) as client:
+        assert client.read("a") == values["a"][:5]
+        assert client.read("b") == values["b"][:5]
+        assert client.produce("a", [b"new"]) == 5
+    check_whole(tmp_path / "cut", {"a": [*values["a"][:5], b"new"], "b": values["b"][:5]})
 
 
 def test_a_damaged_metadata_log_refuses_the_start(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ header, `recovery.py` reads. It keeps `wal/log.py`'s contract. It does not know 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -20,13 +21,15 @@ from millrace.wal.block.batcher import Batcher
 from millrace.wal.block.device import BlockDevice, ReadAhead
 from millrace.wal.block.fill import ZeroFill
 from millrace.wal.block.layout import BLOCK_BYTES, BLOCK_HEADER_BYTES, Geometry, align_down, align_up
-from millrace.wal.block.recovery import RecoveryScan
+from millrace.wal.block.recovery import Damage, RecoveryScan
 from millrace.wal.block.space import BlockEnds, RingSpace
 from millrace.wal.block.writer import BlockWriter
 from millrace.wal.config import BlockWalSettings
 from millrace.wal.errors import WalClosed, WalFull
 from millrace.wal.log import WalOwner, WalRecord
 from millrace.wal.record import RECORD_HEADER_BYTES
+
+log = logging.getLogger(__name__)
 
 _OVERHEAD_BYTES = BLOCK_HEADER_BYTES + RECORD_HEADER_BYTES
 
@@ -44,6 +47,7 @@ class BlockWal:
         self._is_recovered = self._is_started = self._is_closed = self._is_flush_due = False
         self._failure: BaseException | None = None
         self.is_new = device.header.epoch < 0
+        self.damages: list[Damage] = []  # what recovery stepped over or cut off
         self._trim_asked = device.header.trim
         self._header_write: asyncio.Task[None] | None = None
         self._fill_task: asyncio.Task[None] | None = None
@@ -107,7 +111,7 @@ class BlockWal:
     async def recover(self) -> AsyncIterator[WalRecord]:
         """As the contract says. When it ends, this owner's epoch is durable in the header, before anything is appended."""
         assert not self._is_recovered, "recover() is for once"
-        scan = RecoveryScan(self._device.header)
+        scan = RecoveryScan(self._device.header, policy=self._settings.corruption)
         reads = ReadAhead(self._device.file, self._space.geometry)
         try:
             while (wanted := scan.wanted()) is not None:
@@ -119,7 +123,10 @@ class BlockWal:
         finally:
             reads.drop()
         self._ends = scan.ends
+        self._report(scan.damages)
+        self._trim_asked = min(self._trim_asked, scan.tail)
         await self._device.write_both(
+            trim=self._trim_asked,
             epoch=self._owner.epoch,
             epoch_start=scan.tail,
             confirmed=scan.tail,
@@ -129,6 +136,15 @@ class BlockWal:
         )
         self._build(scan.tail)
         self._is_recovered = True
+
+    def _report(self, damages: list[Damage]) -> None:
+        self.damages = damages
+        for damage in damages:
+            log.error(
+                "the WAL is damaged at position %d (byte %d of the file): %s. As wal.corruption=%s says, recovery goes on without positions "
+                "%d to %d",
+                damage.start, damage.place, damage.reason, self._settings.corruption, damage.start, damage.end,
+            )  # fmt: skip
 
     def start(self, on_confirmed: Callable[[int], None], on_failed: Callable[[BaseException], None]) -> None:
         assert self._is_recovered, "recover() to its end comes first"

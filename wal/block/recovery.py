@@ -7,10 +7,19 @@ It walks block by block from the header's head. A block counts when its place, i
 epoch and every checksum fit. Below `epoch_start` lies what the last owner accepted: epochs never fall there, and
 everything must be sound. At or above it only that owner's blocks count, so what older owners left behind a hole is void
 for ever. The first block that does not count ends the log, unless something proves that it had been durable: a
-header or a later block that says so. Then it is damage, and WalCorrupt names the place.
+header or a later block that says so. Then it is damage, and the policy says what follows:
+
+    refuse      WalCorrupt names the place
+    skip        the walk goes on at the next block that is sound and lawful; records between are lost. Where that leaves a hole in a
+                stream that its objects do not fill, the stream engine refuses it
+    truncate    the log ends before the damage; all that lies behind it is lost
+
+Whoever skips or truncates finds the places in `damages`.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from millrace.wal.block.layout import (
     BLOCK_BYTES,
@@ -31,10 +40,23 @@ FIRST_READ_BYTES = 256 * 1024  # an empty log is the common case, and should ope
 READ_BYTES = 4 * 1024 * 1024
 
 
+REFUSE, SKIP, TRUNCATE = "refuse", "skip", "truncate"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Nothing sound from `start` on, though it was durable; `end` is where the walk went on, or the end of what is known to have been there."""
+
+    start: int
+    end: int
+    place: int  # of `start` in the file
+    reason: str
+
+
 class RecoveryScan:
     """`tail` is the end of the log once `wanted` gives None; `ends` are the blocks found, for a later trim."""
 
-    def __init__(self, header: DeviceHeader, read_bytes: int = READ_BYTES) -> None:
+    def __init__(self, header: DeviceHeader, read_bytes: int = READ_BYTES, policy: str = REFUSE) -> None:
         self._header = header
         self._geometry = Geometry.of(header.capacity_bytes)
         self._read_bytes = min(read_bytes, FIRST_READ_BYTES)
@@ -45,6 +67,9 @@ class RecoveryScan:
         self._epoch = -1  # of the block before
         self.tail = header.head  # the end of the last block that counts
         self.ends = BlockEnds()
+        self.damages: list[Damage] = []
+        self._policy = policy
+        self._found: Damage | None = None  # the one behind which the next sound block is looked for
         self._at = header.head  # the place that is looked at
         self._rest = b""  # bytes from there on that were read before, the beginning of a block
         self._seek = self._walk
@@ -127,7 +152,8 @@ class RecoveryScan:
             self._at = lap_end
             return
         if self.tail < self._certain:
-            raise WalCorrupt(self.tail, f"no sound block, though all below {self._certain} was durable")
+            self._on_damage(self._certain, f"no sound block, though all below {self._certain} was durable")
+            return
         self._at = self.tail + BLOCK_BYTES
         # A block that was begun once the bad one was confirmed begins within the window, or, when it was alone, behind the
         # bad one and whatever it skipped at a lap's end.
@@ -146,8 +172,63 @@ class RecoveryScan:
             if header is None or header.position != self._at + offset or header.epoch != self._header.epoch:
                 continue
             if header.confirmed > self.tail:
-                raise WalCorrupt(self.tail, f"no sound block, though one at {header.position} says it was durable")
+                self._on_damage(header.position, f"no sound block, though one at {header.position} says it was durable")
+                return []
         self._at += align_up(len(data))
         if self._at >= self._evidence_end:
             self._is_done = True
         return []
+
+    def _on_damage(self, end: int, reason: str) -> None:
+        place = self._geometry.physical(self.tail)
+        if self._policy == REFUSE:
+            raise WalCorrupt(self.tail, f"{reason} (byte {place})")
+        self._found = Damage(self.tail, end, place, reason)
+        if self._policy == TRUNCATE:
+            self._give_up()
+            return
+        self._at = self.tail + BLOCK_BYTES
+        self._seek = self._look_for_next
+        if self._at >= self._search_end:
+            self._give_up()
+
+    @property
+    def _search_end(self) -> int:
+        return self._stop if self._header.closed_end < 0 else self._header.closed_end
+
+    def _give_up(self) -> None:
+        """The log ends where the damage begins."""
+        assert self._found is not None
+        self.damages.append(self._found)
+        self._is_done = True
+
+    def _look_for_next(self, data: memoryview) -> list[WalRecord]:
+        """Goes on at the first block behind the damage that is whole, sound and lawful, wherever the ones before it ended."""
+        for offset in range(0, len(data), BLOCK_BYTES):
+            header = self._possible_header(data, offset)
+            if header is None:
+                continue
+            if header.end - header.position > len(data) - offset:
+                self._at += offset
+                self._rest = bytes(data[offset:])
+                return []
+            if self._records(data[offset:], header) is not None:
+                assert self._found is not None
+                self.damages.append(Damage(self.tail, header.position, self._found.place, self._found.reason))
+                self._at, self.tail = header.position, header.previous_end
+                self._seek = self._walk
+                return self._walk(data[offset:])
+        self._at += align_up(len(data))
+        if self._at >= self._search_end:
+            self._give_up()
+        return []
+
+    def _possible_header(self, data: memoryview, offset: int) -> BlockHeader | None:
+        if data[offset : offset + 4] != BLOCK_MAGIC_BYTES:
+            return None
+        header = decode_block_header(data, offset)
+        if header is None or header.position != self._at + offset or not self._is_lawful(header):
+            return None
+        if not self.tail < header.previous_end <= header.position or header.end > self._search_end:
+            return None
+        return header if header.end <= self._geometry.lap_end(header.position) else None

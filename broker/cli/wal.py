@@ -1,0 +1,196 @@
+"""`millrace wal list|show|verify FILE-OR-DEVICE`: what a block WAL holds, read without changing it.
+
+list    its header, and for each stream how much of it is here
+show    every record, one a line
+verify  its header, every damage with its place, and every stream that lost something by it; exit code 1 when there is any
+
+Works on a copy, or on the log of a node that is stopped; a log that a node has open is refused, since it changes under the reader. Walks
+past damage as recovery does with wal.corruption=skip. Memory does not grow with the log. Exit code 2 for what cannot be read at all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from millrace.broker.cli import RunLoop
+from millrace.runtime.disk_peek import PeekFile
+from millrace.runtime.errors import MillraceError
+from millrace.s3stream.errors import ObjectCorrupt
+from millrace.s3stream.objects.format import decode_entry
+from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, Geometry, choose_device_header
+from millrace.wal.block.recovery import SKIP, RecoveryScan
+from millrace.wal.log import WalRecord
+
+
+@dataclass(slots=True)
+class StreamPart:
+    """What the log holds of one stream. `gaps` are offsets that are missing between records of it: [start, end)."""
+
+    stream: int
+    records: int = 0
+    bytes: int = 0
+    start: int = 0
+    end: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, start: int, count: int, size_bytes: int) -> None:
+        if not self.records:
+            self.start = self.end = start
+        if start > self.end:
+            self.gaps.append((self.end, start))
+        self.records += 1
+        self.bytes += size_bytes
+        self.end = max(self.end, start + count)
+
+
+@dataclass(slots=True)
+class Found:
+    """One line of `show`. The stream's fields are None for a record that is no entry of a stream."""
+
+    position: int
+    end: int
+    bytes: int
+    stream: int | None = None
+    epoch: int | None = None
+    start: int | None = None
+    count: int | None = None
+
+
+class WalRefused(MillraceError):
+    """The file cannot be looked at, in words."""
+
+
+class Walk:
+    """One pass over a log; `scan` tells of damage when it is over."""
+
+    def __init__(self, file: PeekFile) -> None:
+        if file.is_locked():
+            raise WalRefused(f"{file.path} is in use by a running node: stop it, or look at a copy")
+        if file.size_bytes < RING_START:
+            raise WalRefused(f"{file.path} is no WAL: {file.size_bytes} bytes")
+        header = choose_device_header(file.read_at(0, BLOCK_BYTES), file.read_at(BLOCK_BYTES, BLOCK_BYTES))
+        if header is None:
+            raise WalRefused(f"{file.path} holds no WAL: nobody has written a header")
+        if header.capacity_bytes > file.size_bytes:
+            raise WalRefused(f"{file.path} is {file.size_bytes} bytes, and its header says {header.capacity_bytes}")
+        self.header: DeviceHeader = header
+        self.scan = RecoveryScan(header, policy=SKIP)
+        self._file = file
+
+    def records(self) -> Iterator[Found]:
+        geometry = Geometry.of(self.header.capacity_bytes)
+        while (wanted := self.scan.wanted()) is not None:
+            position, length = wanted
+            for record in self.scan.feed(self._file.read_at(geometry.physical(position), length)):
+                yield describe(record)
+
+
+def describe(record: WalRecord) -> Found:
+    found = Found(record.position, record.end, len(record.payload))
+    try:
+        entry, _, _ = decode_entry(record.payload, 0)
+    except ObjectCorrupt:
+        return found
+    found.stream, found.epoch = entry.stream_id, entry.epoch
+    found.start, found.count = entry.base_offset, entry.count
+    return found
+
+
+def header_of(walk: Walk) -> dict[str, Any]:
+    header = asdict(walk.header)
+    header["is_closed"] = header["closed_end"] >= 0
+    return header
+
+
+def contents(walk: Walk) -> dict[str, Any]:
+    streams: dict[int, StreamPart] = {}
+    records = others = 0
+    for found in walk.records():
+        records += 1
+        if found.stream is None or found.start is None or found.count is None:
+            others += 1
+            continue
+        part = streams.setdefault(found.stream, StreamPart(found.stream))
+        part.add(found.start, found.count, found.bytes)
+    return {
+        "header": header_of(walk),
+        "records": records,
+        "records_of_no_stream": others,
+        "tail": walk.scan.tail,
+        "streams": [asdict(streams[stream]) for stream in sorted(streams)],
+        "damages": [asdict(damage) for damage in walk.scan.damages],
+    }
+
+
+def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser("millrace wal", description="What a block WAL holds, read without changing it.")
+    parser.add_argument("action", choices=("list", "show", "verify"), help="header and streams | every record | damage")
+    parser.add_argument("file", help="the file or device, of a node that is stopped, or a copy")
+    parser.add_argument("--json", action="store_true", help="for programs: one object, or with show one a line")
+    options = parser.parse_args(words)
+    try:
+        with PeekFile(options.file) as file:
+            walk = Walk(file)
+            if options.action == "show":
+                return show(walk, is_json=options.json)
+            found = contents(walk)
+            found["is_sound"] = not found["damages"]
+            print(json.dumps(found, indent=2) if options.json else "\n".join(lines(options.action, found)))
+            return 1 if options.action == "verify" and not found["is_sound"] else 0
+    except MillraceError as error:
+        print(f"millrace wal: {error}", file=sys.stderr)
+        return 2
+
+
+def show(walk: Walk, *, is_json: bool) -> int:
+    for found in walk.records():
+        if is_json:
+            print(json.dumps(asdict(found)))
+        elif found.stream is None or found.start is None or found.count is None:
+            print(f"{found.position:>16}  {found.bytes:>9} bytes  of no stream")
+        else:
+            offsets = f"[{found.start}, {found.start + found.count})"
+            print(f"{found.position:>16}  {found.bytes:>9} bytes  stream {found.stream} epoch {found.epoch} {offsets}")
+    for damage in walk.scan.damages:
+        print(f"millrace wal: {damage_line(asdict(damage))}", file=sys.stderr)
+    return 0
+
+
+def damage_line(damage: Mapping[str, Any]) -> str:
+    return f"damaged from position {damage['start']} (byte {damage['place']}) to {damage['end']}: {damage['reason']}"
+
+
+def lines(action: str, found: Mapping[str, Any]) -> Iterator[str]:
+    header = found["header"]
+    state = "closed in order" if header["is_closed"] else "not closed in order"
+    yield f"cluster {header['cluster_id']}, node {header['node_id']}, epoch {header['epoch']} from position {header['epoch_start']}; {state}"
+    yield (
+        f"{header['capacity_bytes']} bytes; begins at {header['head']}, forgotten below {header['trim']}, ends at {found['tail']}; "
+        f"{found['records']} records"
+    )
+    for part in found["streams"]:
+        if action == "list":
+            yield f"stream {part['stream']}: [{part['start']}, {part['end']}), {part['records']} records, {part['bytes']} bytes"
+        for start, end in part["gaps"]:
+            yield f"stream {part['stream']} lacks [{start}, {end})"
+    if action == "list" and found["records_of_no_stream"]:
+        yield f"{found['records_of_no_stream']} records are of no stream"
+    for damage in found["damages"]:
+        yield damage_line(damage)
+    if action == "verify":
+        yield "sound" if found["is_sound"] else advice(found)
+
+
+def advice(found: Mapping[str, Any]) -> str:
+    if any(part["gaps"] for part in found["streams"]):
+        return (
+            "a start with wal.corruption=skip is refused unless what the streams lack is in objects; wal.corruption=truncate gives up all from "
+            "the first damage on"
+        )
+    return "no stream shows a gap: a start with wal.corruption=skip gives up what is damaged alone, if it was the last of its stream"

@@ -1,0 +1,169 @@
+"""What recovery does about a damaged record in the middle, as wal.corruption says: refuses, steps over it, or ends the log before it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millrace.runtime.rand import Rand
+from millrace.wal.block.layout import BLOCK_BYTES, RING_START
+from millrace.wal.errors import WalCorrupt
+from tests.sim.disk import SimDisk, keep
+from tests.wal.block.test_damage import filled_disk
+from tests.wal.build import PATH, Journal, open_wal, payload, start_wal
+
+COUNT = 12
+
+
+async def log_of_blocks(*, is_closed: bool) -> tuple[SimDisk, list[tuple[int, bytes]]]:
+    """COUNT records, a block each; (position, payload)."""
+    disk = SimDisk()
+    wal, _, journal = await start_wal(disk)
+    sent = []
+    for number in range(COUNT):
+        record = wal.append(payload(number, 1000))
+        sent.append((record.position, bytes(record.payload)))
+        await journal.reach(record.end)
+    if is_closed:
+        await wal.close()
+    return disk.restart(keep), sent
+
+
+def bytes_of(records: list[tuple[int, bytes]]) -> list[bytes]:
+    return [data for _, data in records]
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "cut"])
+@pytest.mark.parametrize("number", [0, 5, COUNT - 2])
+def test_each_policy_on_one_damaged_block(number: int, is_closed: bool) -> None:
+    """Refused with its position and its byte in the file; stepped over, all but that one are there; truncated, all before it."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=is_closed)
+        position = sent[number][0]
+        start = position - position % BLOCK_BYTES
+        disk.flip(PATH, RING_START + position + 500)
+        with pytest.raises(WalCorrupt) as refused:
+            await open_wal(disk.restart(keep), 2)
+        assert refused.value.position == start
+        assert f"byte {RING_START + start}" in str(refused.value)
+        wal, records = await open_wal(disk.restart(keep), 2, corruption="skip")
+        assert [bytes(record.payload) for record in records] == bytes_of(sent[:number] + sent[number + 1 :])
+        assert [(damage.start, damage.end, damage.place) for damage in wal.damages] == [
+            (start, start + BLOCK_BYTES, RING_START + start)
+        ]
+        wal, records = await open_wal(disk.restart(keep), 2, corruption="truncate")
+        assert [bytes(record.payload) for record in records] == bytes_of(sent[:number])
+        assert [damage.start for damage in wal.damages] == [start]
+
+    asyncio.run(run())
+
+
+def test_damage_at_the_end_of_a_closed_log() -> None:
+    """The last block is known to have been there: refused, and both other policies end before it."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=True)
+        disk.flip(PATH, RING_START + sent[-1][0])
+        with pytest.raises(WalCorrupt):
+            await open_wal(disk.restart(keep), 2)
+        for policy in ("skip", "truncate"):
+            wal, records = await open_wal(disk.restart(keep), 2, corruption=policy)
+            assert [bytes(record.payload) for record in records] == bytes_of(sent[:-1])
+            assert len(wal.damages) == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("policy", ["skip", "truncate"])
+def test_the_log_goes_on_afterwards(policy: str) -> None:
+    """What is appended after such a recovery, and its reset, comes back to an owner that refuses damage; what was cut off never does."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=False)
+        disk.flip(PATH, RING_START + sent[4][0])
+        wal, _ = await open_wal(disk, 2, corruption=policy)
+        await wal.reset()
+        journal = Journal()
+        wal.start(journal.on_confirmed, journal.on_failed)
+        await journal.reach(wal.append(payload(77)).end)
+        await wal.close()
+        _, records = await open_wal(disk, 3)
+        assert [bytes(record.payload) for record in records] == [payload(77)]
+
+    asyncio.run(run())
+
+
+def test_an_owner_that_dies_after_it_stepped_over_begins_again() -> None:
+    """Before its reset nothing is forgotten: the next owner under the same policy finds the same records and the same damage."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=False)
+        disk.flip(PATH, RING_START + sent[4][0])
+        first, before = await open_wal(disk, 2, corruption="skip")
+        again, after = await open_wal(disk.restart(keep), 3, corruption="skip")
+        assert [bytes(record.payload) for record in after] == [bytes(record.payload) for record in before]
+        assert again.damages[0].start == first.damages[0].start
+
+    asyncio.run(run())
+
+
+def test_what_was_forgotten_may_be_damaged_when_the_log_is_cut_there() -> None:
+    """Truncated below the trim point: the trim point follows, and the log takes appends and trims again."""
+
+    async def run() -> None:
+        disk = SimDisk()
+        wal, _, journal = await start_wal(disk)
+        records = [wal.append(payload(number, 1000)) for number in range(6)]
+        await journal.reach(records[-1].end)
+        await wal.trim(records[3].end)
+        await wal.close()
+        head = records[0].position - records[0].position % BLOCK_BYTES
+        disk.flip(PATH, RING_START + head)
+        wal, found = await open_wal(disk, 2, corruption="truncate")
+        assert found == []
+        journal = Journal()
+        wal.start(journal.on_confirmed, journal.on_failed)
+        for number in range(200):
+            record = wal.append(payload(number, 2000))
+            await journal.reach(record.end)
+            await wal.trim(record.end)
+        await wal.close()
+        _, found = await open_wal(disk, 3)
+        assert found == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "cut"])
+def test_random_damage_under_every_policy(is_closed: bool) -> None:
+    """Flips anywhere in a log of several laps: stepping over loses nothing outside the places that it names, truncating keeps a run from the
+    first record on; neither gives a record that was never appended, and neither ends in anything but a log."""
+
+    async def run() -> None:
+        rand = Rand(b"policies")
+        disk, sent, _ = await filled_disk(is_closed=is_closed)
+        known = {data: number for number, data in enumerate(sent)}
+        skipped_some = 0
+        for _ in range(40):
+            damaged = disk.restart(keep)
+            for _ in range(1 + rand.below(3)):
+                damaged.flip(PATH, RING_START + rand.below(len(damaged.files[PATH].durable) - RING_START))
+            skipping, records = await open_wal(damaged.restart(keep), 9, corruption="skip")
+            numbers = [known[bytes(record.payload)] for record in records]
+            assert numbers == sorted(set(numbers))
+            if not skipping.damages:
+                continue
+            skipped_some += 1
+            positions = [record.position for record in records]
+            for damage in skipping.damages:
+                assert not any(damage.start <= position < damage.end for position in positions)
+            cutting, kept = await open_wal(damaged.restart(keep), 9, corruption="truncate")
+            count = len(kept)
+            assert [known[bytes(record.payload)] for record in kept] == numbers[:count]
+            assert numbers[:count] == list(range(numbers[0], numbers[0] + count)) if count else True
+            assert cutting.damages[0].start == skipping.damages[0].start
+        assert skipped_some > 10
+
+    asyncio.run(run())
