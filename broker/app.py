@@ -41,12 +41,12 @@ from millrace.kraft.tables.features import SUPPORTED
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.runtime import Runtime
 from millrace.runtime.metrics import Registry
-from millrace.runtime.objectstore import ObjectMissing, ObjectStore
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, StoreFull
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.storeaddress import StoreAddress
 from millrace.runtime.tasks import Tasks
 from millrace.s3stream.storage import Storage
-from millrace.wal.log import WalOwner
+from millrace.wal.log import WalOwner, WriteAheadLog
 from millrace.wal.opening import WalPlace, is_wal_used, open_wal
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class Broker:
     async def _start_engine(self, node: ControllerNode, client: ControllerClient, stores: NodeStores) -> Storage:
         settings, image = self._settings, node.publisher.image
         owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch)
-        wal = await open_wal(self._wal_place(stores), owner)
+        wal = await self._open_wal(stores, owner)
         self._ends_with("WAL", wal.close)
         check_wal(wal.is_new, settings.is_lost_wal_accepted, settings.wal.target, image, settings.node_id)
         storage = Storage(wal, stores.engine, client, client, settings.streams, node.cluster_id, self._on_failed)
@@ -167,6 +167,12 @@ class Broker:
         await storage.start()
         show_engine(self._registry, wal, storage)
         return storage
+
+    async def _open_wal(self, stores: NodeStores, owner: WalOwner) -> WriteAheadLog:
+        try:
+            return await open_wal(self._wal_place(stores), owner)
+        except (StoreDenied, StoreFull, ObjectMissing, ValueError) as error:
+            raise BindingRefused(f"{self._settings.wal} cannot hold the WAL: {error}") from error
 
     def _wal_place(self, stores: NodeStores) -> WalPlace:
         """Its store is counted and not repeated: the log repeats what has no answer itself. It has connections of its own, which no upload

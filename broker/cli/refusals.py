@@ -78,6 +78,11 @@ def _mismatch(error: WalMismatch, path: str) -> str:
         return f"{what}: give the WAL that belongs to this node (s3.wal.path)"
     if error.field == "reservation":
         return f"the WAL {path} is on no device that keeps other machines out: give it one, or leave reservation=require away (s3.wal.path)"
+    if error.field == "fence":
+        return (
+            f"the WAL {path} was not closed in order by its last owner, which had fence={error.found}, and fence={error.expected} is set: "
+            "start once as it was set before and stop in order, then change it (s3.wal.path)"
+        )
     if error.field == "version":
         return f"the WAL {path} has version {error.found}, and this millrace writes {error.expected}: start the later millrace that wrote it"
     return f"the WAL {path} is {error.found} bytes, and {error.expected} are due: give it back the size it had, or more room"

@@ -143,3 +143,8 @@ def test_a_first_start_beside_a_used_log_is_refused(tmp_path: Path, bucket: Buck
     before = bucket.keys()
     check_refusal(begun(broker_on(tmp_path / "second", bucket.address("used"))), "is in use: restore the log directory")
     assert bucket.keys() == before
+
+
+def test_a_log_that_cannot_be_is_told_apart_from_the_data_bucket(tmp_path: Path, bucket: Bucket) -> None:
+    """The WAL's bucket does not exist: the start ends with a sentence that names the WAL."""
+    check_refusal(begun(broker_on(tmp_path, bucket.address("nowhere"))), "cannot hold the WAL")

@@ -26,7 +26,8 @@ higher epochs count: whatever arrives late, an owner that was shut out once stay
 the higher claim. (One object that each owner overwrites and reads back was refused: a lower epoch that looks before and writes after a
 higher one's name is acknowledged, and then voided by what the higher one had under way.) It is weaker in this: every acknowledgement
 waits for a listing as well, at the price of a put; the store must list what was just put; and a replaced owner learns of it only
-when it asks, so that what it wrote meanwhile is litter.
+when it asks, so that what it wrote meanwhile is litter. The two fences do not stop each other's owners, so the setting changes only after a
+close in order; a log whose last owner may live under the other one is refused.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from millrace.wal.errors import WalCorrupt, WalFenced, WalMismatch
 from millrace.wal.log import WalRecord
 from millrace.wal.object.layout import (
     HEADER_BYTES,
+    NO_EPOCH,
     SEAL_OF_CLOSED_BYTES,
     FenceKind,
     Kind,
@@ -83,9 +84,12 @@ class Tip:
 
 
 def find_tip(listing: Listing, first_epoch: int, own_epoch: int, own_token: bytes, fence: FenceKind) -> HeaderSearch:
-    """Raises WalFenced when an owner is found that is not before us, WalMismatch when the last one lives by another fence."""
+    """Raises WalFenced when an owner is found that is not before us, WalMismatch when one may live that would not feel our fence."""
     anchor, is_closed = listing.newest_object(), False
     link: Place | None = None
+    is_claimed = any(epoch > (NO_EPOCH if anchor is None else anchor.epoch) for epoch in listing.claims)
+    if fence is FenceKind.CONDITIONAL and is_claimed:
+        _refuse_fence(FenceKind.RESERVATION, fence)
     if anchor is None:
         yield from _check_never_written(listing)
         tip = Place(first_epoch, 0)
@@ -96,8 +100,10 @@ def find_tip(listing: Listing, first_epoch: int, own_epoch: int, own_token: byte
         link = tip if tip.slot else header.link
         is_closed = header.kind is Kind.CLOSING and anchor.slot == tip.slot - 1
         if header.fence is not fence and not is_closed:
-            raise WalMismatch("fence", header.fence.name.lower(), fence.name.lower())
+            _refuse_fence(header.fence, fence)
     while listing.is_seal(tip):
+        if fence is FenceKind.RESERVATION:
+            _refuse_fence(FenceKind.CONDITIONAL, fence)
         seal = yield tip
         if seal.token == own_token:
             return Tip(tip, link, is_closed, is_ours=True)
@@ -107,6 +113,11 @@ def find_tip(listing: Listing, first_epoch: int, own_epoch: int, own_token: byte
         tip, is_closed = Place(seal.epoch, 0), False
     _check_older(own_epoch, tip.epoch)
     return Tip(tip, link, is_closed, is_ours=False)
+
+
+def _refuse_fence(found: FenceKind, own: FenceKind) -> None:
+    """An owner that never closed may live: a claim does not stop one who trusts in slots, nor a seal one who looks for claims."""
+    raise WalMismatch("fence", own.name.lower(), found.name.lower())
 
 
 def _check_older(own_epoch: int, found_epoch: int) -> None:

@@ -31,6 +31,7 @@ class Drawn:
 
     headers: dict[Place, ObjectHeader] = field(default_factory=dict)
     sizes: dict[Place, int] = field(default_factory=dict)
+    claims: tuple[int, ...] = ()
 
     def o(
         self,
@@ -64,7 +65,7 @@ class Drawn:
         return self
 
     def listing(self) -> Listing:
-        return Listing(self.sizes.items())
+        return Listing(self.sizes.items(), self.claims)
 
     def answer(self, search):  # type: ignore[no-untyped-def]
         try:
@@ -184,17 +185,35 @@ def test_an_owner_who_is_not_the_newest_is_fenced(drawn: Drawn, own: int, found:
     assert (fenced.value.own_epoch, fenced.value.found_epoch) == (own, found)
 
 
-def test_a_fence_is_changed_only_after_a_close() -> None:
-    """An owner that may live by another fence than ours would not feel ours: the log is refused unless it was closed."""
-    live = Drawn().o(1, 0, 0)
+@pytest.mark.parametrize(
+    ("drawn", "own", "expected"),
+    [
+        (Drawn().o(1, 0, 0), FenceKind.RESERVATION, "conditional"),
+        (Drawn().o(1, 0, 0).seal(1, 1, by=2), FenceKind.RESERVATION, "conditional"),
+        (Drawn().o(1, 0, 0, kind=Kind.CLOSING).seal(1, 1, by=2), FenceKind.RESERVATION, "conditional"),
+        (Drawn().o(1, 0, 0, kind=Kind.CLOSING), FenceKind.RESERVATION, "tip 1:1 closed, 1:0-1"),
+        (Drawn().o(1, 0, 0, fence=FenceKind.RESERVATION), FenceKind.CONDITIONAL, "reservation"),
+        (Drawn(claims=(1,)), FenceKind.CONDITIONAL, "reservation"),
+        (Drawn(claims=(1, 2)).o(1, 0, 0, kind=Kind.CLOSING), FenceKind.CONDITIONAL, "reservation"),
+        (
+            Drawn(claims=(1,)).o(1, 0, 0, kind=Kind.CLOSING, fence=FenceKind.RESERVATION),
+            FenceKind.CONDITIONAL,
+            "tip 1:1 closed, 1:0-1",
+        ),
+    ],
+)
+def test_a_fence_is_changed_only_after_a_close(drawn: Drawn, own: FenceKind, expected: str) -> None:
+    """An owner that may live by another fence would not feel ours, whether it wrote or only came: the log is refused unless it was closed."""
+    if expected.startswith("tip"):
+        assert drawn.look(fence=own) == expected
+        return
     with pytest.raises(WalMismatch) as mismatch:
-        live.look(fence=FenceKind.RESERVATION)
+        drawn.look(fence=own)
     assert (mismatch.value.field, mismatch.value.expected, mismatch.value.found) == (
         "fence",
-        "conditional",
-        "reservation",
+        own.name.lower(),
+        expected,
     )
-    assert Drawn().o(1, 0, 0, kind=Kind.CLOSING).look(fence=FenceKind.RESERVATION) == "tip 1:1 closed, 1:0-1"
 
 
 def test_a_log_without_its_newest_object_is_damage() -> None:
