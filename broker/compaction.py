@@ -19,9 +19,6 @@ from millrace.s3stream.compaction.counts import CompactionCounts
 if TYPE_CHECKING:
     from millrace.s3stream.compaction.run import Compactor
 
-# The first moments belong to the start.
-BEGIN_S = 1.0
-
 
 class CompactionTask:
     """`store` is the one that compaction's traffic goes through."""
@@ -60,7 +57,7 @@ class CompactionTask:
 
     async def run(self) -> None:
         """Until cancelled, at any moment: what is under way is thrown away."""
-        await asyncio.sleep(BEGIN_S)
+        await asyncio.sleep(self._settings.begin_ms / 1000)
         from millrace.s3stream.compaction.run import Compactor
         from millrace.s3stream.compaction.work import Work
 

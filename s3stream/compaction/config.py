@@ -11,6 +11,8 @@ MEMORY_BYTES_MIN = 4 * MIB
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
+    # After a start, whose first moments belong to others.
+    begin_ms: int = 1_000
     # Pauses between two looks at this node's stream-set objects, and at the objects of its streams. Nothing is looked at that did not change.
     set_interval_ms: int = 5 * 60_000
     stream_interval_ms: int = 30 * 60_000

@@ -20,9 +20,6 @@ from tests.sim.run import run_plan
 ROOT = Path(__file__).resolve().parents[2]
 
 
-CHANGES = ("write", "change")  # what a read meets is left to the whole enumeration
-
-
 def run_all(plans: Iterable[Plan]) -> Tally:
     tally = Tally()
     for plan in plans:
@@ -33,8 +30,8 @@ def run_all(plans: Iterable[Plan]) -> Tally:
 
 
 def test_cuts_and_kills_at_points_of_a_run() -> None:
-    """Every so-manieth disk write and store event of a run, each with another fate of what was not durable."""
-    tally = run_all(single_plans("suite", step=23, kinds=CHANGES))
+    """Every so-manieth disk write, put, deletion and command of a run, each with another fate of what was not durable."""
+    tally = run_all(single_plans("suite", step=29))
     assert tally.runs > 25
     assert {"cut", "kill", "dropped", "kept", "torn"} <= set(tally.hits)
     assert all(tally.looked_at.values()), tally.looked_at
@@ -42,7 +39,7 @@ def test_cuts_and_kills_at_points_of_a_run() -> None:
 
 def test_cuts_during_recovery() -> None:
     """A second cut soon after the first, while the node starts or has just started."""
-    tally = run_all(double_plans("suite again", step=23, kinds=CHANGES))
+    tally = run_all(double_plans("suite again", step=31))
     assert tally.hits["second strike"] > 10
     assert tally.hits["strike while it starts"] > 5
 

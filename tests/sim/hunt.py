@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from millrace.runtime.rand import Rand
-from tests.sim.plan import CALM, FATES, Plan, Strike, draw_plan
+from tests.sim.plan import CALM, FATES, PLAIN, Plan, Strike, draw_plan
 from tests.sim.run import CAST, Outcome, run_plan
 from tests.sim.settings import VARIANTS
 from tests.sim.weather import WEATHERS
@@ -20,7 +20,17 @@ from tests.sim.weather import WEATHERS
 SECOND_AFTER = (1, 4, 2, 7, 11, 5, 16, 9, 22, 13, 29, 19, 37, 46)  # events, of the kind of the first
 # Weathers of an enumeration: the others are for drawn plans.
 ROUGH_WEATHERS = ("rough store", "store away", "full bucket", "full disk")
-EVERYTHING = ("write", "store")
+CHANGES = ("write", "change", "command")
+ENUMERATED = (PLAIN, "object wal")  # settings
+
+COMMANDS = (
+    "PrepareObjects",
+    "CommitUpload",
+    "OpenPartitionStreams",
+    "CloseStreams",
+    "TrimStreams",
+    "BrokerRegistration",
+)
 
 # What an enumeration must have met, in every one of these ways.
 CRASH_MUST_HIT = (
@@ -32,6 +42,12 @@ CRASH_MUST_HIT = (
     "strike at: snapshot",
     "strike at: put sent",
     "strike at: put in effect",
+    "strike at: WAL object sent",
+    "strike at: WAL object in effect",
+    "compaction: sets merged or split",
+    "compaction: streams merged",
+    "compaction: composites",
+    *(f"strike at: {command} {moment}" for command in COMMANDS for moment in ("sent", "carried out")),
     "cut",
     "kill",
     "reset",
@@ -59,6 +75,8 @@ HUNT_MUST_HIT = (
     *(name for name in CRASH_MUST_HIT if name != "strike at a store"),
     "strike at a turn",
     "strike at a change",
+    "strike at a crowd",
+    "strike at an again",
     "strike at: delete sent",
     "strike at: delete in effect",
     "strike at: get sent",
@@ -71,8 +89,6 @@ HUNT_MUST_HIT = (
     "ROT",
     "LATE_OF_THE_DEAD",
     "SLOW_LIST",
-    "strike at: WAL object sent",
-    "strike at: WAL object in effect",
     "undone",
     "sever",
     "stopped reading",
@@ -147,6 +163,45 @@ def minimised(outcome: Outcome, runs_max: int = 40) -> Outcome:
     return outcome
 
 
+def points(seed: str, settings: str = PLAIN) -> Counter[str]:
+    """How many events of each kind a run without strikes has. It has to be sound."""
+    outcome = run_plan(Plan(seed, settings=settings))
+    assert not outcome.findings, outcome.findings
+    return outcome.counts
+
+
+def single_plans(seed: str, step: int = 1, settings: str = PLAIN) -> Iterator[Plan]:
+    """A cut at every disk write, every put and deletion and every command with each fate, and a kill at every one; `step` takes every
+    so-manieth, fates in turn."""
+    counts = points(seed, settings)
+    for kind in CHANGES:
+        for number in range(1, counts[kind] + 1, step):
+            chosen = FATES if step == 1 else [FATES[number // step % len(FATES)]]
+            for fate in chosen:
+                yield Plan(seed, (Strike(kind, number),), fate, settings=settings)
+            if step == 1 or number // step % 3 == 0:
+                yield Plan(seed, (Strike(kind, number, "kill"),), settings=settings)
+
+
+def read_plans(seed: str, step: int) -> Iterator[Plan]:
+    """A cut or a kill at every store event, reads included: what is read changes nothing, so one fate each."""
+    for number in range(1, points(seed)["store"] + 1, step):
+        yield Plan(seed, (Strike("store", number, "kill" if number % 3 == 0 else "cut"),), FATES[number % len(FATES)])
+
+
+def double_plans(seed: str, step: int = 1, settings: str = PLAIN) -> Iterator[Plan]:
+    """A cut or a kill at every so-manieth point, and a cut soon after, while the first is recovered from."""
+    counts = points(seed, settings)
+    turn = 0
+    for kind in CHANGES:
+        for number in range(1, counts[kind] + 1, step):
+            for _ in range(3 if step == 1 else 1):
+                after = SECOND_AFTER[turn % len(SECOND_AFTER)]
+                first = Strike(kind, number, "kill" if turn % 3 == 0 else "cut")
+                yield Plan(seed, (first, Strike(kind, number + after)), FATES[turn % len(FATES)], settings=settings)
+                turn += 1
+
+
 def weather_plans(seed: str, count: int) -> Iterator[Plan]:
     """So many runs of each rough weather, with none, one or two strikes."""
     counts = points(seed)
@@ -160,42 +215,12 @@ def weather_plans(seed: str, count: int) -> Iterator[Plan]:
             yield Plan(f"{seed} {number}", tuple(strikes), FATES[rand.below(len(FATES))], weather)
 
 
-def points(seed: str) -> Counter[str]:
-    """How many events of each kind a run without strikes has. It has to be sound."""
-    outcome = run_plan(Plan(seed))
-    assert not outcome.findings, outcome.findings
-    return outcome.counts
-
-
-def single_plans(seed: str, step: int = 1, kinds: Sequence[str] = EVERYTHING) -> Iterator[Plan]:
-    """A cut at every write and store event with each fate, and a kill at every one; `step` takes every so-manieth, fates in turn."""
-    counts = points(seed)
-    for kind in kinds:
-        for number in range(1, counts[kind] + 1, step):
-            chosen = FATES if step == 1 else [FATES[number // step % len(FATES)]]
-            for fate in chosen:
-                yield Plan(seed, (Strike(kind, number),), fate)
-            if step == 1 or number // step % 3 == 0:
-                yield Plan(seed, (Strike(kind, number, "kill"),))
-
-
-def double_plans(seed: str, step: int = 1, kinds: Sequence[str] = EVERYTHING) -> Iterator[Plan]:
-    """A cut or a kill at every so-manieth point, and a cut soon after, while the first is recovered from."""
-    counts = points(seed)
-    turn = 0
-    for kind in kinds:
-        for number in range(1, counts[kind] + 1, step):
-            for _ in range(3 if step == 1 else 1):
-                after = SECOND_AFTER[turn % len(SECOND_AFTER)]
-                first = Strike(kind, number, "kill" if turn % 3 == 0 else "cut")
-                yield Plan(seed, (first, Strike(kind, number + after)), FATES[turn % len(FATES)])
-                turn += 1
-
-
 def crash_plans(seed: str, step: int) -> Iterator[Plan]:
-    """All of an enumeration."""
-    yield from single_plans(seed, step=step)
-    yield from double_plans(f"{seed} again", step=step)
+    """All of an enumeration: both kinds of log."""
+    for settings in ENUMERATED:
+        yield from single_plans(seed, step, settings)
+        yield from double_plans(f"{seed} again", step, settings)
+    yield from read_plans(seed, step)
     yield from weather_plans(f"{seed} weather", 1 + 60 // step)
 
 

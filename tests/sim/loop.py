@@ -104,7 +104,11 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(round(when * 1e6) / 1e6, callback, args, self, context)  # type: ignore[arg-type]
+        due_us = round(when * 1e6)
+        # Who looks at the clock then must not find that it is not yet time, for ever.
+        if due_us / 1e6 < when - 1e-9 or (due_us == self.now_us and when > self.now_us / 1e6):
+            due_us += 1
+        handle = asyncio.TimerHandle(due_us / 1e6, callback, args, self, context)  # type: ignore[arg-type]
         if self._is_of_the_dead(context):
             handle.cancel()
         else:

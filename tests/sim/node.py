@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 from millrace.broker.app import Broker
 from millrace.broker.config import BrokerSettings
@@ -25,7 +26,9 @@ from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.runtime.storeaddress import StoreAddress
+from millrace.s3stream.ids import NO_OBJECT, ObjectKind
 from millrace.s3stream.storage import Storage
+from millrace.wal.block.layout import RING_START
 from tests.sim.disk import Fail, Fate, SimDisk, any_fate, drop, keep, tear
 from tests.sim.loop import Life, own_context
 from tests.sim.objectstore import SimObjectStore, StoreFaults
@@ -61,6 +64,8 @@ def point_of(kind: str, words: tuple[object, ...]) -> str:
     text = " ".join(map(str, words))
     if kind == "turn":
         return "any callback"
+    if kind == "command":
+        return text
     if kind in ("store", "change"):
         moment = "sent" if words[1] == "sent" else "in effect"
         if "/wal/" in text:
@@ -69,15 +74,39 @@ def point_of(kind: str, words: tuple[object, ...]) -> str:
     return next(name for name, parts in POINTS if all(part in text for part in parts))
 
 
+def what_was_compacted(request: Any) -> str:
+    """In a word or two, what a commit of compaction did."""
+    if any(made.kind == ObjectKind.COMPOSITE for made in request.stream_objects):
+        return "composites"
+    if request.object_id == NO_OBJECT and not request.stream_objects:
+        return "dead objects"
+    return (
+        "streams merged"
+        if request.object_id == NO_OBJECT and len(request.stream_objects) == 1
+        else "sets merged or split"
+    )
+
+
 class LossyChannel:
     """The way to the controller: with `lost_per_mille`, a command is carried out, and whoever asked is told that the outcome is unknown."""
 
     def __init__(self, channel: Any, node: SimNode) -> None:
+        assert node.life is not None
         self._channel = channel
         self._node = node
+        self._life = node.life
 
     async def send(self, request: Any) -> Any:
+        name = type(request).__name__.removesuffix("Request")
+        self._node.on_command(name, "sent")
+        if self._life.is_over:
+            await asyncio.get_running_loop().create_future()  # struck: nobody is there to go on
         response = await self._channel.send(request)
+        if name == "CommitCompaction" and not response.error_code:
+            self._node.world.hits[f"compaction: {what_was_compacted(request)}"] += 1
+        self._node.on_command(name, "carried out")
+        if self._life.is_over:
+            await asyncio.get_running_loop().create_future()
         if self._node.rand.below(1000) < self._node.lost_per_mille:
             self._node.world.hits["lost answer of the controller"] += 1
             self._node.world.trace.note(self._node.name, "lost-answer", type(request).__name__)
@@ -113,7 +142,7 @@ class StartFailed(Exception):
 
 class SimNode:
     """`life_count` counts starts; `gone` is done when the running process is. Strikes come at their point: the number of a disk write, of a
-    store event (a request sets out, or takes effect) or of a callback, counted over all lives from 1."""
+    store event (a request sets out, or takes effect), of a command to the controller or of a callback, counted over all lives from 1."""
 
     def __init__(self, world: World, node_id: int = 1, settings: BrokerSettings | None = None) -> None:
         self.world = world
@@ -157,14 +186,30 @@ class SimNode:
 
     def _on_disk_event(self, *words: object) -> None:
         self.world.trace.note(self.name, "disk", *words)
-        if words[0] != "cut":
-            self._count("write", words)
+        if words[0] == "cut":
+            return
+        self._count("write", words)
+        if (
+            words[1:3] == ("write_at", WAL_FILE)
+            and int(str(words[3])) >= RING_START
+            and words[5] != crc32(bytes(int(str(words[4]))))
+        ):
+            if any(pending.path == WAL_FILE for pending in self.disk.pending()):
+                self._count("crowd", words)
+            if self._strikes_met:
+                self._count("again", words)
 
     def _on_store_event(self, *words: object) -> None:
         self.world.trace.note(self.name, "store", *words)
         self._count("store", words)
         if str(words[2]).startswith(("put", "delete", "multipart")):
             self._count("change", words)
+
+    def on_command(self, name: str, moment: str) -> None:
+        """The broker asks something of the controller, or has its answer."""
+        self.world.trace.note(self.name, "command", name, moment)
+        self.world.hits[f"command: {name}"] += moment != "sent"
+        self._count("command", (name, moment))
 
     def _count(self, kind: str, words: tuple[object, ...]) -> None:
         self.counts[kind] += 1
@@ -183,7 +228,7 @@ class SimNode:
             self.world.hits["strike while it is down"] += 1
             return
         hits, moment = self.world.hits, "serves" if self.is_ready else "starts"
-        hits[f"strike at a {kind}"] += 1
+        hits[f"strike at a{'n' if kind == 'again' else ''} {kind}"] += 1
         hits[f"strike at: {point_of(kind, words)}"] += 1
         hits[f"strike while it {moment}"] += 1
         hits["second strike"] += self._strikes_met > 0
@@ -194,6 +239,7 @@ class SimNode:
         elif action == "kill":
             self.kill()
         else:
+            assert kind == "write", kind
             self.failing_until = self.life_count
             self.disk.at_write(self.disk.write_count, Fail())
 

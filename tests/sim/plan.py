@@ -16,14 +16,23 @@ from millrace.runtime.rand import Rand
 
 CALM, PLAIN, ALL = "calm", "plain", "all"
 FATES = ("drop", "keep", "tear", "tear blocks", "any")
-KINDS = ("write", "change", "turn", "turn")
+KINDS = ("write", "crowd", "change", "command", "turn", "turn")
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """`kind`: write (of the disk), store (a request sets out or takes effect), change (the same, of puts and deletions alone) or turn (a
-    callback of the loop); `number`: of that event, over all lives; `action`: cut (the power goes), kill (the process alone) or fail (that
-    write fails: writes only)."""
+    """Where, and what.
+
+        write      a write of the disk
+        crowd      a block of the WAL is written beside another
+        again      a block of the WAL is written after an earlier strike
+        store      a request sets out or takes effect
+        change     the same, of puts and deletions alone
+        command    something is asked of the controller, or carried out
+        turn       a callback of the loop
+
+    `number`: of that event, over all lives; `action`: cut (the power goes), kill (the process alone) or fail (that write fails: writes only).
+    """
 
     kind: str
     number: int
@@ -97,7 +106,7 @@ def parse_plan(text: str) -> Plan:
 
 
 # How many of each event an ordinary run has: strikes are drawn among so many, and those beyond a run's end strike nobody.
-EVENTS = {"write": 420, "change": 100, "turn": 11_000}
+EVENTS = {"write": 420, "crowd": 30, "again": 6, "change": 100, "command": 150, "turn": 11_000}
 
 
 def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast: Sequence[str]) -> Plan:
@@ -111,6 +120,8 @@ def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast:
         strikes.append(Strike(kind, number, action))
         if kind == "write" and rand.below(3) == 0:  # again, while it is recovered from
             strikes.append(Strike(kind, number + 1 + rand.below(40)))
+        if kind == "crowd" and rand.below(2) == 0:  # again, when little was written behind the hole
+            strikes.append(Strike("again", 1 + rand.below(EVENTS["again"])))
     return Plan(
         seed,
         tuple(dict.fromkeys(strikes)),

@@ -2,7 +2,8 @@
 
     storm    the actors of workload.py; a strike may come at any point of it, or of a recovery, or of a stop; weather.py blows
     quiet    everything is read: from caches and whatever the last recovery left there
-    stop     everything goes into objects, the WAL is emptied; a start with empty caches; everything is read again, from objects
+    stop     everything goes into objects, the WAL is emptied; a start with empty caches; everything is read again, from objects, and once more
+             when they are compacted and what was doomed is deleted
     end      a last stop: metadata against its own log, the bucket and the streams' ranges
 
 A run is its seed and its plan: the same ones give the same trace. Findings are what probes and checkers say, what clients were told in
@@ -294,7 +295,8 @@ class Run:
 
     async def _look_and_clean(self) -> None:
         await self._look("objects")
-        await asyncio.sleep(GRACE_S)  # what was doomed is deleted by now
+        await asyncio.sleep(GRACE_S)  # all is compacted by now, and what was doomed is deleted
+        await self._look("compacted")
 
     async def _compare(self) -> None:
         """What an orderly stop has left, with itself."""

@@ -57,6 +57,21 @@ OBJECT_WAL = {
 }
 
 
+COMPACTION = {
+    "begin_ms": 50,
+    "set_interval_ms": 250,
+    "stream_interval_ms": 350,
+    "split_bytes": 8 * KIB,
+    "force_split_ms": 1_500,
+    "sources_max": 6,
+    "object_bytes_max": 64 * KIB,
+    "memory_bytes": 4 * MIB,
+    "read_bytes_max": 8 * KIB,
+    "block_bytes": 8 * KIB,
+    "prepare_ttl_ms": 60_000,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -64,6 +79,7 @@ class Variant:
     object_wal: Mapping[str, Any] = field(default_factory=dict)
     streams: Mapping[str, Any] = field(default_factory=dict)
     controller: Mapping[str, Any] = field(default_factory=dict)
+    compaction: Mapping[str, Any] = field(default_factory=dict)
 
 
 VARIANTS = {
@@ -84,6 +100,10 @@ VARIANTS = {
     ),
     "short promises": Variant(streams={"prepare_ttl_ms": 1_500}, controller={"expiry_interval_ms": 200}),
     "page cache": Variant({"wal.direct.io": "never"}),
+    "no compaction": Variant(compaction={"begin_ms": 3_600_000}),
+    "early splits": Variant(compaction={"force_split_ms": 200, "split_bytes": 1 * KIB}),
+    "small merges": Variant(compaction={"sources_max": 2, "object_bytes_max": 12 * KIB, "block_bytes": 2 * KIB}),
+    "late compaction": Variant(compaction={"prepare_ttl_ms": 300, "set_interval_ms": 900}),
     "object wal": Variant({"s3.wal.path": "0@mem://wal?capacity=512KiB"}),
     "quick object wal": Variant(
         {"s3.wal.path": "0@mem://wal?capacity=256KiB"}, object_wal={"batch_interval_ms": 5, "trim_wait_ms": 20}
@@ -122,9 +142,13 @@ def node_settings(node_id: int, host: str, variants: Sequence[str] = (), **keys:
     )
     wal = replace(WAL, direct=settings.block_wal.direct)
     object_wal = replace(settings.object_wal, **OBJECT_WAL)
+    compaction = replace(settings.compaction, **COMPACTION)
     for variant in chosen:
         wal = replace(wal, **variant.wal)
         object_wal = replace(object_wal, **variant.object_wal)
         streams = replace(streams, **variant.streams)
         controller = replace(controller, **variant.controller)
-    return replace(settings, block_wal=wal, object_wal=object_wal, controller=controller, streams=streams)
+        compaction = replace(compaction, **variant.compaction)
+    return replace(
+        settings, block_wal=wal, object_wal=object_wal, compaction=compaction, controller=controller, streams=streams
+    )

@@ -37,7 +37,7 @@ def _is_turning_point(line: str) -> bool:
 
 def _is_detail(line: str) -> bool:
     _, actor, what = line.split(" ", 2)
-    return actor != "net" and what.split(" ")[0] in ("disk", "store")
+    return actor != "net" and what.split(" ")[0] in ("disk", "store", "command")
 
 
 def _told(line: str) -> Iterator[str]:
@@ -64,6 +64,8 @@ def _told(line: str) -> Iterator[str]:
         yield f"{at}{actor}: a byte of {words[1]} at {words[2]} is wrong"
     elif words[0] == "disk":
         yield f"{at}{actor} writes {_of_disk(words)}"
+    elif words[0] == "command":
+        yield f"{at}{actor} controller: {' '.join(words[1:])}"
     elif words[0] == "store":
         yield f"{at}{actor} store: {' '.join(words[2:])}"
 

@@ -174,3 +174,18 @@ def test_a_wait_too_short_to_count_lets_time_pass() -> None:
         return turns
 
     assert 0 < run_simulation(main) <= 1000
+
+
+def test_a_timer_between_two_microseconds_is_late_not_early() -> None:
+    """Who waits until a time finds that it has come."""
+
+    async def main(loop: SimLoop) -> bool:
+        due = loop.time() + 0.0012344
+        try:
+            async with asyncio.timeout_at(due):
+                await asyncio.sleep(1)
+        except TimeoutError:
+            return loop.time() >= due
+        return False
+
+    assert run_simulation(main)

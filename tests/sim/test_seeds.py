@@ -34,7 +34,14 @@ def test_a_plan_is_text_and_back() -> None:
     plans = [drawn_plan(number) for number in range(300)]
     assert [parse_plan(str(plan)) for plan in plans] == plans
     assert len(set(plans)) == len(plans)
-    assert {strike.kind for plan in plans for strike in plan.strikes} == {"write", "change", "turn"}
+    assert {strike.kind for plan in plans for strike in plan.strikes} == {
+        "write",
+        "crowd",
+        "again",
+        "change",
+        "command",
+        "turn",
+    }
 
 
 def digest_in_a_process(plan: Plan, hash_seed: str) -> str:
