@@ -16,6 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from aiobotocore.config import AioConfig
@@ -89,10 +90,10 @@ class S3ObjectStore:
         stack = AsyncExitStack()
         with _mapped(""):
             client = await stack.enter_async_context(new_client(session, settings))
-            sample = await client.generate_presigned_url("get_object", {"Bucket": settings.bucket, "Key": "k"})
+            base_url = await bucket_url(client, settings.bucket)
         client.meta.events.register_last("before-call.s3", drop_expect)
         http = S3Http(
-            sample.partition("?")[0].removesuffix("/k"),
+            base_url,
             client.meta.region_name,
             key_source(session, settings),
             connections_max=settings.connections_max,
@@ -351,6 +352,20 @@ def new_client(session: AioSession, settings: S3Settings) -> Any:
         aws_session_token=settings.session_token,
         config=_client_config(settings),
     )
+
+
+async def bucket_url(client: Any, bucket: str) -> str:
+    """Where the client would send a request for the bucket's objects, by its rules for regions, styles and endpoints. Sends none."""
+    seen: list[str] = []
+
+    def intercept(params: dict[str, Any], **_: Any) -> tuple[SimpleNamespace, dict[str, Any]]:
+        seen.append(params["url"])
+        return SimpleNamespace(status_code=200), {}
+
+    client.meta.events.register_first("before-call.s3.HeadObject", intercept)
+    await client.head_object(Bucket=bucket, Key="k")
+    client.meta.events.unregister("before-call.s3.HeadObject", intercept)
+    return seen[0].partition("?")[0].removesuffix("/k")
 
 
 def key_source(session: AioSession, settings: S3Settings) -> KeySource:

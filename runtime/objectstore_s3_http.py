@@ -147,6 +147,7 @@ class S3Http:
         asked = quoted_query(query or {})
         keys = await self._keys()
         signed = self._signer.sign(method, self._host, path, asked, headers or {}, payload, keys, self._now())
+        signed["host"] = self._host  # as it was signed: aiohttp would leave out a port that is the scheme's own
         url = URL(f"{self._origin}{path}{'?' if asked else ''}{asked}", encoded=True)
         async with self._session.request(
             method, url, headers=signed, data=body, allow_redirects=False, proxy=self._proxy

@@ -34,7 +34,7 @@ from millrace.runtime.objectstore import (
     StoreFull,
     StoreUnavailable,
 )
-from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings
+from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings, bucket_url, new_client
 from millrace.runtime.objectstore_s3_errors import s3_refusal
 from millrace.runtime.objectstore_s3_http import CHUNK_BYTES, chunks
 from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of
@@ -226,6 +226,43 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
     [request] = asyncio.run(main())
     assert request.path == "http://store.example/b/a"
     assert request.headers["host"] == "store.example"
+
+
+@pytest.mark.parametrize("bucket", ["lake", "lake.of.dots"])
+@pytest.mark.parametrize("style", [None, True, False])
+@pytest.mark.parametrize(
+    ("region", "endpoint"),
+    [
+        ("us-east-1", None),
+        ("eu-central-1", None),
+        ("cn-north-1", None),
+        ("eu-central-1", "http://127.0.0.1:9000"),
+        ("eu-central-1", "https://store.example/below"),
+    ],
+)
+def test_bodies_go_where_the_client_library_sends_its_own(
+    bucket: str, style: bool | None, region: str, endpoint: str | None
+) -> None:
+    """The bucket's address is the library's, in its region's own form and in each style: asked of a request that it was about to send."""
+    settings = S3Settings(bucket, endpoint, region, style, "a", "b")
+
+    async def main() -> tuple[str, list[str]]:
+        sent: list[str] = []
+
+        def stop(request: Any, **_: Any) -> None:
+            sent.append(request.url)
+            raise InterruptedError
+
+        async with new_client(shared_session(), settings) as client:
+            address = await bucket_url(client, bucket)
+            client.meta.events.register_first("before-send.s3", stop)
+            with pytest.raises(InterruptedError):
+                await client.get_object(Bucket=bucket, Key="k")
+        return address, sent
+
+    address, sent = asyncio.run(main())
+    assert [f"{address}/k"] == sent
+    assert region in address or endpoint or region == "us-east-1"
 
 
 def self_signed(folder: Path) -> tuple[str, str]:
