@@ -193,6 +193,7 @@ class ControllerClient:
             superseded_ids=list(commit.superseded_ids),
             linked_ids=list(commit.linked_ids),
             dropped_link_ids=list(commit.dropped_link_ids),
+            passed_over=list(commit.passed_over),
         )
         response: CommitCompactionResponse = await self._ask(request)
         self._check_node(response.error_code)

@@ -47,7 +47,7 @@ def decide_commit_compaction(image: MetadataImage, request: CommitCompactionRequ
     for object_id in made_ids:
         check_prepared(image, object_id, request.node_id)
     record = compaction_record(image, request, sources, now_ms)
-    left = ObjectsEdit(image.objects).left_behind(record, StreamsEdit(image.streams))
+    left = ObjectsEdit(image.objects).left_behind(record, request.passed_over, StreamsEdit(image.streams))
     if left:
         refuse(f"something that is wanted would be in no object: of {left}")
     return Decision(CommitCompactionResponse(), [record])

@@ -103,25 +103,26 @@ class ObjectsEdit:
             if not self._by_id[one].alive:
                 self._doom(one, record.time_ms, was_committed=True)
 
-    def left_behind(self, record: CompactObjectsRecord, streams: StreamsEdit) -> str:
-        """Applies it, and tells which source held what would now be in no object; "" when all that is wanted was taken over.
+    def left_behind(self, record: CompactObjectsRecord, passed_over: Iterable[int], streams: StreamsEdit) -> str:
+        """Applies it, and tells what of the sources is wanted and would now be in no object; "" when there is nothing.
 
-        Exact for objects of one stream and for whole shelves; of a shelf that keeps other objects, for the streams that the record names.
+        Exact for objects of one stream and for whole shelves. Of a shelf that keeps other objects: every stream that a source has some of
+        is in a made object, or passed over.
         """
-        sources = (*record.replaced_ids, *record.superseded_ids, *record.linked_ids)
+        sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
         before = {object_id: self._by_id[ObjectId(object_id)] for object_id in sources}
-        shelves = {
-            stored.shelf_id: self._shelves[stored.shelf_id] for stored in before.values() if stored.shelf_id >= 0
-        }
-        self._apply_all_made(record, frozenset(sources), streams)
+        self._apply_all_made(record, sources, streams)
+        of_made = (stream_id for made in record.made for stream_id, _, _ in unpack_ranges(made.ranges))
+        accounted = self._names_among(sources, dict.fromkeys((*of_made, *passed_over)), streams)
+        if isinstance(accounted, str):
+            return accounted
         for object_id, stored in before.items():
-            if stored.shelf_id < 0 and self._by_id[ObjectId(object_id)].alive:
+            alive = self._by_id[ObjectId(object_id)].alive
+            if alive and (stored.shelf_id < 0 or self._is_emptied(stored.shelf_id, sources)):
                 return f"object {object_id}"
-        for shelf_id, shelf in shelves.items():
-            rest = [object_id for object_id in shelf.members if object_id != GONE and object_id not in before]
-            if not rest and self._shelves[shelf_id].range_count:
-                return f"objects {[object_id for object_id in shelf.members if object_id != GONE]}"
-        return self._unheld(record, frozenset(sources), streams)
+            if alive > accounted.get(object_id, 0):
+                return f"object {object_id}, {alive - accounted.get(object_id, 0)} streams"
+        return ""
 
     def apply_trim(self, stream: StreamState, end_before: int, time_ms: int) -> None:
         """`stream` as it is after the trim, `end_before` its end before."""
@@ -285,17 +286,25 @@ class ObjectsEdit:
 
         return without
 
-    def _unheld(self, record: CompactObjectsRecord, sources: frozenset[int], streams: StreamsEdit) -> str:
-        """A range of a stream that the record names which sources alone hold; "" when there is none."""
-        named = dict.fromkeys(stream_id for made in record.made for stream_id, _, _ in unpack_ranges(made.ranges))
-        for stream_id in named:
+    def _names_among(
+        self, sources: frozenset[int], stream_ids: Iterable[int], streams: StreamsEdit
+    ) -> dict[int, int] | str:
+        """How many ranges of these streams still name each source; or the range that sources alone hold."""
+        counts: dict[int, int] = {}
+        for stream_id in stream_ids:
             stream, ranges = streams.by_id.get(StreamId(stream_id)), self._ranges.get(StreamId(stream_id))
             for start, end, holder in ranges.all(stream.end) if stream is not None and ranges is not None else ():
-                held_by, places = holder >> PLACE_BITS, holder & PLACES
-                members = self._shelves[held_by].at(places) if places else (held_by,)
-                if all(object_id in sources for object_id in members):
+                named = self._named_by(holder)
+                among = [object_id for object_id in named if object_id in sources]
+                if len(among) == len(named):
                     return f"[{start}, {end}) of stream {stream_id}"
-        return ""
+                for object_id in among:
+                    counts[object_id] = counts.get(object_id, 0) + 1
+        return counts
+
+    def _is_emptied(self, shelf_id: int, sources: frozenset[int]) -> bool:
+        """The shelf has nothing but sources."""
+        return all(object_id == GONE or object_id in sources for object_id in self._shelves[shelf_id].members)
 
     # Counting.
 

@@ -41,6 +41,7 @@ class CommitCompactionRequest:
     superseded_ids: list[Int64] = array()  # composites whose links live on: doomed without them
     linked_ids: list[Int64] = array()  # leave metadata, their files stay: a new composite links them
     dropped_link_ids: list[Int64] = array()  # were linked by a superseded composite, and by none any more: doomed
+    passed_over: list[Int64] = array()  # streams in stream-set sources that exist, and of which all there was trimmed
 
 
 @dataclass(slots=True)

@@ -6,10 +6,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from millrace.s3stream.compaction.copying import Copying
 from millrace.s3stream.compaction.outputs import WrittenObject
-from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, SourcesOverlap, find_uncovered, streams_of
+from millrace.s3stream.compaction.plan import (
+    Bounds,
+    SetPlan,
+    SourceIndex,
+    SourcesOverlap,
+    find_passed_over,
+    find_uncovered,
+    streams_of,
+)
 from millrace.s3stream.compaction.sources import ReadMemory, Source, SourceUnreadable
 from millrace.s3stream.compaction.work import Ids, Uncovered, Work, commit
 from millrace.s3stream.ids import (
@@ -93,14 +102,15 @@ async def carry_out(
     work: Work, plan: SetPlan, sources: Sequence[Source], indexes: Sequence[SourceIndex], bounds: Bounds
 ) -> None:
     """Durable and committed on return. Any error leaves metadata as it was."""
+    passed_over = find_passed_over(indexes, bounds)
     if not plan.portions:
-        await commit(work, None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids))
+        await commit(work, None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids, passed_over=passed_over))
         return
     ids = await Ids.prepare(work, plan.objects_count)
     copying = Copying(work, plan, sources, ids)
     await copying.run(indexes, bounds)
     check_covered(indexes, bounds, copying)
-    await commit(work, ids, commit_of(plan, copying))
+    await commit(work, ids, replace(commit_of(plan, copying), passed_over=passed_over))
 
 
 def check_covered(indexes: Sequence[SourceIndex], bounds: Bounds, copying: Copying) -> None:

@@ -181,6 +181,15 @@ def _drops_something(source: SourceIndex, portions: Sequence[Portion]) -> bool:
     return 2 * sum(portion.size_bytes for portion in portions) <= source.index.blocks_end
 
 
+def find_passed_over(sources: Sequence[SourceIndex], bounds: Bounds) -> tuple[StreamId, ...]:
+    """Streams that exist, and of which the sources hold nothing but what was trimmed. By the rows, not by the plan."""
+    seen = dict.fromkeys(streams_of(sources))
+    for source in sources:
+        for ref in wanted_rows(source, bounds):
+            seen.pop(ref.stream_id, None)
+    return tuple(stream_id for stream_id in seen if stream_id in bounds)
+
+
 def find_uncovered(sources: Sequence[SourceIndex], bounds: Bounds, written: Iterable[StreamRange]) -> BlockRef | None:
     """A wanted row of the sources that no written range covers, or None when all are covered. By the rows, not by the plan."""
     covered = _united(written)

@@ -120,14 +120,17 @@ class Story:
             self.bucket.spans[object_id] = spans
 
     def on_compact(self, a: int, b: int, c: int) -> None:
-        """Some sets become one, one stream of them split off. With a piece forgotten, whole shelves are refused."""
+        """Some sets become one, one stream of them split off. With a stream forgotten it is refused."""
         sets = [info.object_id for info in self.machine.image.objects.stream_sets(1)]
-        is_wrong = c == 5
-        sources = sets if is_wrong else sets[a % 3 : a % 3 + 1 + b]
-        spans = self.wanted([span for one in sources for span in self.bucket.spans[one]])
-        if is_wrong and spans:
-            del spans[a % len(spans)]
-        if not sources or (is_wrong and not spans):
+        sources = sets[a % 3 : a % 3 + 1 + b]
+        held = [span for one in sources for span in self.bucket.spans[one]]
+        spans = self.wanted(held)
+        passed_over = {stream_id for stream_id, _, _ in held} - {stream_id for stream_id, _, _ in spans}
+        is_wrong = c == 5 and len(spans) > 0
+        if is_wrong:
+            forgotten = spans[a % len(spans)][0]
+            spans = [span for span in spans if span[0] != forgotten]
+        if not sources:
             return
         own = [span for span in spans if span[0] == spans[a % len(spans)][0]] if spans and b % 2 else []
         shared = [span for span in spans if span not in own]
@@ -135,7 +138,7 @@ class Story:
         request = CommitCompactionRequest(1, self.machine.epoch, first if shared else NO_OBJECT, 700)
         request.ranges = [CompactedRange(*span) for span in shared]
         request.stream_objects = [CompactedObject(first + n, STREAM, 300, *span) for n, span in enumerate(own, 1)]
-        request.compacted_ids = sources
+        request.compacted_ids, request.passed_over = sources, sorted(passed_over)
         self.put(first, shared)
         for number, span in enumerate(own, 1):
             self.put(first + number, [span])

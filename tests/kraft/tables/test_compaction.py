@@ -273,6 +273,22 @@ def test_a_shelf_goes_object_by_object() -> None:
     check(machine)
 
 
+def test_a_stream_that_was_forgotten_is_missed_on_a_shelf_that_goes_on() -> None:
+    """A source's streams are in the new objects, or said to be trimmed there; what is neither was forgotten."""
+    machine = with_sets()
+    machine.do(TrimStreamsRequest(1, machine.epoch, [StreamTrim(1, 0, 8)]))  # of object 0 nothing of stream 1 is wanted
+    first = prepare(machine, 2)
+    before = machine.image
+    assert ask(machine, compact(machine, first, [(0, 0, 10)], [0])) is REFUSED
+    assert ask(machine, compact(machine, first, [(1, 5, 10)], [1], passed_over=[1])) is REFUSED
+    assert ask(machine, compact(machine, NO_OBJECT, [], [0])) is REFUSED
+    assert machine.image is before
+    assert ask(machine, compact(machine, first, [(0, 0, 10)], [0], passed_over=[1])) is ErrorCode.NONE
+    check(machine)
+    assert ask(machine, compact(machine, first + 1, [(0, 10, 20), (1, 8, 10)], [1], passed_over=[77])) is ErrorCode.NONE
+    check(machine)
+
+
 def test_sets_of_compaction_share_shelves_of_their_own() -> None:
     """Four outputs lie on one, and a stream that goes on from one to the next has one range there; uploads fill others."""
     machine = with_sets(8)
