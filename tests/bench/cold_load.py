@@ -1,6 +1,6 @@
 """Two readers of history, each a process of its own: one through the broker, one straight from the object store. For cold_reader.py.
 
-    python -m tests.bench.cold_load fetch PORT TOPIC      reads the topic's partition 0 over and over, 1 MiB a fetch
+    python -m tests.bench.cold_load fetch PORT TOPIC      reads the topic's partition 0 over and over, 4 MiB a fetch
     python -m tests.bench.cold_load store ADDRESS         GETs of 4 MiB over every object, over and over, one after the other
 
 A line on standard output each time so much more has been read: bytes, seconds. They end when standard input does, and say so once more.
@@ -22,7 +22,7 @@ from millrace.runtime.clock import SystemClock
 from millrace.runtime.storeaddress import open_store, parse_address
 
 FETCH_VERSION = 12
-FETCH_BYTES = 1 << 20
+FETCH_BYTES = 4 << 20
 GET_BYTES = 4 << 20
 TELL_BYTES = 8 << 20
 

@@ -1,6 +1,6 @@
 """What a reader of history costs those at the tail, and how fast it reads itself: `python -m tests.bench.cold_reader`.
 
-    python -m tests.bench.cold_reader [--folder DIR] [--mib N] [--rounds N]
+    python -m tests.bench.cold_reader [--folder DIR] [--store file|s3] [--mib N] [--rounds N]
 
 A broker process with a topic several times its memory in objects. Rounds without and with a reader of that topic at full speed alternate, beside a
 paced producer and a consumer at the tail of another topic, so that a neighbour's load hits both alike; what counts is the ratio of their
@@ -29,6 +29,7 @@ from tests.bench.cold_load import FETCH_VERSION, ColdReader
 from tests.bench.produce_load import ProduceLoad, ask, batch_of, make_topic, produce_frame
 from tests.bench.report import OthersCpu, Row, table
 from tests.live import LiveBroker
+from tests.live.s3_server import S3Server
 
 MIB = 1 << 20
 HOT, COLD = "hot", "cold"
@@ -36,7 +37,7 @@ PACE_S = 0.01  # a batch of 10 KB each: 1 MB/s
 
 
 class TailProbe:
-    """A producer with one request in flight at a pace, and a consumer at the tail: acknowledgements and arrivals, in seconds since the send."""
+    """A producer at a pace, and a consumer at the tail: acknowledgements and arrivals, in seconds since the send."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -62,20 +63,27 @@ class TailProbe:
         return quantile_ms(self.acks, 0.99), quantile_ms(self.arrivals, 0.99)
 
     async def _produce(self) -> None:
+        """Sends when a batch is due, whatever is not answered yet; what waits behind a late answer counts as late."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        frame, due = produce_frame(HOT, 0, self._batch), time.perf_counter()
-        offset = self._offset
+        frame, due, offset = produce_frame(HOT, 0, self._batch), time.perf_counter(), 0
+        in_flight: asyncio.Queue[float] = asyncio.Queue()
+        answering = asyncio.create_task(self._take_acks(reader, in_flight))
         while not self._is_stopping:
-            # Sent when it is due, not when it is sent: a wait behind a late answer counts.
             due += PACE_S
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             self._sent[offset + 9] = due
+            in_flight.put_nowait(due)
             writer.write(frame)
+            offset += 10
+        in_flight.put_nowait(0.0)
+        await answering
+        writer.close()
+
+    async def _take_acks(self, reader: asyncio.StreamReader, in_flight: asyncio.Queue[float]) -> None:
+        while due := await in_flight.get():
             size = int.from_bytes(await reader.readexactly(4), "big")
             await reader.readexactly(size)
             self.acks.append(time.perf_counter() - due)
-            offset += 10
-        writer.close()
 
     async def _consume(self) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -117,9 +125,10 @@ class Beside:
 
 
 class ColdBench:
-    def __init__(self, folder: Path, mib: int, rounds: int) -> None:
-        settings = {"memory.max.bytes": "256MiB", "s3.wal.upload.threshold": "64MiB"}
+    def __init__(self, folder: Path, address: str, mib: int, rounds: int) -> None:
+        settings = {"memory.max.bytes": "256MiB", "s3.wal.upload.threshold": "64MiB", "s3.data.buckets": address}
         self.broker = LiveBroker(folder, settings, wal="512MiB")
+        self._address = address
         self._mib = mib
         self._rounds = rounds
         self.rows: list[Row] = []
@@ -193,9 +202,8 @@ class ColdBench:
         own: list[float] = []
         plain: list[float] = []
         cpu_s = 0.0
-        address = f"0@file://{self.broker.folder}/data/objects"
         for _ in range(self._rounds):
-            for rates, words in ((plain, ("store", address)), (own, ("fetch", str(self.broker.port), COLD))):
+            for rates, words in ((plain, ("store", self._address)), (own, ("fetch", str(self.broker.port), COLD))):
                 before = self.broker.cpu_seconds()
                 with Beside(*words) as reader:
                     await asyncio.sleep(4)
@@ -224,16 +232,30 @@ def quantile_ms(values: list[float], fraction: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where the broker keeps its data; a temporary folder otherwise")
+    parser.add_argument(
+        "--store", choices=("file", "s3"), default="file", help="s3: the tests' own S3 server beside it"
+    )
     parser.add_argument("--mib", type=int, default=768, help="size of the topic that is read cold")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="cold-", dir=options.folder))
-    bench = ColdBench(folder / "broker", options.mib, options.rounds)
+    try:
+        if options.store == "file":
+            run(folder, f"0@file://{folder}/objects", options.mib, options.rounds)
+        else:
+            with S3Server(folder / "s3") as server:
+                server.make("lake")
+                run(folder, server.address("lake"), options.mib, options.rounds)
+    finally:
+        shutil.rmtree(folder)
+
+
+def run(folder: Path, address: str, mib: int, rounds: int) -> None:
+    bench = ColdBench(folder / "broker", address, mib, rounds)
     try:
         asyncio.run(bench.run())
     finally:
         bench.broker.kill()
-        shutil.rmtree(folder)
     print(f"\n{table(bench.rows)}")
 
 
