@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from millrace.runtime.objectstore import ObjectMissing
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
 from millrace.s3stream.compaction.config import CompactionSettings
+from millrace.s3stream.compaction.merging import merge
+from millrace.s3stream.compaction.plan import plan_sets
 from millrace.s3stream.compaction.sets import SetCompactor
 from millrace.s3stream.compaction.streams import StreamCompactor
 from millrace.s3stream.compaction.work import Work
@@ -59,7 +62,8 @@ class House:
         self.topics: dict[str, list[int]] = {}
         self.finder = ObjectFinder(self.store, self.client, self.node.cluster_id, 1 << 20)
         work = Work(self.store, self.client, SETTINGS, self.node.cluster_id, self.clock)
-        self.sets, self.streams, self.counts = SetCompactor(work), StreamCompactor(work), work.counts
+        self.work, self.counts = work, work.counts
+        self.sets, self.streams = SetCompactor(work), StreamCompactor(work)
         self.cleaner = ObjectCleaner(self.store, self.client, self.cache, self.clock, 0)
         self.node.publisher.subscribe(lambda delta, image: self.cleaner.on_image())
         self.cleaning = asyncio.ensure_future(self.cleaner.run())
@@ -180,6 +184,32 @@ def test_readers_see_the_same_before_and_after(seed: int) -> None:
             await asyncio.sleep(0.005)
         check_image(house.cache.image)
         assert house.cache.image.objects.committed_count == 0
+        await house.stop()
+
+    run(scenario())
+
+
+def test_one_set_of_a_shelf_is_split_after_a_trim() -> None:
+    """What of it was trimmed is no longer wanted, though its stream goes on in others of the shelf: the commit says so and is taken."""
+
+    async def scenario() -> None:
+        house = await House().start(0)
+        await house.create("a")
+        streams = house.topics["a"]
+        for _ in range(3):
+            object_id = await house.client.prepare(1, 60_000)
+            ranges, size_bytes = await house.put(object_id, streams)
+            await house.client.commit_upload(UploadCommit(object_id, size_bytes, ranges, ()))
+        second = next(iter(house.client.stream_set_objects()[1:]))
+        trimmed = streams[1]
+        third = await house.finder.find(trimmed, max(house.written[trimmed]), 1 << 40, 1)
+        assert third.object_id > second.object_id
+        house.starts[trimmed] = max(house.written[trimmed])
+        await house.client.trim(StreamId(trimmed), 0, house.starts[trimmed])
+        plan = partial(plan_sets, settings=SETTINGS, is_forced=True)
+        assert await merge(house.work, [second], plan)
+        assert len(house.client.stream_set_objects()) == 2
+        await house.check()
         await house.stop()
 
     run(scenario())

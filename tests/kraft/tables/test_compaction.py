@@ -289,6 +289,19 @@ def test_a_stream_that_was_forgotten_is_missed_on_a_shelf_that_goes_on() -> None
     check(machine)
 
 
+def test_what_a_source_alone_held_is_missed() -> None:
+    """A piece of a stream that nothing else on the shelf has any of."""
+    machine = made()
+    for number, ranges in enumerate((((0, 0, 10),), ((0, 10, 20), (1, 0, 10)), ((0, 20, 30),))):
+        assert ask(machine, upload(machine, prepare(machine, ttl_ms=100_000), *ranges)) is ErrorCode.NONE, number
+    first = prepare(machine)
+    before = machine.image
+    assert ask(machine, compact(machine, first, [(0, 10, 20), (1, 5, 10)], [1])) is REFUSED
+    assert machine.image is before
+    assert ask(machine, compact(machine, first, [(0, 10, 20), (1, 0, 10)], [1])) is ErrorCode.NONE
+    check(machine)
+
+
 def test_sets_of_compaction_share_shelves_of_their_own() -> None:
     """Four outputs lie on one, and a stream that goes on from one to the next has one range there; uploads fill others."""
     machine = with_sets(8)
