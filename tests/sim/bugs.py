@@ -13,7 +13,7 @@ import multiprocessing
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.broker.coordinators.shard_loop import ShardLoop
@@ -23,7 +23,10 @@ from millrace.broker.partitions.partition import Appended, Partition
 from millrace.broker.partitions.producers import Producers
 from millrace.broker.partitions.time_index import TimeTail
 from millrace.kraft.log_store import LogStore
+from millrace.kraft.tables.objects_edit import ObjectsEdit
 from millrace.s3stream import recovery, uploader
+from millrace.s3stream.compaction import copying, merging, streams
+from millrace.s3stream.compaction.outputs import Output
 from millrace.s3stream.log_cache import LogCache
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.uploader import Uploader
@@ -37,22 +40,26 @@ from tests.sim.run import Outcome, run_plan
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """`make(old)` gives what stands in the place of `owner.name` instead."""
+    """`make(old)` gives what stands in the place of `owner.name` instead; `also`: more of the same."""
 
     what: str
     invariant: int
     owner: Any
     name: str
     make: Callable[[Any], Any]
+    also: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = ()
 
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:
-        own = vars(self.owner).get(self.name)  # a staticmethod or a property as it stands there
-        setattr(self.owner, self.name, self.make(getattr(self.owner, self.name)))
+        places = ((self.owner, self.name, self.make), *self.also)
+        own = [vars(owner)[name] for owner, name, _ in places]  # a staticmethod or a property as it stands there
+        for owner, name, make in places:
+            setattr(owner, name, make(getattr(owner, name)))
         try:
             yield
         finally:
-            setattr(self.owner, self.name, own)
+            for (owner, name, _), kept in zip(places, own, strict=True):
+                setattr(owner, name, kept)
 
 
 # 1. acknowledged, durable
@@ -169,6 +176,48 @@ def keeps_the_epoch(old: Any) -> Any:
         await old(self, **changes)
 
     return write_both
+
+
+# 5. compaction
+
+
+def drops_blocks(old: Any) -> Any:
+    """The last block of each stream in a compaction of several objects does not come over."""
+
+    def merged_rows(sources: Any, bounds: Any) -> Any:
+        rows = list(old(sources, bounds))
+        for place, (source, ref) in enumerate(rows):
+            is_last = place + 1 == len(rows) or rows[place + 1][1].stream_id != ref.stream_id
+            is_alone = place == 0 or rows[place - 1][1].stream_id != ref.stream_id
+            if not is_last or is_alone:
+                yield source, ref
+
+    return merged_rows
+
+
+def checks_nothing(old: Any) -> Any:
+    return lambda *args: None
+
+
+def misses_nothing(old: Any) -> Any:
+    return lambda *args: ""
+
+
+def swaps_blocks(old: Any) -> Any:
+    """Each block of an object is given the bytes of the first that is as long."""
+
+    async def add(self: Output, ref: Any, data: Any) -> None:
+        seen = self.__dict__.setdefault("seen", {})
+        await old(self, ref, seen.setdefault(ref.size_bytes, data))
+
+    return add
+
+
+def dooms_what_it_links(old: Any) -> Any:
+    async def commit(work: Any, ids: Any, asked: Any) -> None:
+        await old(work, ids, replace(asked, compacted_ids=(*asked.compacted_ids, *asked.linked_ids), linked_ids=()))
+
+    return commit
 
 
 # 6. objects
@@ -326,6 +375,17 @@ BUGS = {
     "entry-dropped": Bug("an object lacks an entry of its range", 3, uploader, "_fill", drops_an_entry),
     "stale-epoch": Bug("recovery takes blocks of any epoch", 4, RecoveryScan, "_is_lawful", accepts_any_epoch),
     "epoch-not-raised": Bug("a start leaves the epoch in the header", 4, BlockDevice, "write_both", keeps_the_epoch),
+    "block-dropped": Bug("compaction leaves blocks out", 5, copying, "merged_rows", drops_blocks),
+    "coverage-unchecked": Bug(
+        "compaction leaves blocks out, and nobody checks that all is covered",
+        5,
+        copying,
+        "merged_rows",
+        drops_blocks,
+        ((merging, "check_covered", checks_nothing), (ObjectsEdit, "left_behind", misses_nothing)),
+    ),
+    "blocks-swapped": Bug("compaction writes one block twice", 5, Output, "add", swaps_blocks),
+    "links-doomed": Bug("what a composite links is doomed", 5, streams, "commit", dooms_what_it_links),
     "commit-before-put": Bug(
         "objects are committed while they are put", 6, Uploader, "_put_whole", commits_before_the_put
     ),

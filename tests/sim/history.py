@@ -64,6 +64,7 @@ class History:
     producer_ids: list[int] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     on_find: Callable[[str], None] = lambda line: None
+    on_watermark: Callable[[Place, int], None] = lambda place, high_watermark: None
     on_told: Callable[[Place, int, list[bytes]], None] = lambda place, offset, values: None
 
     def log(self, place: Place) -> Log:
@@ -119,6 +120,8 @@ class History:
             self.find(
                 "log-start-rose", f"{shown(place)} is {log_start}, and nobody asked for more than {log.start_asked}"
             )
+        if high_watermark > log.high_watermark:
+            self.on_watermark(place, high_watermark)
         log.high_watermark = max(log.high_watermark, high_watermark)
         log.log_start = max(log.log_start, log_start)
 

@@ -81,7 +81,7 @@ HUNT_MUST_HIT = (
     "strike at: delete in effect",
     "strike at: get sent",
     "ended for a failed write",
-    "a start failed for a full disk",
+    "a start failed for lack of room",
     "a start failed for a failed write",
     "damaged log refused",
     "damaged log read around",

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.s3stream.errors import ObjectCorrupt
-from millrace.s3stream.ids import ObjectId
+from millrace.s3stream.ids import ObjectId, StreamRole
 from millrace.s3stream.objects.format import decode_entry
 from millrace.s3stream.objects.keys import object_key, parse_object_key
 from millrace.s3stream.storage import Storage
@@ -65,6 +65,8 @@ class Probe:
 
     def on_told(self, place: Place, offset: int, values: list[bytes]) -> None: ...
 
+    def on_watermark(self, place: Place, high_watermark: int) -> None: ...
+
     def tick(self, storage: Storage) -> None: ...
 
 
@@ -95,6 +97,39 @@ class ToldIsDurable(Probe):
             return True
         wal, bucket = self.node.disk.files.get(WAL_FILE), self.node.world.bucket
         return (wal is not None and value in wal.durable) or any(value in data for data, _ in bucket.objects.values())
+
+
+class ShownIsDurable(Probe):
+    """Invariants 8 and 13: a high watermark that anybody is told lies at or below what is on the disk or committed by then."""
+
+    def __init__(self, node: SimNode, history: History) -> None:
+        super().__init__(node, history)
+        self._ends: dict[int, int] = {}  # of streams, in the log
+
+    def on_durable(self, position: int, data: bytes) -> None:
+        view = memoryview(data)
+        block = decode_block_header(view, 0) if position >= RING_START else None
+        if block is not None:
+            self._note(_entries(view, BLOCK_HEADER_BYTES, block.record_count))
+
+    def on_put(self, key: str, content: bytes) -> None:
+        if "/wal/" in key and content[:8] == OBJECT_WAL_MAGIC:
+            count = decode_header(content, 0).record_count
+            self._note(_entries(memoryview(content), OBJECT_HEADER_BYTES, count))
+
+    def _note(self, entries: Iterable[tuple[int, int, int]]) -> None:
+        for _, stream_id, end in entries:
+            self._ends[stream_id] = max(end, self._ends.get(stream_id, 0))
+
+    def on_watermark(self, place: Place, high_watermark: int) -> None:
+        image = self.node.image
+        streams = image.streams.of_partition(*place) if image is not None else []
+        for stream in streams:
+            if stream.role is StreamRole.DATA:
+                self.count += 1
+                end = max(self._ends.get(stream.stream_id, 0), stream.end)
+                if high_watermark > end:
+                    self.find("shown-before-durable", f"{shown(place)} to {high_watermark}, durable is {end}")
 
 
 class TrimmedIsCommitted(Probe):
@@ -352,6 +387,7 @@ class BoundsHold(Probe):
 
 PROBES: tuple[type[Probe], ...] = (
     ToldIsDurable,
+    ShownIsDurable,
     TrimmedIsCommitted,
     EpochsLead,
     MetadataGrows,
@@ -368,6 +404,7 @@ class Probes:
         self.all = [probe(node, history) for probe in PROBES]
         self._node = node
         history.on_told = self._on_told
+        history.on_watermark = self._on_watermark
         node.on_image = self._on_image
         node.on_start = self._on_start
         node.disk.on_write = self._on_write
@@ -384,6 +421,10 @@ class Probes:
     def _on_told(self, place: Place, offset: int, values: list[bytes]) -> None:
         for probe in self.all:
             probe.on_told(place, offset, values)
+
+    def _on_watermark(self, place: Place, high_watermark: int) -> None:
+        for probe in self.all:
+            probe.on_watermark(place, high_watermark)
 
     def _on_image(self, image: MetadataImage) -> None:
         self._node.image = image

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from millrace.kraft.log_store import LogStore
 from millrace.kraft.node import ControllerNode, recover
 from millrace.runtime.disk import DiskFull
+from millrace.runtime.objectstore import StoreFull
 from millrace.wal.errors import WalCorrupt
 from tests.sim import asking
 from tests.sim.checkers import Checker, Found, all_checkers
@@ -194,14 +195,17 @@ class Run:
         elif self.node.is_failure_of_disk(error):
             hits["a start failed for a failed write"] += 1
         elif self._is_excused(error):
-            hits["a start failed for a full disk"] += 1
+            hits["a start failed for lack of room"] += 1
         elif error is not None:
             self.history.find("start-failed", repr(error))
             raise error
 
     def _is_excused(self, error: BaseException | None) -> bool:
-        """Only what a full disk may do to a process."""
-        return "full disk" in self.outcome.plan.weathers() and isinstance(error, DiskFull)
+        """Only what a full disk may do to a process; and a full store to the start of one whose log lies there."""
+        weathers = self.outcome.plan.weathers()
+        if isinstance(error, StoreFull):
+            return "full bucket" in weathers and "object wal" in self.outcome.plan.settings and not self.node.is_ready
+        return "full disk" in weathers and isinstance(error, DiskFull)
 
     async def _while_up(self, work: Coroutine[Any, Any, None]) -> None:
         """Does the work with the node kept up, and then stops it: in order, or by a strike that was planned for now."""
