@@ -23,7 +23,7 @@ from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectEntry, ObjectMissing, ObjectStore, StoreDenied
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
-from millrace.s3stream.objects.composite import CompositeIndex, Link
+from millrace.s3stream.objects.composite import CompositeIndex, Link, links_of
 from millrace.s3stream.objects.format import BlockRef, check_in_steps
 from millrace.s3stream.objects.keys import object_key, objects_prefix, parse_object_key
 from millrace.s3stream.objects.reader import ObjectReader
@@ -113,6 +113,7 @@ class BucketCheck:
         self._on_progress = on_progress
         self._listed: dict[ObjectId, ObjectEntry] = {}
         self._linked: dict[ObjectId, Link] = {}
+        self._going: dict[ObjectId, None] = {}  # with a composite that is doomed
         self._spans: dict[ObjectId, Spans] = {}
         self._unread: dict[ObjectId, str] = {}  # why an object's spans are not known
         self._found = Checked()
@@ -131,6 +132,7 @@ class BucketCheck:
         links = [link for object_id, link in self._linked.items() if object_id not in known]
         progress.objects_total += len(links)
         await self._each(self._check_link, links)
+        await self._each(self._check_doomed, [one for one in known if self._image.objects.by_id[one].is_deep])
         self._find_orphans(known)
         for stream in known_streams(self._image):
             self._found.stream_count += 1
@@ -164,7 +166,7 @@ class BucketCheck:
     def _find_orphans(self, known: dict[ObjectId, KnownObject]) -> None:
         newest = next_object_id(self._image)
         for object_id, entry in self._listed.items():
-            if object_id in known or object_id in self._linked:
+            if object_id in known or object_id in self._linked or object_id in self._going:
                 continue
             size = f"{entry.size_bytes} bytes"
             if object_id >= newest:
@@ -229,6 +231,19 @@ class BucketCheck:
         self._linked |= {link.object_id: link for link in index.links}
         self._spans[object_id] = [(StreamId(known.stream_id), index.start, index.end)]
         self._compare_range(known, self._spans[object_id])
+
+    async def _check_doomed(self, object_id: ObjectId) -> None:
+        """What goes with a doomed composite is no orphan while the composite's file is there, which goes last."""
+        if object_id not in self._listed:
+            return
+        try:
+            links = links_of(memoryview(await self._store.get(object_key(self._cluster_id, object_id))))
+        except ObjectMissing:
+            return
+        except (ObjectCorrupt, Unavailable, StoreDenied):
+            self._found.links_unknown = True
+            return
+        self._going |= dict.fromkeys(link.object_id for link in links)
 
     async def _check_blocks(self, object_id: ObjectId, size_bytes: int) -> Spans | None:
         """What an object with blocks holds by its own index, after all of it was verified; None when that cannot be read."""

@@ -185,6 +185,22 @@ def test_a_linked_object_that_is_missing_is_named() -> None:
     assert (Kind.MISSING, 4) in made.findings()
 
 
+def test_what_goes_with_a_doomed_composite_is_no_orphan() -> None:
+    """The stream was trimmed beyond it: the composite is doomed, what it links is on its way out with it."""
+    made = lake()
+    machine = made.machine
+    trim = TrimStreamsRequest(1, machine.epoch, [StreamTrim(0, machine.image.streams.by_id[0].epoch, 35)])
+    assert machine.do(trim).error_code == 0
+    doomed = machine.image.objects.get(5)
+    assert doomed is not None
+    assert doomed.is_deep
+    assert made.findings() == []
+    made.bytes[5] = made.bytes[5][:-1]
+    found = made.check()
+    assert found.links_unknown
+    assert {finding.kind for finding in found.findings} == {Kind.ORPHAN}
+
+
 def test_a_cut_object_is_told_by_its_size() -> None:
     """Cut short or with bytes appended, it is not what was committed."""
     for change in (lambda data: data[:-1], lambda data: data + b"x"):
