@@ -163,7 +163,7 @@ class Broker:
         check_wal(wal.is_new, settings.is_lost_wal_accepted, settings.wal.target, image, settings.node_id)
         storage = Storage(wal, stores.engine, client, client, settings.streams, node.cluster_id, self._on_failed)
         self._ends_with("stream engine", lambda: storage.close(CLOSE_MS))
-        self._watch.blocked_reason = lambda: storage.upload_blocked_reason
+        self._watch.blocked_reason = lambda: wal.blocked_reason or storage.upload_blocked_reason
         await storage.start()
         show_engine(self._registry, wal, storage)
         return storage

@@ -117,7 +117,7 @@ class ObjectWalSettings:
     arenas_ahead: int = 0
     """So many pieces are made ready in a thread while the log's memory grows; 0 makes each where it is needed."""
 
-    trim_wait_ms: int = 500
+    trim_wait_ms: int = 100
     """So long a trim waits for records to ride with before it costs an object of its own."""
 
     close_wait_ms: int = 10_000

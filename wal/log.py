@@ -58,6 +58,11 @@ class WriteAheadLog(Protocol):
         """Payload bytes that may be appended now, in however many records of at least 64 bytes: a lower bound."""
         ...
 
+    @property
+    def blocked_reason(self) -> str:
+        """Why what was appended is not confirmed for the time being, or "" when nothing holds it up."""
+        ...
+
     def recover(self) -> AsyncIterator[WalRecord]:
         """Once, before `start`. Raises WalCorrupt for a bad record below the highest confirmed position."""
         ...

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from tests.live import LiveBroker
 from tests.live.bucket import Bucket
 from tests.live.client import Client
-from tests.live.test_s3 import begun, check_refusal, wait_until
+from tests.live.test_s3 import begun, check_refusal, ready_page, wait_until
 
 
 def broker_on(folder: Path, wal: str, **settings: object) -> LiveBroker:
@@ -91,11 +90,12 @@ def test_a_store_that_is_away_makes_producers_wait(tmp_path: Path, bucket: Bucke
         answers: list[int] = []
         waiting = threading.Thread(target=lambda: answers.append(send_one(broker)), daemon=True)
         waiting.start()
-        time.sleep(1.5)
+        wait_until(lambda: "the WAL waits for its store" in ready_page(broker), 30)
         assert answers == []
         bucket.door.open()
         waiting.join(60)
         assert answers == [0]
+        assert ready_page(broker) == "ready\n"
         broker.kill()
         broker.start()
         assert read(broker) == [b"before", b"patience"]

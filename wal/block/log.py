@@ -108,6 +108,11 @@ class BlockWal:
     def room_bytes(self) -> int:
         return self._space.room_bytes(self._batcher.next_position)
 
+    @property
+    def blocked_reason(self) -> str:
+        """A device answers, or fails for good."""
+        return ""
+
     async def recover(self) -> AsyncIterator[WalRecord]:
         """As the contract says. When it ends, this owner's epoch is durable in the header, before anything is appended."""
         assert not self._is_recovered, "recover() is for once"

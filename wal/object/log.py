@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 
 from millrace.runtime.aligned import Arena, ArenaPool
 from millrace.runtime.disk import Buffer
@@ -124,6 +125,10 @@ class ObjectWal:
         return payload_room(self._raw_room, self._settings.batch_bytes_max)
 
     @property
+    def blocked_reason(self) -> str:
+        return self._writer.blocked_reason
+
+    @property
     def _raw_room(self) -> int:
         unflushed_bytes = self._batcher.next_position - self._writer.confirmed
         return min(self.capacity_bytes - self.used_bytes, self._settings.unflushed_bytes_max - unflushed_bytes)
@@ -133,12 +138,12 @@ class ObjectWal:
         assert not self._is_recovered, "recover() is for once"
         extent, listing = self._taken.extent, self._taken.listing
         scan = ObjectScan(extent)
-        objects = self._reader.objects(extent.places(), listing, self._settings.ahead_bytes)
         try:
-            async for place, data in objects:
-                for record in scan.feed(place, memoryview(data)):
-                    self._appended_end = record.end
-                    yield record
+            async with aclosing(self._reader.objects(extent.places(), listing, self._settings.ahead_bytes)) as objects:
+                async for place, data in objects:
+                    for record in scan.feed(place, memoryview(data)):
+                        self._appended_end = record.end
+                        yield record
         except ObjectMissing as missing:
             raise WalCorrupt(scan.position, f"the object {missing.key} is gone, which was written whole") from None
         scan.finish()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable
 from typing import TypeVar
 
 from millrace.runtime.errors import Unavailable
@@ -94,7 +94,7 @@ class LogReader:
 
     async def objects(
         self, places: Iterable[Place], listing: Listing, ahead_bytes: int
-    ) -> AsyncIterator[tuple[Place, bytes]]:
+    ) -> AsyncGenerator[tuple[Place, bytes], None]:
         """Whole objects in order, several on their way at once, as long as they are expected to be no more than `ahead_bytes` together.
         Raises ObjectMissing for one that is gone."""
         left = iter(places)

@@ -65,7 +65,7 @@ class BatchWriter:
         self._verifying: asyncio.Task[None] | None = None
         self._active_count = 0  # uploads that are not done
         self._began_at = float("-inf")
-        self._waits_since: dict[int, str] = {}  # slot -> why, for the log
+        self._waits: dict[int, str] = {}  # slot -> why
         self.confirmed = confirmed
         self.confirmed_slot = 0
         self.has_failed = False
@@ -83,6 +83,11 @@ class BatchWriter:
     def uploads(self) -> int:
         """Objects on their way."""
         return self._active_count
+
+    @property
+    def blocked_reason(self) -> str:
+        """What the store said to the first upload that waits, or "" when none does."""
+        return next(iter(self._waits.values()), "")
 
     def since_last_ms(self, now: float) -> float:
         """Since the newest upload began."""
@@ -140,14 +145,15 @@ class BatchWriter:
                 self._note_wait(slot, error)
             await asyncio.sleep(pause_ms / 1000)
             pause_ms, attempt_ms = min(RETRY_PAUSE_MS_MAX, 2 * pause_ms), min(ATTEMPT_MS_MAX, 2 * attempt_ms)
-        if self._waits_since.pop(slot, None) is not None and not self._waits_since:
+        if self._waits.pop(slot, None) is not None and not self._waits:
             log.info("the WAL goes on")
 
     def _note_wait(self, slot: int, error: BaseException) -> None:
         self.retries += 1
-        if not self._waits_since:
-            log.warning("the WAL waits for its store: %s: %s", type(error).__name__, error)
-        self._waits_since[slot] = type(error).__name__
+        reason = f"the WAL waits for its store: {type(error).__name__}: {error}"
+        if not self._waits:
+            log.warning("%s", reason)
+        self._waits[slot] = reason
 
     def _done_count(self) -> int:
         """How many from the first on are done."""

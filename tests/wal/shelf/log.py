@@ -35,6 +35,7 @@ class ShelfWal:
         self.max_record_bytes = capacity_bytes // 3
         self.is_new = shelf.epoch < 0
         self.confirmed_end = shelf.end
+        self.blocked_reason = ""
         self._shelf = shelf
         self._owner = owner
         self._end = shelf.end
