@@ -81,10 +81,9 @@ async def _open_block(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
 
 
 async def _is_block_used(place: WalPlace, node_id: int) -> bool:
-    folder, _, name = place.address.target.rpartition("/")
-    if folder == "/dev":
-        return False  # its own header tells, when it is opened
-    return name in await place.disk.list_folder(folder or ".")
+    from millrace.wal.block.device import is_used
+
+    return await is_used(place.disk, place.address.target)
 
 
 async def _open_objects(place: WalPlace, owner: WalOwner) -> WriteAheadLog:

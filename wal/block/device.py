@@ -127,6 +127,22 @@ class ReadAhead:
             self._read = None
 
 
+async def is_used(disk: Disk, path: str) -> bool:
+    """Whether there is a log, of whatever owner. A file or device without a header, or not there at all, is none; what is
+    open elsewhere is one. Raises WalCorrupt for what is neither."""
+    folder, _, name = path.rpartition("/")
+    if name not in await disk.list_folder(folder or "/" if path.startswith("/") else folder or "."):
+        return False
+    try:
+        file = await disk.open_block(path, 0)
+    except DiskLocked:
+        return True
+    try:
+        return file.size_bytes >= RING_START and await _read_header(file) is not None
+    finally:
+        await file.close()
+
+
 def reservation_key(epoch: int) -> int:
     """What an owner registers with the device: "MR" and its epoch. 0 is nobody's."""
     return 0x4D52 << 48 | epoch & (1 << 48) - 1 if epoch >= 0 else 0
