@@ -18,7 +18,7 @@ from millrace.kraft.log_store import LogStore
 from millrace.kraft.meta_properties import read_meta_properties
 from millrace.kraft.node import replay
 from millrace.runtime import Runtime
-from millrace.runtime.disk import Buffer, Disk, DiskLock, DiskLocked, LogFile
+from millrace.runtime.disk import Buffer, Disk, DiskLock, DiskLocked
 from millrace.runtime.errors import MillraceError
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
@@ -102,7 +102,12 @@ class ReadOnlyDisk:
         self._disk = disk
 
     async def open_log(self, path: str) -> ReadOnlyLog:
-        return ReadOnlyLog(await self._disk.open_log(path))
+        """Read whole, a snapshot's interval of log at most: opened like a start does it, a file that a running broker has just removed would
+        be made again."""
+        data = await self._disk.read_file(path)
+        if data is None:
+            raise LogCorrupt(path, 0, "it went away while it was read: a broker is running, look again")
+        return ReadOnlyLog(data)
 
     async def read_file(self, path: str) -> bytes | None:
         return await self._disk.read_file(path)
@@ -116,9 +121,11 @@ class ReadOnlyDisk:
 
 
 class ReadOnlyLog:
-    def __init__(self, file: LogFile) -> None:
-        self._file = file
-        self.size_bytes = file.size_bytes
+    """A file as it was when it was read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size_bytes = len(data)
 
     async def append(self, parts: Sequence[Buffer]) -> None:
         raise AssertionError("an append while looking")
@@ -126,10 +133,9 @@ class ReadOnlyLog:
     async def sync(self) -> None: ...
 
     async def read_at(self, position: int, length: int) -> bytes:
-        return await self._file.read_at(position, length)
+        return self._data[position : position + length]
 
     async def truncate(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
 
-    async def close(self) -> None:
-        await self._file.close()
+    async def close(self) -> None: ...

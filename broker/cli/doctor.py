@@ -142,9 +142,10 @@ class Report:
 
     @property
     def sentence(self) -> str:
-        fatal = [finding.name for finding in self.findings if finding.is_fatal]
+        fatal = [finding for finding in self.findings if finding.is_fatal]
         if fatal:
-            return f"not usable: the broker cannot do without {', '.join(fatal)}"
+            names = ", ".join(finding.name for finding in fatal)
+            return f"not usable: the broker cannot do without {names} ({fatal[0].seen})"
         if self.fault:
             return f"not usable: the store does not answer: {self.fault}"
         other = [finding.name for finding in self.findings if finding.verdict != "yes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -14,6 +15,9 @@ import pytest
 
 from millrace.broker.__main__ import run_loop
 from millrace.broker.cli import fsck, objects, streams
+from millrace.broker.inspection import ReadOnlyDisk
+from millrace.kraft.errors import LogCorrupt
+from millrace.runtime.disk_posix import PosixDisk
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.test_s3 import wait_until
@@ -186,6 +190,15 @@ def test_a_running_broker_is_told_of_and_kept_out(broker: LiveBroker, capsys: py
     finally:
         broker.stop()
         orphan.unlink()
+
+
+def test_a_segment_that_went_away_is_not_made_again(tmp_path: Path) -> None:
+    """A running broker removes old segments: one that was listed a moment ago is no longer there, and looking does not make it."""
+    disk = ReadOnlyDisk(PosixDisk())
+    path = tmp_path / "00000000000000000000.log"
+    with pytest.raises(LogCorrupt, match="went away"):
+        asyncio.run(disk.open_log(str(path)))
+    assert not path.exists()
 
 
 def test_what_cannot_be_checked_is_a_sentence(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
