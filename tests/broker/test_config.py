@@ -189,6 +189,10 @@ def test_all_mistakes_are_reported_at_once() -> None:
         ("s3.wal.path=0@file:///wal?iops=few", "iops=few"),
         ("s3.wal.path=0@file:///wal?iops=3", "at least 10"),
         ("s3.wal.path=0@file:///wal?iodepth=99", "1..32"),
+        ("s3.wal.path=0@s3://b?maxBytesInBatch=1KiB", "64 KiB"),
+        ("s3.wal.path=0@s3://b?batchInterval=soon", "batchInterval=soon"),
+        ("s3.wal.path=0@s3://b?fence=wire", "conditional or reservation"),
+        ("s3.wal.path=0@file:///wal?kind=ring", "neither block nor object"),
         ("max.connections.per.ip.overrides=10.0.0.1", "HOST:COUNT"),
         ("listeners=A://h", "HOST:PORT"),
         ("listeners=PLAINTEXT://:1,PLAINTEXT://:2", "twice"),
@@ -265,6 +269,15 @@ def test_a_refused_key_may_have_its_default() -> None:
 
 
 # What comes of it
+
+
+def test_an_object_wal_is_told_by_its_address() -> None:
+    """The parameters of the address under AutoMQ's names; bytes may have units."""
+    address = "0@s3://b?batchInterval=100&maxBytesInBatch=1MiB&maxUnflushedBytes=1048576&maxInflightUploadCount=7&readaheadDataSize=2MiB"
+    wal = make(f"s3.wal.path={address}&capacity=1GiB&fence=reservation&region=r").settings.object_wal
+    assert (wal.batch_interval_ms, wal.batch_bytes_max, wal.unflushed_bytes_max) == (100, 1 << 20, 1 << 20)
+    assert (wal.uploads_max, wal.ahead_bytes, wal.capacity_bytes, wal.fence) == (7, 2 << 20, GIB, "reservation")
+    assert make("s3.wal.path=0@file:///wal/").settings.object_wal.fence == "conditional"
 
 
 def test_a_start_without_settings() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from millrace.wal.config import BlockWalSettings
+from millrace.wal.config import BlockWalSettings, ObjectWalSettings
 
 
 def test_defaults_are_sound() -> None:
     """Nobody has to set anything."""
     assert BlockWalSettings().problems() == []
+    assert ObjectWalSettings().problems() == []
 
 
 def test_every_violation_is_reported() -> None:
@@ -16,3 +17,20 @@ def test_every_violation_is_reported() -> None:
         capacity_bytes=1, direct="maybe", block_soft_bytes=10, arena_bytes=100, writes_in_flight=0, window_bytes=0
     )
     assert len(settings.problems()) == 6
+
+
+def test_every_violation_of_an_object_wal_is_reported() -> None:
+    """Seven mistakes give seven sentences, under the names that the address has for them."""
+    settings = ObjectWalSettings(
+        capacity_bytes=1,
+        batch_bytes_max=1,
+        unflushed_bytes_max=1,
+        uploads_max=0,
+        fence="wire",
+        arena_bytes=1,
+        batch_interval_ms=-1,
+    )
+    found = " ".join(settings.problems())
+    assert len(settings.problems()) == 7
+    for name in ("maxBytesInBatch", "maxUnflushedBytes", "maxInflightUploadCount", "fence is 'wire'"):
+        assert name in found
