@@ -3,8 +3,8 @@
     on_change ──► dirty ──(interval since the last look, with jitter)──► a round of sets, a round of streams ──► quiet until a change,
                                                                          until an object gets old, or may be tried again
 
-Rounds: sets.py, streams.py. A round that is refused, not answered or finds its ids run out is thrown away whole and tried again an interval
-later: nothing was changed, and what was put is deleted when its ids run out. A stop in the middle leaves the same.
+Rounds: sets.py, streams.py. A compaction that is refused, not answered or finds its ids run out is thrown away whole and tried again an interval
+later, then later and later: nothing was changed, and what was put is deleted when its ids run out. A stop in the middle leaves the same.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 # Between two looks at least, whatever the settings.
 PAUSE_S_MIN = 0.2
 JITTER_PART = 0.1
+# Pauses after rounds that came to nothing, in intervals: 1, 2, 4 and so on up to this.
+PUT_OFF_FACTOR_MAX = 16
 # A timer may come so much early, by the clock's grain.
 EARLY_S = 0.001
 # Why a round ends early, by what compaction's counts call it.
@@ -46,6 +48,7 @@ class Rhythm:
         self._rand = rand
         self.is_dirty = True
         self.looked_at_s = now_s
+        self._failures_count = 0
         # Not all brokers that start together at once.
         self.next_at_s = now_s + max(PAUSE_S_MIN, self._pause_s * rand.fraction())
 
@@ -57,6 +60,15 @@ class Rhythm:
         self.looked_at_s = now_s
         self.next_at_s = now_s + self._pause_s * (1 + JITTER_PART * (2 * self._rand.fraction() - 1))
         return True
+
+    def end(self, *, is_done: bool) -> None:
+        """A round that came to nothing is tried again without a change, later and later: its work may have been large."""
+        if is_done:
+            self._failures_count = 0
+            return
+        self.is_dirty = True
+        self.next_at_s += self._pause_s * (min(2**self._failures_count, PUT_OFF_FACTOR_MAX) - 1)
+        self._failures_count += 1
 
     def wakes_at_s(self, due_s: float | None) -> float | None:
         """`due_s`: when there will be something to do though nothing changes."""
@@ -90,9 +102,9 @@ class Compactor:
             while True:
                 await self._wait(sets, streams)
                 if sets.begin(loop.time()):
-                    sets.is_dirty |= not await self._guarded(self._sets.round)
+                    sets.end(is_done=await self._guarded(self._sets.round))
                 if streams.begin(loop.time()):
-                    streams.is_dirty |= not await self._guarded(self._streams.round)
+                    streams.end(is_done=await self._guarded(self._streams.round))
         except Fenced as error:
             log.warning("compaction ends: %s", error)
 
@@ -137,11 +149,10 @@ class Compactor:
         due_s = asyncio.get_running_loop().time() + left_s
         return due_s if again_s is None else min(due_s, again_s)
 
-    async def _guarded(self, round_of: Callable[[], Awaitable[None]]) -> bool:
-        """Whether the round came to its end."""
+    async def _guarded(self, round_of: Callable[[], Awaitable[bool]]) -> bool:
+        """Whether the round came to its end, with nothing left out."""
         try:
-            await round_of()
-            return True
+            return await round_of()
         except tuple(kind for kind, _ in ENDINGS) as error:
             reason = next(name for kind, name in ENDINGS if isinstance(error, kind))
             self._work.counts.skip(reason)

@@ -15,11 +15,12 @@ class SetCompactor:
     def __init__(self, work: Work) -> None:
         self._work = work
 
-    async def round(self) -> None:
+    async def round(self) -> bool:
         """Until nothing is worth it. Each step leaves fewer objects, or puts one aside."""
         self._work.counts.set_rounds += 1
         while await self._step():
             pass
+        return True
 
     def next_due_ms(self) -> int | None:
         """The wall time at which an object is old enough to be split."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +14,7 @@ from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, plan
 from millrace.s3stream.compaction.sources import UNREADABLE, ReadMemory, Source, SourceUnreadable
 from millrace.s3stream.compaction.stream_plan import LINKS_COUNT_MAX, Objects, plan_stream
 from millrace.s3stream.compaction.work import Ids, Work, commit
-from millrace.s3stream.errors import ObjectCorrupt
+from millrace.s3stream.errors import CompactionRefused, ObjectCorrupt, UploadExpired
 from millrace.s3stream.ids import (
     NO_OBJECT,
     CompactionCommit,
@@ -26,6 +27,7 @@ from millrace.s3stream.ids import (
 )
 from millrace.s3stream.objects.composite import CompositeIndex, LinkedRows, encode_composite
 
+log = logging.getLogger(__name__)
 KNOWN_MAX = 10_000
 
 
@@ -46,11 +48,19 @@ class StreamCompactor:
         # Composites that looked mostly dead and were not: the offset up to which a look is not worth it.
         self._alive_until: dict[ObjectId, int] = {}
 
-    async def round(self) -> None:
-        self._work.counts.stream_rounds += 1
+    async def round(self) -> bool:
+        """False when the objects of a stream were left as they are, for metadata had moved on; others are not kept from theirs."""
+        counts, is_done = self._work.counts, True
+        counts.stream_rounds += 1
         for stream_id in list(self._work.catalog.open_streams()):
-            await self._compact(stream_id)
+            try:
+                await self._compact(stream_id)
+            except (CompactionRefused, UploadExpired) as error:
+                log.info("compaction of stream %d is put off: %s: %s", stream_id, type(error).__name__, error)
+                counts.skip("refused" if isinstance(error, CompactionRefused) else "expired")
+                is_done = False
             await asyncio.sleep(0)
+        return is_done
 
     async def _compact(self, stream_id: StreamId) -> None:
         work = self._work

@@ -14,11 +14,11 @@ from millrace.s3stream.compaction import copying, stream_plan
 from millrace.s3stream.compaction.config import MIB
 from millrace.s3stream.compaction.outputs import PutMemory
 from millrace.s3stream.compaction.run import Rhythm
-from millrace.s3stream.compaction.sources import ReadMemory, Source
+from millrace.s3stream.compaction.sources import ReadMemory, Source, Window
 from millrace.s3stream.compaction.streams import StreamCompactor
 from millrace.s3stream.errors import CompactionRefused, UploadExpired
 from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, UploadCommit
-from millrace.s3stream.objects.format import INT32_MAX, Entry
+from millrace.s3stream.objects.format import INT32_MAX, BlockRef, Entry
 from millrace.s3stream.objects.writer import ObjectWriter
 from tests.s3stream.build import run
 from tests.s3stream.compaction_build import CompactedWorld, drained
@@ -476,6 +476,56 @@ def test_a_block_larger_than_all_memory_is_compacted() -> None:
     run(main())
 
 
+def block(position: int, size: int) -> BlockRef:
+    return BlockRef(StreamId(1), position, position + size, 1, position, size)
+
+
+@pytest.mark.parametrize(
+    ("positions", "bytes_max", "taken"),
+    [
+        ([0, 100_000], MIB, True),  # side by side
+        ([0, 400_000], MIB, True),  # near
+        ([0, 700_000], MIB, False),  # too much between them
+        ([0, 100_000, 200_000, 300_000, 400_000, 500_000, 650_000], MIB, True),  # little between them
+        ([0, 100_000], 150_000, False),  # more than a window
+        ([100_000, 0], MIB, False),  # behind
+    ],
+)
+def test_near_blocks_come_with_one_request(positions: list[int], bytes_max: int, taken: bool) -> None:
+    """Blocks of 100,000 bytes at these positions: whether the last one is read with those before it."""
+    window = Window(block(positions[0], 100_000))
+    for position in positions[1:-1]:
+        assert window.takes(block(position, 100_000), bytes_max)
+        window.add(block(position, 100_000))
+    assert window.takes(block(positions[-1], 100_000), bytes_max) is taken
+
+
+def test_windows_are_read_ahead_while_there_is_memory() -> None:
+    """Eight blocks of 100 KiB in windows of two: with room for one window the next is asked for when it is needed, with more before."""
+
+    async def main() -> None:
+        for limit, ahead in ((0, False), (10 * MIB, True)):
+            books = Books()
+            object_id = await books.upload(1, count=8, size=100 * KIB)
+            world = books.world
+            memory = ReadMemory(limit)
+            size = world.catalog.live[object_id].size_bytes
+            source = Source(world.store, world.key(object_id), object_id, size, world.work.counts)
+            index = await source.open(memory, 0)
+            source.begin(index.index, world.catalog.stream_bounds([StreamId(1)]), 220 * KIB)
+            await asyncio.sleep(1)
+            assert (memory.held_bytes > 0) is ahead
+            for ref in list(index.index.rows()):
+                data = await source.take(ref)
+                assert len(data) == ref.size_bytes
+            assert world.work.counts.gets == 1 + 4
+            assert memory.peak_bytes < (2 + ahead * 2) * 110 * KIB
+            await source.close()
+            assert memory.held_bytes == 0
+
+    run(main())
+
+
 def test_a_thousand_streams_over_the_limit_are_planned_in_a_few_tries() -> None:
     """Sources whose streams pass the limit are halved, not excluded one by one: the older ones are compacted."""
 
@@ -509,8 +559,8 @@ def test_links_are_never_deleted_before_the_commit() -> None:
 
         world.catalog.before = refuse
         files = len(world.store.objects)
-        with pytest.raises(CompactionRefused):
-            await world.compact()
+        await world.compact()
+        assert world.work.counts.skipped == {"refused": 1}
         world.clean()
         assert len(world.store.objects) == files + 1
         await books.check()
@@ -778,7 +828,7 @@ def test_changes_that_come_in_a_stream_are_looked_at_once_an_interval() -> None:
 
 @pytest.mark.parametrize("verbs", [("get", "put"), ("put",)])
 def test_a_round_that_failed_is_tried_again_without_a_change(verbs: tuple[str, ...]) -> None:
-    """The store is away for a while, or takes nothing: the work is done an interval after it is back."""
+    """The store is away for a while, or takes nothing: the work is done some intervals after it is back."""
     books = Books()
 
     async def test(compactor: Any) -> None:
@@ -795,7 +845,59 @@ def test_a_round_that_failed_is_tried_again_without_a_change(verbs: tuple[str, .
         assert books.world.kinds() == "4 set"
         assert books.world.work.counts.skipped["store"] >= 3
         books.world.store.fault = lambda verb, key: None
-        await asyncio.sleep(700)
+        await asyncio.sleep(3600)
+        assert books.world.kinds() == "1 set"
+        await books.check()
+
+    running(books, test)
+
+
+def test_a_refusal_of_one_stream_keeps_no_other_from_its_own() -> None:
+    """The second of three streams is refused: the others are compacted, and the round counts as not done."""
+
+    async def main() -> None:
+        books = Books()
+        for _ in range(4):
+            for stream_id in (1, 2, 3):
+                await books.upload(stream_id, is_split=True)
+        world = books.world
+        commits = 0
+
+        def refuse(verb: str) -> None:
+            nonlocal commits
+            commits += verb == "commit_compaction"
+            if verb == "commit_compaction" and commits == 2:
+                raise CompactionRefused("metadata moved on")
+
+        world.catalog.before = refuse
+        assert not await StreamCompactor(world.work).round()
+        assert world.kinds() == "6 own"
+        assert await StreamCompactor(world.work).round()
+        assert world.kinds() == "3 own"
+        await books.check()
+
+    run(main())
+
+
+def test_what_is_refused_again_and_again_is_tried_later_and_later() -> None:
+    """A compaction may be a lot of work: of a hundred intervals in which it is refused it is tried in a few."""
+    books = Books()
+
+    async def test(compactor: Any) -> None:
+        for _ in range(4):
+            await books.upload(1, 2)
+
+        def refuse(verb: str) -> None:
+            if verb == "commit_compaction":
+                raise CompactionRefused("no")
+
+        books.world.catalog.before = refuse
+        compactor.on_change()
+        await asyncio.sleep(100 * 300)
+        counts = books.world.work.counts
+        assert 6 <= counts.set_rounds <= 12
+        books.world.catalog.before = lambda verb: None
+        await asyncio.sleep(20 * 300)
         assert books.world.kinds() == "1 set"
         await books.check()
 
