@@ -52,6 +52,8 @@ class ObjectLives(Lives):
         life = asyncio.ensure_future(self.work())
         await asyncio.wait([ended, life], return_when=asyncio.FIRST_COMPLETED)
         self.counted["cuts" if ended.done() else "stops"] += 1
+        if not ended.done():
+            life.result()  # what ended it, if it was no stop in order
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
