@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 # An object that is not found, or not yet: the image of metadata may lag behind a commit or a compaction. Pauses between looks.
 LOOKUP_PAUSES_MS = (0, 10, 50, 200, 500)
 GETS_IN_FLIGHT_MAX = 16
+# A stream that has little in each object is read from so many at a time: the store's delay is paid once for all of them.
+OBJECTS_AT_A_TIME = 8
 # How many entries are made for one reader before others may run: a third of a millisecond.
 TAKE_STEP_COUNT = 256
 
@@ -115,13 +117,17 @@ class BlockCache:
         await self._read_on(harvest)
 
     async def _read_on(self, harvest: Harvest) -> None:
+        """One object first, that is all there is to most reads; then several at a time, for a stream of which each holds little."""
+        objects_max = 1
         while not harvest.is_full:
-            wanted = harvest.stream_id, harvest.next_offset, harvest.end
-            found = await self.finder.find(*wanted, harvest.left_bytes)
-            blocks, is_cached = await self._load(found)
-            harvest.has_loaded |= not is_cached
-            for block in blocks:
-                await self._take(block, harvest)
+            wanted = harvest.stream_id, harvest.next_offset, harvest.end, harvest.left_bytes
+            loads = [self._begin(found) for found in await self.finder.find_some(*wanted, objects_max)]
+            objects_max = OBJECTS_AT_A_TIME
+            for load in loads:
+                for place in load:
+                    harvest.has_loaded |= isinstance(place, asyncio.Future)
+                    block = await asyncio.shield(place) if isinstance(place, asyncio.Future) else place
+                    await self._take(block, harvest)
 
     async def _take(self, block: CachedBlock, harvest: Harvest) -> None:
         """What of the block the harvest still has room for, in steps that leave the loop to others."""
@@ -136,23 +142,18 @@ class BlockCache:
             block.is_for_once = False
             self._blocks.demote(block.key)
 
-    async def _load(self, blocks: FoundBlocks) -> tuple[list[CachedBlock], bool]:
-        """The blocks of these rows, in order: from the cache, from a load that is under way, or from the object. And whether
-        all were in the cache."""
-        found: list[CachedBlock | None] = []
-        waiting: dict[int, asyncio.Future[CachedBlock]] = {}
-        for place, ref in enumerate(blocks.refs):
+    def _begin(self, blocks: FoundBlocks) -> list[CachedBlock | asyncio.Future[CachedBlock]]:
+        """The blocks of these rows, in order: from the cache, from a load that is under way, or from one that begins now."""
+        found: list[CachedBlock | asyncio.Future[CachedBlock]] = []
+        for ref in blocks.refs:
             key = (blocks.object_id, ref.position)
-            found.append(self._blocks.get(key))
-            if found[place] is None:
-                waiting[place] = self.loader.load(key, ref, blocks.reader, None)
-        for place, future in waiting.items():
-            found[place] = await asyncio.shield(future)
-        return [block for block in found if block is not None], not waiting
+            found.append(self._blocks.get(key) or self.loader.load(key, ref, blocks.reader, None))
+        return found
 
-    async def _load_ahead(self, blocks: FoundBlocks, reader: ReadAhead) -> None:
+    async def _load_ahead(self, found: list[FoundBlocks], reader: ReadAhead) -> None:
         """Returns when all of them are in the cache, or could not be read. It holds none: what the cache drops meanwhile is gone."""
-        missing = [ref for ref in blocks.refs if (blocks.object_id, ref.position) not in self._blocks]
+        wanted = [((blocks.object_id, ref.position), ref, blocks.reader) for blocks in found for ref in blocks.refs]
+        missing = [one for one in wanted if one[0] not in self._blocks]
         is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         left_count = len(missing)
 
@@ -162,8 +163,8 @@ class BlockCache:
             if not left_count and not is_over.done():
                 is_over.set_result(None)
 
-        for ref in missing:
-            self.loader.load((blocks.object_id, ref.position), ref, blocks.reader, reader).add_done_callback(on_loaded)
+        for one in missing:
+            self.loader.load(*one, reader).add_done_callback(on_loaded)
         if missing:
             await is_over
 
@@ -186,12 +187,12 @@ class BlockCache:
         try:
             while left_bytes > 0:
                 try:
-                    found = await self.finder.find(stream_id, offset, INT64_MAX, left_bytes)
+                    found = await self.finder.find_some(stream_id, offset, INT64_MAX, left_bytes, OBJECTS_AT_A_TIME)
                 except (ObjectMissing, OffsetGap):
                     return  # the end of what is committed, or an object that is gone: who reads there looks again
                 await self._load_ahead(found, reader)
-                offset = found.refs[-1].end
-                loaded_bytes = sum(ref.size_bytes for ref in found.refs)
+                offset = found[-1].refs[-1].end
+                loaded_bytes = sum(ref.size_bytes for blocks in found for ref in blocks.refs)
                 left_bytes -= loaded_bytes
                 self.readahead_bytes += loaded_bytes
         finally:

@@ -42,7 +42,7 @@ class ObjectFinder:
         self._store = store
         self._objects = objects
         self._cluster_id = cluster_id
-        self._readers: BlockLru[ObjectId, ObjectReader] = BlockLru(index_bytes_max)
+        self._readers: BlockLru[ObjectId, ObjectReader] = BlockLru(index_bytes_max - index_bytes_max // 4)
         self._composites: BlockLru[ObjectId, CompositeReader] = BlockLru(index_bytes_max // 4)
         self.index_gets = 0
         self.index_get_bytes = 0
@@ -66,6 +66,33 @@ class ObjectFinder:
                 if refs:
                     return FoundBlocks(hint.object_id, reader, refs)
         return await self._find_in_all(hints, stream_id, start, end, max_bytes)
+
+    async def warm(self, stream_id: int, offset: int, limit: int) -> None:
+        """Loads, at one time, the indexes of about `limit` objects that hold what follows `offset`: who reads on finds it in them without
+        asking the store. What cannot be loaded is met by who needs it."""
+        hints = self._objects.candidates(StreamId(stream_id), offset, limit)
+        singles = [hint for hint in hints if hint.kind is not ObjectKind.COMPOSITE][:limit]
+        readers = [self._reader(hint.object_id, hint.size_bytes) for hint in singles]
+        await asyncio.gather(*(self._load_index(*one) for one in zip(singles, readers, strict=True)))
+
+    async def find_some(
+        self, stream_id: int, start: int, end: int, max_bytes: int, objects_max: int
+    ) -> list[FoundBlocks]:
+        """As `find`, going on into the objects that follow: at most so many, whose indexes are loaded together. The first one is there, or
+        the reason is raised that `find` gives."""
+        found = [await self.find(stream_id, start, end, max_bytes)]
+        while len(found) < objects_max:
+            last = found[-1].refs
+            start, max_bytes = last[-1].end, max_bytes - sum(ref.size_bytes for ref in last)
+            if start >= end or max_bytes <= 0:
+                break
+            if len(found) == 1:
+                await self.warm(stream_id, start, objects_max - 1)
+            try:
+                found.append(await self.find(stream_id, start, end, max_bytes))
+            except (ObjectMissing, OffsetGap):
+                break  # the end of what is committed, or an object that is gone: who reads there looks again
+        return found
 
     def drop_all(self) -> None:
         """Forgets every index."""

@@ -230,3 +230,28 @@ def test_a_reader_survives_compaction_under_a_store_that_refuses() -> None:
             await replacing
 
     run_simulation(main)
+
+
+def test_a_stream_in_many_small_objects_is_read_several_at_a_time() -> None:
+    """Forty objects, 50 ms a GET: a read of all of them and a sequential reader take the time of a few rounds, not of eighty GETs."""
+
+    async def main(loop: SimLoop) -> None:
+        node = new_node()
+        await node.engine.start()
+        stream = node.engine.open_stream(node.catalog.open(1))
+        for _ in range(40):
+            await produce(node, stream, 2)
+            assert await node.engine.upload_all(60_000)
+        assert len(node.catalog.commits) == 40
+        node.engine.drop_caches()
+        node.sim.faults = StoreFaults(latency_ms=(50, 50))
+        began = loop.time()
+        assert len(await stream.fetch(0, 80, 4 * MIB)) == 80
+        assert loop.time() - began < 1.2
+        node.engine.drop_caches()
+        began, offset = loop.time(), 0
+        while offset < 80:
+            offset = (await stream.fetch(offset, 80, 40_000))[-1].end
+        assert loop.time() - began < 2
+
+    run_simulation(main)
