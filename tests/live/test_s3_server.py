@@ -15,6 +15,7 @@ from millrace.broker.cli.doctor import examine
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.s3_server import S3Server
+from tests.live.test_object_wal import broker_on, walk
 from tests.live.test_s3 import wait_until
 
 
@@ -80,3 +81,10 @@ def check_fsck(data: Path, address: str, objects: list[Path]) -> None:
     assert fsck.run(words, {}, run_loop) == 1
     largest.write_bytes(content)
     assert fsck.run(words, {}, run_loop) == 0
+
+
+def test_a_log_of_objects_lives_there_too(tmp_path: Path, server: S3Server) -> None:
+    """The write-ahead log and the data in one bucket of the real server: its conditions are tried at the start and hold, and what was
+    acknowledged is there after kill -9."""
+    log = server.address("lake") + "&capacity=64MiB&batchInterval=50"
+    walk(broker_on(tmp_path / "broker", log, s3_data_buckets=server.address("lake")), kills=1)
