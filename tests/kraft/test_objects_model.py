@@ -235,7 +235,7 @@ SMALL = st.integers(0, 5)
 STEPS = ["open", "delete", "trim", "trim", *["upload"] * 6, *["compact"] * 4, *["join"] * 3, "clean", "clean", "reload"]
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(STEPS), SMALL, SMALL, SMALL), min_size=10, max_size=50))
 def test_what_is_wanted_stays_within_reach(steps: list[tuple[str, int, int, int]]) -> None:
     """Whatever is uploaded, compacted, linked, trimmed, deleted and cleaned in whatever order; and no file is forgotten."""
