@@ -19,10 +19,12 @@ from tests.spark_jobs.table import rows_of
 TOPIC = "orders"
 PARTITIONS = 4
 KILLS = 4
+# What the kills leave over is read at the end, 500 at a time: bounded, so that a slow machine, on which the kills take long, can do it.
+RECORDS_MAX = 20_000
 
 
 class Load(threading.Thread):
-    """Sends two hundred records a second until told to stop."""
+    """Sends two hundred records a second until told to stop, RECORDS_MAX at most."""
 
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
@@ -35,7 +37,7 @@ class Load(threading.Thread):
 
     def run(self) -> None:
         number = 0
-        while not self.is_stopping:
+        while not self.is_stopping and number < RECORDS_MAX:
             self._producer.produce(
                 TOPIC, b"order %d" % number, partition=number % PARTITIONS, on_delivery=self._on_delivery
             )

@@ -20,7 +20,6 @@ SUITES: tuple[Suite, ...] = (
     golang_clients.SARAMA,
     golang_clients.KAFKA_GO,
     rust.RDKAFKA,
-    rust.RSKAFKA,
     rust.LibrdkafkaSuite(),
 )
 

@@ -60,6 +60,10 @@ class CrateSuite:
         self._source = fetch_crates(folder, f"{self._crate}@={self._version}")[self._crate]
 
     def run(self, folder: Path, address: str) -> Outcome:
+        port = address.split(":")[1]
+        for path in self._source.glob("tests/*.rs"):  # some have the address in their text
+            text = path.read_text().replace('"bootstrap.servers", "localhost"', f'"bootstrap.servers", "{address}"')
+            path.write_text(re.sub(r"(\.port\(\), )9092", rf"\g<1>{port}", text))
         given = {name: text.replace("ADDRESS", address) for name, text in self._environment.items()}
         given |= {"CARGO_TARGET_DIR": str(folder / "target"), "CARGO_PROFILE_DEV_DEBUG": "0"}
         words = ["cargo", "test", "-q", "--no-fail-fast", *self._flags, "--test", "*", "--", "--test-threads=1"]
@@ -89,18 +93,13 @@ def read_libtest(text: str) -> Outcome:
 RDKAFKA = CrateSuite(
     "rdkafka",
     "0.39.0",
-    environment={"KAFKA_HOST": "ADDRESS", "KAFKA_VERSION": "4.0.0"},
+    environment={"KAFKA_HOST": "ADDRESS", "KAFKA_VERSION": "4.0.0", "RUST_LOG": "off"},
     overrides={"node.id": "0", "num.partitions": "3"},
-    passed_min=1,
-    known={},
-)
-RSKAFKA = CrateSuite(
-    "rskafka",
-    "0.6.0",
-    environment={"TEST_INTEGRATION": "1", "TEST_BROKER_IMPL": "kafka", "KAFKA_CONNECT": "ADDRESS"},
-    overrides={"auto.create.topics.enable": "false"},
-    passed_min=1,
-    known={},
+    passed_min=46,
+    known={"test_transaction_": NO_TRANSACTIONS},
+    fickle={
+        "nonempty_callback": "counts a wake-up of the client's own; against Apache Kafka it fails now and then, too"
+    },
 )
 
 
@@ -109,13 +108,15 @@ class LibrdkafkaSuite:
 
     name = "librdkafka 2.12.1"
     overrides: Mapping[str, str] = {"num.partitions": "4"}
-    passed_min = 77
+    passed_min = 76
     known: Mapping[str, str] = {
         "0103_transactions": NO_TRANSACTIONS,
         "0081_admin|0109_auto_create|0115_producer_auth|0119_consumer_auth": "at its first ACL: no authorizer is configured",
         "0077_compaction|0129_fetch_aborted": "wants segment.bytes of 10,000 and 20,000; the least is 1 MiB, as since Kafka 4.0",
     }
-    fickle: Mapping[str, str] = {}
+    fickle: Mapping[str, str] = {
+        "0033_regex_subscribe$": "its consumer may still ask for the topics that it deletes, and so make them again"
+    }
 
     def fetch(self, folder: Path) -> None:
         sources = fetch_crates(folder, "rdkafka-sys@=4.10.0")
