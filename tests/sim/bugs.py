@@ -182,17 +182,20 @@ def keeps_the_epoch(old: Any) -> Any:
 
 
 def drops_blocks(old: Any) -> Any:
-    """The last block of each stream in a compaction of several objects does not come over."""
+    """The last block of each stream that has several does not come over."""
 
-    def merged_rows(sources: Any, bounds: Any) -> Any:
-        rows = list(old(sources, bounds))
-        for place, (source, ref) in enumerate(rows):
-            is_last = place + 1 == len(rows) or rows[place + 1][1].stream_id != ref.stream_id
-            is_alone = place == 0 or rows[place - 1][1].stream_id != ref.stream_id
-            if not is_last or is_alone:
-                yield source, ref
+    async def _add(self: copying.Copying, portion: Any, ref: Any, data: Any) -> None:
+        last = self.__dict__.setdefault("last", {})
+        if last.get("stream") != ref.stream_id:
+            last.clear()
+            last["stream"] = ref.stream_id
+            await old(self, portion, ref, data)
+            return
+        if "held" in last:
+            await old(self, *last["held"])
+        last["held"] = portion, ref, bytes(data)
 
-    return merged_rows
+    return _add
 
 
 def checks_nothing(old: Any) -> Any:
@@ -375,12 +378,12 @@ BUGS = {
     "entry-dropped": Bug("an object lacks an entry of its range", 3, uploader, "_fill", drops_an_entry),
     "stale-epoch": Bug("recovery takes blocks of any epoch", 4, RecoveryScan, "_is_lawful", accepts_any_epoch),
     "epoch-not-raised": Bug("a start leaves the epoch in the header", 4, BlockDevice, "write_both", keeps_the_epoch),
-    "block-dropped": Bug("compaction leaves blocks out", 5, copying, "merged_rows", drops_blocks),
+    "block-dropped": Bug("compaction leaves blocks out", 5, copying.Copying, "_add", drops_blocks),
     "coverage-unchecked": Bug(
         "compaction leaves blocks out, and nobody checks that all is covered",
         5,
-        copying,
-        "merged_rows",
+        copying.Copying,
+        "_add",
         drops_blocks,
         ((merging, "check_covered", checks_nothing), (ObjectsEdit, "left_behind", misses_nothing)),
     ),

@@ -56,7 +56,7 @@ from tests.sim.world import World
 
 A = TypeVar("A", bound=Actor)
 DOWN_S = 0.05
-LIMIT_S = 600.0
+LIMIT_S = 300.0
 GRACE_S = 70.0  # longer than doomed objects stay
 AGEING = {"segment.ms": "200", "retention.ms": "700", **ANY_TIME}
 HOURLY = {

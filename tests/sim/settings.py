@@ -90,7 +90,7 @@ VARIANTS = {
     "few streams": Variant({"s3.max.stream.num.per.stream.set.object": "2"}),
     "small log cache": Variant({"s3.wal.cache.size": "64KiB"}),
     "small block cache": Variant({"s3.block.cache.size": "8KiB"}, streams={"index_cache_bytes": 2 * KIB}),
-    "small wal": Variant({"s3.wal.path": "0@file:///data/wal?capacity=256KiB"}, wal={"capacity_bytes": 256 * KIB}),
+    "small wal": Variant({"s3.wal.path": "0@file:///data/wal?capacity=384KiB"}, wal={"capacity_bytes": 384 * KIB}),
     "one write": Variant(wal={"writes_in_flight": 1}),
     "many writes": Variant(wal={"writes_in_flight": 12, "eager_bytes": 0, "window_bytes": 128 * KIB}),
     "not filled": Variant(wal={"fill_ahead_bytes": 0}),
@@ -106,7 +106,7 @@ VARIANTS = {
     "late compaction": Variant(compaction={"prepare_ttl_ms": 300, "set_interval_ms": 900}),
     "object wal": Variant({"s3.wal.path": "0@mem://wal?capacity=512KiB"}),
     "quick object wal": Variant(
-        {"s3.wal.path": "0@mem://wal?capacity=256KiB"}, object_wal={"batch_interval_ms": 5, "trim_wait_ms": 20}
+        {"s3.wal.path": "0@mem://wal?capacity=384KiB"}, object_wal={"batch_interval_ms": 5, "trim_wait_ms": 20}
     ),
     "reserved object wal": Variant(
         {"s3.wal.path": "0@mem://wal?capacity=512KiB&fence=reservation"}, object_wal={"uploads_max": 3}
