@@ -4,7 +4,8 @@ The store is in this process and answers a PUT after a time drawn from a log-nor
 as an object store in the same region does. A producer is an append and the wait for its confirmation. Closed: so many producers,
 each sends again when it was answered. Open: so many sends a second, whoever was answered. Every load runs for the same time; latencies
 are compared with the PUTs that were measured in the same run. `--virtual` runs on the simulator's loop, where time jumps and the machine
-plays no part: what the log's own rules cost, the same on every machine.
+plays no part: what the log's own rules cost, the same on every machine. `--broker` puts a whole broker on the log, in this process as well,
+and measures produce requests over sockets.
 """
 
 from __future__ import annotations
@@ -15,16 +16,25 @@ import math
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from tempfile import TemporaryDirectory
 
-from millrace.runtime.clock import SystemClock
+from millrace.broker.app import Broker
+from millrace.broker.config import load as read_settings
+from millrace.broker.config_source import Given
+from millrace.runtime import real_runtime
+from millrace.runtime.clock import Clock, SystemClock
 from millrace.runtime.disk import Buffer
+from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
+from millrace.runtime.storeaddress import StoreAddress
 from millrace.wal.config import ObjectWalSettings
 from millrace.wal.log import WalOwner
 from millrace.wal.object.log import ObjectWal
+from tests.bench.produce_load import batch_of, make_topic, produce_frame, run_load
+from tests.live import free_port
 from tests.sim.loop import SimLoop, run_simulation
 
 P50_MS, P99_MS = 60.0, 250.0
@@ -53,6 +63,9 @@ class DelayedStore(MemoryObjectStore):
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         await self._delay()
         await super().put(key, parts)
+
+    async def close(self) -> None:
+        """It outlives who opened it: a broker looks at it before it opens its log."""
 
     async def _delay(self) -> None:
         self.requests += 1
@@ -124,7 +137,7 @@ class Run:
             await self.wal.trim(self.wal.confirmed_end)
 
 
-async def run_load(load: Load, seconds: float, settings: ObjectWalSettings) -> str:
+async def run_log(load: Load, seconds: float, settings: ObjectWalSettings) -> str:
     store = DelayedStore(Rand(load.name.encode()))
     wal = await ObjectWal.open(store, settings, WalOwner("bench", 1, 1), Rand(b"bench"))
     async for _ in wal.recover():
@@ -148,7 +161,7 @@ def line(name: str, latencies: list[float], puts: list[float], requests: float, 
     own = [at(latencies, part) for part in (0.5, 0.99)]
     store = [at(puts, part) for part in (0.5, 0.99)]
     return (
-        f"{name:<22} produce p50 {own[0]:4.0f} p99 {own[1]:4.0f} ms   PUT p50 {store[0]:4.0f} p99 {store[1]:4.0f} ms   "
+        f"{name:<26} produce p50 {own[0]:4.0f} p99 {own[1]:4.0f} ms   PUT p50 {store[0]:4.0f} p99 {store[1]:4.0f} ms   "
         f"{own[0] / store[0]:4.2f} x {own[1] / store[1]:4.2f} x   {requests:5.1f} requests/s of {object_bytes / 1024:6.0f} KiB"
     )
 
@@ -157,18 +170,71 @@ def at(ordered: list[float], part: float) -> float:
     return ordered[int(len(ordered) * part)] * 1000
 
 
-def main(seconds: float, only: str, is_virtual: bool) -> None:
+@dataclass
+class BrokerLoad:
+    name: str
+    connections: int
+    depth: int = 1
+    pace_s: float = 0.0  # each connection sends one so often, answered or not
+
+
+BROKER_LOADS = (
+    BrokerLoad("1 connection", 1),
+    BrokerLoad("16 connections", 16),
+    BrokerLoad("16 connections, 5 deep", 16, depth=5),
+    BrokerLoad("16 connections, 10/s each", 16, pace_s=0.1),
+)
+
+
+async def run_broker(load: BrokerLoad, seconds: float, folder: str) -> str:
+    """Produce requests of one batch of 4 KiB, each connection to a partition of its own."""
+    wal_store = DelayedStore(Rand(load.name.encode()))
+    runtime = real_runtime()
+
+    async def open_store(address: StoreAddress, clock: Clock) -> ObjectStore:
+        return wal_store if address.scheme == "mem" else await runtime.open_store(address, clock)
+
+    given = {"s3.wal.path": "0@mem://", "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}", "admin.listener": ""}
+    settings = read_settings(
+        {name: Given(value, "override", "the benchmark") for name, value in given.items()},
+        data_dir=f"{folder}/{load.name}",
+        machine_bytes=1 << 31,
+    ).settings
+    broker = Broker(settings, replace(runtime, open_store=open_store))
+    try:
+        await broker.start()
+        port = broker.listeners[0].port
+        await make_topic(port, "load", load.connections)
+        frames = [produce_frame("load", number, batch_of(1, 4096)) for number in range(load.connections)]
+        await run_load(port, frames, depth=1, seconds=0.5)  # opens the partitions
+        wal_store.puts_s.clear()
+        wal_store.requests = wal_store.sent_bytes = 0
+        result = await run_load(port, frames, depth=load.depth, seconds=seconds, pace_s=load.pace_s, warm_s=0.0)
+        puts = sorted(wal_store.puts_s)
+        object_bytes = wal_store.sent_bytes / max(1, len(puts))
+        return line(load.name, sorted(result.latencies_s), puts, wal_store.requests / seconds, object_bytes)
+    finally:
+        await broker.stop()
+
+
+def main(seconds: float, only: str, is_virtual: bool, has_broker: bool) -> None:
+    if has_broker:
+        with TemporaryDirectory() as folder:
+            for wanted in BROKER_LOADS:
+                if only in wanted.name:
+                    print(asyncio.run(run_broker(wanted, seconds, folder)), flush=True)
+        return
     for load in LOADS:
         if only not in load.name:
             continue
         if is_virtual:
             print(run_simulation(partial(begin, load, seconds)), flush=True)
         else:
-            print(asyncio.run(run_load(load, seconds, ObjectWalSettings())), flush=True)
+            print(asyncio.run(run_log(load, seconds, ObjectWalSettings())), flush=True)
 
 
 async def begin(load: Load, seconds: float, loop: SimLoop) -> str:
-    return await run_load(load, seconds, ObjectWalSettings())
+    return await run_log(load, seconds, ObjectWalSettings())
 
 
 if __name__ == "__main__":
@@ -176,5 +242,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=20.0, help="of each load")
     parser.add_argument("--only", default="", help="loads with this in their name")
     parser.add_argument("--virtual", action="store_true", help="time jumps: the machine plays no part")
+    parser.add_argument("--broker", action="store_true", help="produce requests to a broker on the log")
     given = parser.parse_args()
-    main(given.seconds, given.only, given.virtual)
+    main(given.seconds, given.only, given.virtual, given.broker)
