@@ -15,24 +15,26 @@ from millrace.s3stream.compaction.plan import (
     SetPlan,
     SourceIndex,
     SourcesOverlap,
+    Steps,
     find_passed_over,
     find_uncovered,
     streams_of,
 )
 from millrace.s3stream.compaction.sources import ReadMemory, Source, SourceUnreadable
-from millrace.s3stream.compaction.work import Ids, Uncovered, Work, commit
+from millrace.s3stream.compaction.work import Ids, Uncovered, Work, commit, in_steps
 from millrace.s3stream.ids import (
     NO_OBJECT,
     CompactedStreamObject,
     CompactionCommit,
     ObjectKind,
+    StreamId,
     StreamObjectInfo,
     StreamSetInfo,
 )
 
 log = logging.getLogger(__name__)
 Objects = Sequence[StreamSetInfo] | Sequence[StreamObjectInfo]
-Planner = Callable[[Sequence[SourceIndex], Bounds], SetPlan | None]
+Planner = Callable[[Sequence[SourceIndex], Bounds], Steps[SetPlan | None]]
 
 
 async def merge(work: Work, objects: Objects, planner: Planner) -> bool:
@@ -60,8 +62,12 @@ async def _merge_opened(
 ) -> bool:
     """The bounds of streams are asked for after the objects were named and read, from an image that is no older: a stream that is
     missing from it is deleted, and was not merely unknown yet."""
-    bounds = work.catalog.stream_bounds(streams_of(indexes))
-    plan = planner(indexes, bounds)
+    streams: dict[StreamId, None] = {}
+    for index in indexes:
+        streams |= dict.fromkeys(streams_of([index]))
+        await asyncio.sleep(0)
+    bounds = work.catalog.stream_bounds(list(streams))
+    plan = await in_steps(planner(indexes, bounds))
     if plan is None:
         return False
     taken = len(plan.source_ids)
@@ -102,21 +108,21 @@ async def carry_out(
     work: Work, plan: SetPlan, sources: Sequence[Source], indexes: Sequence[SourceIndex], bounds: Bounds
 ) -> None:
     """Durable and committed on return. Any error leaves metadata as it was."""
-    passed_over = find_passed_over(indexes, bounds)
+    passed_over = await in_steps(find_passed_over(indexes, bounds))
     if not plan.portions:
         await commit(work, None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids, passed_over=passed_over))
         return
     ids = await Ids.prepare(work, plan.objects_count)
     copying = Copying(work, plan, sources, ids)
     await copying.run(indexes, bounds)
-    check_covered(indexes, bounds, copying)
+    await check_covered(indexes, bounds, copying)
     await commit(work, ids, replace(commit_of(plan, copying), passed_over=passed_over))
 
 
-def check_covered(indexes: Sequence[SourceIndex], bounds: Bounds, copying: Copying) -> None:
+async def check_covered(indexes: Sequence[SourceIndex], bounds: Bounds, copying: Copying) -> None:
     """By what the outputs say they hold, row by row of the sources."""
     written = [*copying.stream_objects, *([copying.set_object] if copying.set_object else [])]
-    missing = find_uncovered(indexes, bounds, [span for one in written for span in one.ranges])
+    missing = await in_steps(find_uncovered(indexes, bounds, [span for one in written for span in one.ranges]))
     if missing is not None:
         raise Uncovered(f"stream {missing.stream_id} [{missing.start}, {missing.end}) is in no new object")
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, StreamRange
@@ -23,6 +24,20 @@ from millrace.s3stream.objects.format import ROW, BlockRef
 from millrace.s3stream.objects.index import ObjectIndex
 
 Bounds = Mapping[StreamId, StreamBounds]
+T = TypeVar("T")
+# What looks at every row of large indexes stops after so many of them, one to two milliseconds, for others to run.
+Steps = Generator[None, None, T]
+STEP_ROWS = 256
+
+
+def finished(steps: Steps[T]) -> T:
+    """What the steps come to, without a pause between them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 class SourcesOverlap(Exception):
@@ -114,7 +129,7 @@ def merged_rows(sources: Sequence[SourceIndex], bounds: Bounds) -> Iterator[tupl
 
 def plan_sets(
     sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings, *, is_forced: bool
-) -> SetPlan | None:
+) -> Steps[SetPlan | None]:
     """A plan for the sources, or for the older half of them and so on until it is within limits; None when it would change nothing.
 
     One source alone is always within limits: what does not fit into the commit as objects of its own stays in the new set.
@@ -122,7 +137,8 @@ def plan_sets(
     count = len(sources)
     while True:
         taken = sources[:count]
-        portions = _limited(_portions(taken, bounds, settings, is_forced=is_forced), settings)
+        found = yield from _portions(taken, bounds, settings, is_forced=is_forced)
+        portions = _limited(found, settings)
         if count == 1 or _is_within(portions, settings):
             break
         count //= 2
@@ -133,7 +149,7 @@ def plan_sets(
 
 def _portions(
     sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings, *, is_forced: bool
-) -> list[Portion]:
+) -> Steps[list[Portion]]:
     portions: list[Portion] = []
     stream_id, start, end, size_bytes = StreamId(-1), 0, 0, 0
 
@@ -142,7 +158,9 @@ def _portions(
             is_split = is_forced or is_gap or size_bytes > settings.split_bytes
             portions.append(Portion(stream_id, start, end, size_bytes, is_split))
 
-    for _, ref in merged_rows(sources, bounds):
+    for number, (_, ref) in enumerate(merged_rows(sources, bounds)):
+        if not number % STEP_ROWS:
+            yield
         if ref.stream_id != stream_id or ref.start != end:
             close(is_gap=ref.stream_id == stream_id)
             stream_id, start, size_bytes = ref.stream_id, ref.start, 0
@@ -181,24 +199,35 @@ def _drops_something(source: SourceIndex, portions: Sequence[Portion]) -> bool:
     return 2 * sum(portion.size_bytes for portion in portions) <= source.index.blocks_end
 
 
-def find_passed_over(sources: Sequence[SourceIndex], bounds: Bounds) -> tuple[StreamId, ...]:
+def find_passed_over(sources: Sequence[SourceIndex], bounds: Bounds) -> Steps[tuple[StreamId, ...]]:
     """Streams that exist, and of which the sources hold nothing but what was trimmed. By the rows, not by the plan."""
-    seen = dict.fromkeys(streams_of(sources))
+    is_wanted: dict[StreamId, bool] = {}
     for source in sources:
-        for ref in wanted_rows(source, bounds):
-            seen.pop(ref.stream_id, None)
-    return tuple(stream_id for stream_id in seen if stream_id in bounds)
+        yield
+        for stream_id, start, delta, _, _, _ in ROW.iter_unpack(source.index.encoded):
+            if not is_wanted.get(stream_id) and (found := bounds.get(stream_id)) is not None:
+                is_wanted[stream_id] = start + delta > found.start
+    return tuple(stream_id for stream_id, one in is_wanted.items() if not one)
 
 
-def find_uncovered(sources: Sequence[SourceIndex], bounds: Bounds, written: Iterable[StreamRange]) -> BlockRef | None:
+def find_uncovered(
+    sources: Sequence[SourceIndex], bounds: Bounds, written: Iterable[StreamRange]
+) -> Steps[StreamRange | None]:
     """A wanted row of the sources that no written range covers, or None when all are covered. By the rows, not by the plan."""
     covered = _united(written)
+    nothing: tuple[list[int], list[int]] = ([], [])
     for source in sources:
-        for ref in wanted_rows(source, bounds):
-            starts, ends = covered.get(ref.stream_id, ((), ()))
-            place = bisect_right(starts, max(ref.start, bounds[ref.stream_id].start)) - 1
-            if place < 0 or ref.end > ends[place]:
-                return ref
+        yield
+        for number, (stream_id, start, delta, _, _, _) in enumerate(ROW.iter_unpack(source.index.encoded)):
+            found, end = bounds.get(stream_id), start + delta
+            if found is None or end <= found.start:
+                continue
+            starts, ends = covered.get(stream_id, nothing)
+            place = bisect_right(starts, max(start, found.start)) - 1
+            if place < 0 or end > ends[place]:
+                return StreamRange(stream_id, start, end)
+            if not number % STEP_ROWS:
+                yield
     return None
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from millrace.s3stream.compaction.merging import merge, stream_object
 from millrace.s3stream.compaction.outputs import WrittenObject
-from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, plan_sets, streams_of
+from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, Steps, plan_sets, streams_of
 from millrace.s3stream.compaction.sources import UNREADABLE, ReadMemory, Source, SourceUnreadable
 from millrace.s3stream.compaction.stream_plan import LINKS_COUNT_MAX, Objects, plan_stream
 from millrace.s3stream.compaction.work import Ids, Work, commit
@@ -83,7 +83,7 @@ class StreamCompactor:
 
     def _plan_merge(
         self, stream_id: StreamId, group: Objects, sources: Sequence[SourceIndex], bounds: Bounds
-    ) -> SetPlan | None:
+    ) -> Steps[SetPlan | None]:
         """All of it in one object. An object that does not hold what metadata says of it stands aside."""
         for source, one in zip(sources, group, strict=True):
             first, last = source.index.row(0), source.index.row(source.index.count - 1)
@@ -91,7 +91,7 @@ class StreamCompactor:
                 raise SourceUnreadable(
                     one.object_id, ObjectCorrupt(f"it is not [{one.start}, {one.end}) of {stream_id}")
                 )
-        plan = plan_sets(sources, bounds, self._work.settings, is_forced=True)
+        plan = yield from plan_sets(sources, bounds, self._work.settings, is_forced=True)
         return plan if plan is not None and len(plan.portions) <= 1 else None
 
     async def _link(self, stream_id: StreamId, group: Objects, bounds: StreamBounds) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.compaction.aside import Aside
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.counts import CompactionCounts
-from millrace.s3stream.compaction.plan import SourcesOverlap
+from millrace.s3stream.compaction.plan import SourcesOverlap, Steps
 from millrace.s3stream.compaction.sources import SourceUnreadable
 from millrace.s3stream.errors import UploadExpired
 from millrace.s3stream.ids import CompactionCommit, ObjectId
@@ -20,6 +21,7 @@ from millrace.s3stream.metadata import CompactionCatalog
 from millrace.s3stream.objects.keys import object_key
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 # A compaction whose ids are older than this part of their time is given up before the commit: their files may be gone at any moment.
 FRESH_PART = 0.75
 
@@ -63,6 +65,17 @@ class Work:
             self.put_aside([error.object_id], "unanswered", error, is_growing=False)
         else:
             self.put_aside([error.object_id], "unreadable", error)
+
+
+async def in_steps(steps: Steps[T]) -> T:
+    """What the steps come to; others run between them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await asyncio.sleep(0)
 
 
 class Ids:

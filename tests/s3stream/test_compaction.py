@@ -11,6 +11,7 @@ import pytest
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.rand import Rand
 from millrace.s3stream.compaction import copying, stream_plan
+from millrace.s3stream.compaction.aside import Aside
 from millrace.s3stream.compaction.config import MIB
 from millrace.s3stream.compaction.outputs import PutMemory
 from millrace.s3stream.compaction.run import Rhythm
@@ -760,6 +761,27 @@ def test_what_is_on_its_way_to_the_store_is_bounded() -> None:
         await asyncio.gather(tasks[0], tasks[1], tasks[3])
 
     run(main())
+
+
+def test_what_stands_aside_is_tried_later_and_later() -> None:
+    """Five minutes, ten, and so on up to a day; what was only not answered keeps to five minutes; a look forgets when it was due."""
+    aside, now = Aside(), 0.0
+    pauses = []
+    for _ in range(12):
+        aside.put(ObjectId(1), now)
+        again = aside.next_try_s(now)
+        assert again is not None
+        assert aside.has(ObjectId(1), again - 1)
+        assert not aside.has(ObjectId(1), again)
+        pauses.append(int(again - now))
+        assert aside.next_try_s(again) is None
+        now = again
+    assert pauses == [300, 600, 1200, 2400, 4800, 9600, 19200, 38400, 76800, 86400, 86400, 86400]
+    assert not aside.put(ObjectId(1), now, is_growing=False)
+    assert aside.next_try_s(now) == now + 300
+    assert aside.put(ObjectId(2), now)
+    aside.readmit([ObjectId(1), ObjectId(2)])
+    assert len(aside) == 0
 
 
 # When it runs.

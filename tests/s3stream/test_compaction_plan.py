@@ -16,7 +16,9 @@ from millrace.s3stream.compaction.plan import (
     SetPlan,
     SourceIndex,
     SourcesOverlap,
+    find_passed_over,
     find_uncovered,
+    finished,
     plan_sets,
     streams_of,
     wanted_rows,
@@ -133,7 +135,7 @@ class Dialogue:
         if not chosen:
             return "nothing to do"
         sources = [SourceIndex(one.object_id, self.indexes[one.object_id]) for one in chosen]
-        return shown(plan_sets(sources, self.bounds, self.settings, is_forced=is_forced))
+        return shown(finished(plan_sets(sources, self.bounds, self.settings, is_forced=is_forced)))
 
     def stream(self, start: str, *words: str) -> str:
         """Objects of one stream: S stream objects, C composites; then what is planned for them."""
@@ -237,7 +239,7 @@ def test_every_wanted_row_lies_in_one_portion() -> None:
             stream_objects_per_commit_max=chance.choice([3, 100]),
         )
         is_forced = chance.random() < 0.3
-        plan = plan_sets(sources, bounds, settings, is_forced=is_forced)
+        plan = finished(plan_sets(sources, bounds, settings, is_forced=is_forced))
         if plan is None:
             continue
         planned += 1
@@ -251,9 +253,9 @@ def test_every_wanted_row_lies_in_one_portion() -> None:
         in_set = [one.stream_id for one in plan.portions if not one.is_split]
         assert len(set(in_set)) == len(in_set)
         written = [StreamRange(one.stream_id, one.start, one.end) for one in plan.portions]
-        assert find_uncovered(taken, bounds, written) is None
+        assert finished(find_uncovered(taken, bounds, written)) is None
         for place in range(len(written)):
-            assert find_uncovered(taken, bounds, written[:place] + written[place + 1 :]) is not None
+            assert finished(find_uncovered(taken, bounds, written[:place] + written[place + 1 :])) is not None
         if len(taken) > 1:
             assert plan.split_count < settings.stream_objects_per_commit_max
             assert len(in_set) <= settings.streams_per_set_max
@@ -271,12 +273,27 @@ def test_a_range_written_short_is_uncovered() -> None:
     bounds = {StreamId(1): StreamBounds(15, 30)}
     assert streams_of(sources) == [1]
     for start, end, is_covered in ((10, 30, True), (15, 30, True), (16, 30, False), (15, 29, False)):
-        found = find_uncovered(sources, bounds, [StreamRange(StreamId(1), start, end)])
+        found = finished(find_uncovered(sources, bounds, [StreamRange(StreamId(1), start, end)]))
         assert (found is None) is is_covered
     halves = [StreamRange(StreamId(1), 20, 30), StreamRange(StreamId(1), 10, 20)]
-    assert find_uncovered(sources, bounds, halves) is None
-    assert find_uncovered(sources, bounds, []) is not None
-    assert find_uncovered(sources, {}, []) is None
+    assert finished(find_uncovered(sources, bounds, halves)) is None
+    assert finished(find_uncovered(sources, bounds, [])) is not None
+    assert finished(find_uncovered(sources, {}, [])) is None
+
+
+def test_plans_and_checks_are_made_in_steps() -> None:
+    """Of thousands of rows no step looks at more than a few hundred, so that others run between."""
+    rows = [(stream_id, 0, 5, 1) for stream_id in range(3000)]
+    sources = [SourceIndex(ObjectId(n), index_of([(key, 5 * n, 5 * n + 5, 1) for key, *_ in rows])) for n in range(2)]
+    bounds = {StreamId(key): StreamBounds(0, 10) for key in range(3000)}
+    written = [StreamRange(StreamId(key), 0, 10) for key in range(3000)]
+    assert len(list(plan_sets(sources, bounds, CompactionSettings(), is_forced=False))) >= 6000 // 256
+    assert len(list(find_uncovered(sources, bounds, written))) >= 6000 // 256
+    assert finished(find_passed_over(sources, bounds)) == ()
+    bounds[StreamId(7)] = StreamBounds(10, 10)
+    bounds[StreamId(8)] = StreamBounds(9, 10)
+    del bounds[StreamId(9)]
+    assert finished(find_passed_over(sources, bounds)) == (7,)
 
 
 def test_a_plan_for_one_stream_is_bounded() -> None:
