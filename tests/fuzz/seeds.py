@@ -74,7 +74,8 @@ def _of_golden() -> Iterator[tuple[str, bytes]]:
     yield "wal_header", b"\0" + bytes(image[:8192])
     for start in range(8192, len(image), 4096):
         if any(image[start : start + 64]):
-            yield "wal_blocks", b"\0" + bytes(image[start : start + 8192]).rstrip(b"\0")
+            for policy in (0, 2, 4, 10):
+                yield "wal_blocks", bytes([policy]) + bytes(image[start : start + 8192]).rstrip(b"\0")
             yield "wal_record", b"\1" + bytes(image[start + 64 : start + 512])
     stored = _hex("object_v1.hex")
     yield "blocks", b"\1" + stored[:105]

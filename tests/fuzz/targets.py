@@ -30,7 +30,7 @@ from millrace.s3stream.objects.composite import CompositeIndex
 from millrace.s3stream.objects.format import BlockRef, check_blocks, decode_blocks, decode_entry, decode_footer
 from millrace.s3stream.objects.index import ObjectIndex
 from millrace.wal.block.layout import DeviceHeader, choose_device_header, decode_block_header
-from millrace.wal.block.recovery import RecoveryScan
+from millrace.wal.block.recovery import REFUSE, SKIP, TRUNCATE, RecoveryScan
 from millrace.wal.errors import WalCorrupt, WalMismatch
 from millrace.wal.record import decode_record, epoch_seed
 
@@ -140,12 +140,14 @@ def wal_record(data: bytes) -> None:
 
 
 def wal_blocks(data: bytes) -> None:
-    """A whole recovery over a ring that holds the input: it ends, and within the ring."""
+    """A whole recovery over a ring that holds the input, under the policy that the first byte chooses: it ends, and within the ring."""
     body = mended(data, 60)
     decode_block_header(memoryview(body), 0)
     ring = bytes(body[: 64 * 4096]).ljust(64 * 4096, b"\0")
-    header = DeviceHeader("c", 1, 1, 0, 66 * 4096, 0, 0, 0, 8 * 4096, 16 * 4096, 0, -1, 1)
-    scan = RecoveryScan(header, 16 * 4096)
+    header = DeviceHeader(
+        "c", 1, 1, 0, 66 * 4096, 0, 0, (data[0] >> 3) * 4096 if data else 0, 8 * 4096, 16 * 4096, 0, -1, 1
+    )
+    scan = RecoveryScan(header, 16 * 4096, (REFUSE, SKIP, TRUNCATE)[(data[0] >> 1) % 3 if data else 0])
     for _ in range(200):
         wanted = scan.wanted()
         if wanted is None:
