@@ -7,6 +7,7 @@ goes together. A block that was wanted ahead and is now waited for moves up, unl
 Keeps true:
   * what is under way has its room in the cache's bound: it is made before the GET;
   * a block pins the bytes of that block alone, so that the cache may keep one and drop its neighbour;
+  * a block that is damaged fails who wants it, and no other of its GET;
   * a load goes on when its waiters are gone; those who wait when it is closed are told Closed;
   * checking stops after some entries, and one block is checked at a time: the loop is held for half a millisecond.
 """
@@ -19,6 +20,7 @@ from typing import Protocol
 
 from millrace.runtime.errors import Closed
 from millrace.runtime.objectstore import ObjectStore
+from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.format import BlockRef
 from millrace.s3stream.objects.packed import PackedBlock
@@ -176,11 +178,8 @@ class BlockLoader:
             self.wasted_bytes += span_bytes - sum(ref.size_bytes for ref in refs)
             data = await run[0].reader.read_span(refs, lane.store)
             while run:
-                packed = await self._scan(run[0], data, first)
-                wanted = run.pop(0)
-                block = CachedBlock(wanted.key, packed, wanted.ahead)
-                self._keeper.keep(block)
-                self._futures.pop(wanted.key).set_result(block)
+                await self._take_one(run[0], data, first)
+                del run[0]
         except asyncio.CancelledError:
             self._fail_all(run, Closed("the block cache is closed"))
             raise
@@ -190,6 +189,17 @@ class BlockLoader:
             self._keeper.release(span_bytes)
             lane.slots_free += 1
             self._start_soon()
+
+    async def _take_one(self, wanted: Wanted, data: memoryview, first: int) -> None:
+        """A damaged block fails those who want it; its neighbours are as good as if they had come alone."""
+        try:
+            packed = await self._scan(wanted, data, first)
+        except ObjectCorrupt as error:
+            self._fail(wanted.key, error)
+            return
+        block = CachedBlock(wanted.key, packed, wanted.ahead)
+        self._keeper.keep(block)
+        self._futures.pop(wanted.key).set_result(block)
 
     async def _scan(self, wanted: Wanted, data: memoryview, first: int) -> PackedBlock:
         ref = wanted.ref

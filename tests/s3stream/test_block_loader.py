@@ -14,6 +14,7 @@ from millrace.runtime.rand import Rand
 from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.config import StreamSettings
+from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import ObjectId, StreamId
 from millrace.s3stream.objects.format import BlockRef, Entry
@@ -149,6 +150,21 @@ def test_a_failed_get_fails_its_blocks_and_no_others() -> None:
         gc.collect()
         assert not loop.problems
         assert bench.shelf.reserved_bytes == 0
+
+    run_simulation(main)
+
+
+def test_a_damaged_block_does_not_spoil_its_neighbours() -> None:
+    """Of four blocks in one GET one has a flipped byte: the others are read and kept, and it is told for what it is."""
+
+    async def main(loop: SimLoop) -> None:
+        bench = await Bench().ready()
+        bench.store.bucket.rot(KEY, bench.refs[1].position + 100)
+        results = await asyncio.gather(*bench.load(0, 1, 2, 3), return_exceptions=True)
+        assert [type(result) for result in results] == [CachedBlock, ObjectCorrupt, CachedBlock, CachedBlock]
+        assert bench.store.requests["get"] == 1
+        assert [position for _, position in bench.shelf.kept] == [bench.refs[place].position for place in (0, 2, 3)]
+        assert (bench.loader.wanted_count, bench.shelf.reserved_bytes) == (0, 0)
 
     run_simulation(main)
 
