@@ -1,0 +1,73 @@
+"""How the outcome of other people's suites is read and judged (suites/); the suites themselves run by `make client-suites`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.compat.suites.golang import read_events
+from tests.compat.suites.rust import read_libtest
+from tests.compat.suites.suite import Outcome, judge
+
+
+class Known:
+    """A suite of which one test fails, one fails now and then, and two pass."""
+
+    name = "known"
+    passed_min = 2
+    overrides: Mapping[str, str] = {}
+    known: Mapping[str, str] = {"test_transaction": "not served"}
+    fickle: Mapping[str, str] = {"test_timing": "too quick"}
+
+    def fetch(self, folder: Path) -> None: ...
+
+    def run(self, folder: Path, address: str) -> Outcome:
+        return Outcome()
+
+
+def test_only_what_is_not_known_is_news() -> None:
+    """A new failure, a known one that is gone, and tests that are missing; not a fickle one, behind which others may not have been reached."""
+    passed = ["test_a", "test_b"]
+    known = {"test_transaction_1": ""}
+    assert judge(Known(), Outcome(passed, known)) == []
+    assert judge(Known(), Outcome(passed, known | {"test_timing": ""})) == []
+    assert judge(Known(), Outcome(passed, {"test_timing": ""})) == []
+    assert judge(Known(), Outcome(passed, known | {"test_c": "broken"})) == ["test_c: broken"]
+    (gone,) = judge(Known(), Outcome(passed, {}))
+    assert "test_transaction failed any more" in gone
+    (missing,) = judge(Known(), Outcome(["test_a"], known))
+    assert missing.startswith("only 1 tests passed")
+
+
+def test_go_counts_parts(tmp_path: Path) -> None:
+    """A test with parts counts by them, by itself only where it failed and none of them did; one that never ended failed."""
+    told = [
+        ("TestA", "run"),
+        ("TestA/one", "pass"),
+        ("TestA/two", "fail"),
+        ("TestA", "fail"),
+        ("TestB/one", "pass"),
+        ("TestB", "fail"),
+        ("TestC", "skip"),
+        ("TestD", "run"),
+    ]
+    lines = [json.dumps({"Action": action, "Test": test}) for test, action in told]
+    lines.insert(
+        0, json.dumps({"Action": "output", "Test": "TestA/two", "Output": "    x_test.go:7: expected 1, got 2\n"})
+    )
+    (tmp_path / "output").write_text("\n".join(["go: downloading something", *lines]))
+    outcome = read_events(tmp_path / "output")
+    assert outcome.passed == ["TestA/one", "TestB/one"]
+    assert outcome.failed == {"TestA/two": "expected 1, got 2", "TestB": "", "TestD": "never ended"}
+    assert outcome.skipped == ["TestC"]
+
+
+def test_rust_says_why() -> None:
+    """The first line behind the panic's place is the reason."""
+    outcome = read_libtest(
+        "test test_a ... ok\ntest test_b - should panic ... ok\ntest test_c ... FAILED\ntest test_d ... ignored\n"
+        "thread 'test_c' (17) panicked at tests/c.rs:3:5:\nassertion failed\n"
+    )
+    assert (outcome.passed, outcome.skipped) == (["test_a", "test_b"], ["test_d"])
+    assert outcome.failed == {"test_c": "assertion failed"}
