@@ -87,7 +87,7 @@ class StreamCompactor:
         """All of it in one object. An object that does not hold what metadata says of it stands aside."""
         for source, one in zip(sources, group, strict=True):
             first, last = source.index.row(0), source.index.row(source.index.count - 1)
-            if streams_of([source]) != [stream_id] or (first.start, last.end) != (one.start, one.end):
+            if streams_of([source]) != [stream_id] or not first.start <= one.start < one.end <= last.end:
                 raise SourceUnreadable(
                     one.object_id, ObjectCorrupt(f"it is not [{one.start}, {one.end}) of {stream_id}")
                 )
@@ -113,7 +113,7 @@ class StreamCompactor:
     async def _add(self, linking: Linking, one: StreamObjectInfo, start: int) -> None:
         links = await self._links_of(one)
         first, last = links[0].link, links[-1].link
-        if (first.start, last.end) != (one.start, one.end):
+        if not first.start <= one.start < one.end <= last.end:
             found = f"it holds [{first.start}, {last.end}), not [{one.start}, {one.end})"
             raise SourceUnreadable(one.object_id, ObjectCorrupt(found))
         alive = [linked for linked in links if linked.link.end > start]
