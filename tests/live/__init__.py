@@ -7,6 +7,7 @@ that a restarted broker can keep its address (`restart()` does).
 from __future__ import annotations
 
 import os
+import random
 import re
 import select
 import signal
@@ -21,10 +22,21 @@ from types import TracebackType
 READY_TIMEOUT_S = 60.0
 
 
+# Below what systems give to outgoing connections: one of these would take the port of a broker that is being restarted.
+PORTS = range(12_000, 32_000)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    for _ in range(1_000):
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise AssertionError(f"no free port in {PORTS}")
 
 
 class LiveBroker:
