@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -177,6 +178,33 @@ def test_streams_of_many_small_objects_become_few_and_then_one_composite() -> No
         await books.world.compact()
         await books.check()
         assert not books.world.store.objects
+
+    run(main())
+
+
+@pytest.mark.parametrize("size", [100, 9000])
+def test_an_object_may_begin_before_what_metadata_names_of_it(size: int) -> None:
+    """Merged or linked: what lies below the range that metadata names was trimmed, and is no damage. An index that lacks some of the range
+    is."""
+
+    async def main() -> None:
+        books = Books(split_bytes=16 * KIB)
+        for _ in range(4):
+            await books.upload(1, size=size, is_split=True)
+        world = books.world
+        await books.trim(1, 3)
+        hints = world.catalog.streams[1].objects
+        hints[0] = replace(hints[0], start=2)
+        await world.compact()
+        assert world.kinds() == ("1 own" if size == 100 else "1 composite")
+        assert not world.work.counts.skipped
+        await books.check()
+        for _ in range(4):
+            await books.upload(1, size=size, is_split=True)
+        hints = world.catalog.streams[1].objects
+        hints[-1] = replace(hints[-1], end=hints[-1].end + 1)
+        await world.compact()
+        assert world.work.counts.skipped == {"unreadable": 1}
 
     run(main())
 
