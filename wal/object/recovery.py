@@ -105,7 +105,7 @@ def find_tip(listing: Listing, first_epoch: int, own_epoch: int, own_token: byte
         if fence is FenceKind.RESERVATION:
             _refuse_fence(FenceKind.CONDITIONAL, fence)
         seal = yield tip
-        if seal.token == own_token:
+        if seal.token == own_token and seal.epoch == own_epoch:
             return Tip(tip, link, is_closed, is_ours=True)
         _check_older(own_epoch, seal.epoch)
         if seal.epoch <= tip.epoch:

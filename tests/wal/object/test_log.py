@@ -413,6 +413,48 @@ async def damage(bucket: SimBucket) -> int:
 
 
 @simulated
+async def test_recovery_reads_ahead_within_its_bound() -> None:
+    """Forty objects of 10 KiB on a store that takes 0.1 s for each: ten side by side where 100 KiB may be ahead, one by one where nothing may."""
+    bucket = make_bucket()
+    wal, _, journal = await start_wal(bucket, 1, store_on(bucket, faults=StoreFaults()))
+    for number in range(40):
+        await journal.reach(wal.append(payload(number, 10_000)).end)
+    loop, spent_s, most = asyncio.get_running_loop(), [], []
+    for ahead_bytes in (100_000, 1):
+        store = store_on(copy_of(bucket), faults=StoreFaults(latency_ms=(100, 100)))
+        opened = await open_wal(bucket, owner(2), store, ahead_bytes=ahead_bytes)
+        under_way, began, count = [], loop.time(), 0
+        async for record in opened.recover():
+            assert bytes(record.payload) == payload(count, 10_000)
+            count += 1
+            under_way.append(len(store._under_way))
+        spent_s.append(loop.time() - began)
+        most.append(max(under_way))
+        assert count == 40
+    assert 0.35 <= spent_s[0] <= 0.7
+    assert most[0] <= 10
+    assert spent_s[1] >= 4.0
+    assert most[1] <= 1
+
+
+@simulated
+async def test_a_listing_goes_on_where_it_was_left() -> None:
+    """Two thousand keys in pages, and the store fails again and again between them: no page is asked for twice once it was given."""
+    bucket = make_bucket()
+    wal, _, journal = await start_wal(bucket, 3)
+    await journal.reach(wal.append(payload(1)).end)
+    for number in range(2200):
+        bucket.put(f"cluster/wal/1/{0:020}/{number:020}", b"litter")
+    store = store_on(bucket, "listing")
+    store.plan("list", *[StoreFault.REFUSED] * 30, StoreFault.NONE, *[StoreFault.LOST_ANSWER] * 20, StoreFault.NONE)
+    _, records = await recover_wal(bucket, 4, store)
+    assert [bytes(record.payload) for record in records] == [payload(1)]
+    assert store.requests["list"] == 30 + 20 + 3
+    await asyncio.sleep(60)
+    assert not any("/00000000000000000000/" in key for key in bucket.objects)
+
+
+@simulated
 async def test_a_closing_is_the_last_object() -> None:
     """A close in order leaves a word that its owner writes no more, with what it knew last."""
     bucket = make_bucket()

@@ -185,6 +185,13 @@ def test_an_owner_who_is_not_the_newest_is_fenced(drawn: Drawn, own: int, found:
     assert (fenced.value.own_epoch, fenced.value.found_epoch) == (own, found)
 
 
+def test_a_seal_is_ours_by_epoch_and_token() -> None:
+    """An earlier opening of the same process, which may have drawn the same token, is another owner."""
+    drawn = Drawn().o(1, 0, 0).seal(1, 1, by=5)
+    tip = drawn.answer(find_tip(drawn.listing(), 1, 7, b"t%07d" % 5, FenceKind.CONDITIONAL))
+    assert (tip.place, tip.is_ours) == (Place(5, 0), False)
+
+
 @pytest.mark.parametrize(
     ("drawn", "own", "expected"),
     [
