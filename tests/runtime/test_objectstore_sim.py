@@ -72,12 +72,13 @@ def test_each_fault_is_unavailable_and_differs_in_effect(
             await store.put("a", [b"new"])
         found = store.bucket.objects.get("a")
         assert (found[0] if found else None) == at_once
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.6)
         found = store.bucket.objects.get("a")
         assert (found[0] if found else None) == later
         assert store.bucket.hits == {fault.name: 1}
 
-    run(test)
+    # Late by so much that a busy machine does not let the effect and the error come in one turn of the loop.
+    run(test, StoreFaults(latency_ms=(0, 2), timeout_ms=4, late_ms=(300, 310)))
 
 
 def test_a_lost_race_leaves_the_rival() -> None:
