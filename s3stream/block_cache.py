@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectMissing
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.block_lru import BlockLru
 from millrace.s3stream.config import StreamSettings
-from millrace.s3stream.errors import OffsetGap
+from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
 from millrace.s3stream.finder import FoundBlocks, ObjectFinder
 from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.metadata import ObjectCatalog
@@ -107,6 +108,7 @@ class BlockCache:
         self._note_evicted(self._blocks.put(block.key, block, block.packed.charge_bytes))
 
     async def _read_patiently(self, harvest: Harvest) -> None:
+        """What was gathered before something went wrong is given; the reader that goes on from there meets it."""
         for pause_ms in LOOKUP_PAUSES_MS:
             try:
                 return await self._read_on(harvest)
@@ -114,6 +116,10 @@ class BlockCache:
                 if harvest.entries:
                     return
                 await asyncio.sleep(pause_ms / 1000)
+            except (ObjectCorrupt, Unavailable):
+                if harvest.entries:
+                    return
+                raise
         await self._read_on(harvest)
 
     async def _read_on(self, harvest: Harvest) -> None:

@@ -396,6 +396,8 @@ class Storage:
             history = Harvest(stream_id, harvest.next_offset, history_end, harvest.left_bytes)
             await self.block_cache.read(history)
             harvest.adopt(history)
+            if not history.is_full:
+                break  # something is the matter with what follows: who reads on there is told
             harvest.is_full |= history.is_full and history.next_offset < history_end
         return harvest.entries
 

@@ -14,6 +14,7 @@ from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.s3stream.config import StreamSettings, TrafficSettings
+from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.limiter import Tier
 from millrace.s3stream.objects.keys import object_key
@@ -253,5 +254,30 @@ def test_a_stream_in_many_small_objects_is_read_several_at_a_time() -> None:
         while offset < 80:
             offset = (await stream.fetch(offset, 80, 40_000))[-1].end
         assert loop.time() - began < 2
+
+    run_simulation(main)
+
+
+def test_what_comes_before_damage_is_read_first() -> None:
+    """A flipped byte in the middle: a fetch across it gives what lies before, at once; the one that begins there is told, those behind it read."""
+
+    async def main(loop: SimLoop) -> None:
+        node = new_node()
+        await node.engine.start()
+        stream = node.engine.open_stream(node.catalog.open(1))
+        await produce(node, stream, 150)
+        assert await node.engine.upload_all(60_000)
+        node.engine.drop_caches()
+        bucket = node.sim.bucket
+        [(key, place)] = [
+            (key, data.find(payload(75))) for key, (data, _) in bucket.objects.items() if payload(75) in data
+        ]
+        bucket.rot(key, place + 500)
+        began, entries = loop.time(), await stream.fetch(0, 150, 4 * MIB)
+        assert 0 < entries[-1].end <= 75
+        assert loop.time() - began < 0.1
+        with pytest.raises(ObjectCorrupt, match=key):
+            await stream.fetch(75, 150, MIB)
+        assert (await stream.fetch(149, 150, MIB))[0].base_offset == 149
 
     run_simulation(main)
