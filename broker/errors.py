@@ -21,6 +21,10 @@ from millrace.runtime.objectstore import StoreDenied
 from millrace.s3stream.errors import CompactionRefused, OffsetBeyondEnd, OffsetTrimmed, StreamMissing, UploadExpired
 
 
+class CommandRefused(MillraceError):
+    """A command that looks at data cannot do so, in words that say what to do. It never reaches a client."""
+
+
 class SettingsInvalid(MillraceError):
     """The settings hold mistakes: all of them, each one line for people."""
 
@@ -46,6 +50,7 @@ CODES: dict[type[BaseException], ErrorCode] = {
     OffsetTrimmed: ErrorCode.OFFSET_OUT_OF_RANGE,
     OffsetBeyondEnd: ErrorCode.OFFSET_OUT_OF_RANGE,
     ListenFailed: ErrorCode.BROKER_NOT_AVAILABLE,
+    CommandRefused: ErrorCode.INVALID_REQUEST,
     SettingsInvalid: ErrorCode.INVALID_CONFIG,
     TimeoutError: ErrorCode.REQUEST_TIMED_OUT,
 }

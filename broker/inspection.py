@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from millrace.broker.config import BrokerSettings
+from millrace.broker.errors import CommandRefused
 from millrace.kraft.errors import LogCorrupt
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.log_store import LogStore
@@ -19,15 +20,10 @@ from millrace.kraft.meta_properties import read_meta_properties
 from millrace.kraft.node import replay
 from millrace.runtime import Runtime
 from millrace.runtime.disk import Buffer, Disk, DiskLock, DiskLocked
-from millrace.runtime.errors import MillraceError
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 
 RETRIES = RetryPolicy(attempts_max=5, longest_wait_ms=5_000)
-
-
-class NothingThere(MillraceError):
-    """The directory holds no metadata log. Says which one, and how to name another."""
 
 
 @dataclass(slots=True)
@@ -46,11 +42,11 @@ class Inspected:
 
 
 async def inspect_metadata(disk: Disk, settings: BrokerSettings, *, hold: bool) -> Inspected:
-    """Raises NothingThere, LogCorrupt, SnapshotCorrupt, UnknownRecord. `hold`: keep brokers out, where none runs."""
+    """Raises CommandRefused, LogCorrupt, SnapshotCorrupt, UnknownRecord. `hold`: keep brokers out, where none runs."""
     log_dir = settings.controller.log_dir
     meta = await read_meta_properties(disk, log_dir)
     if meta is None:
-        raise NothingThere(
+        raise CommandRefused(
             f"{log_dir} holds no metadata log: name the node's directory with --data-dir, or its settings with --config"
         )
     running_pid, lock = "", None

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millrace.broker.cli import RunLoop
+from millrace.broker.errors import CommandRefused
 from millrace.runtime.disk_peek import PeekFile
 from millrace.runtime.errors import MillraceError
 from millrace.s3stream.errors import ObjectCorrupt
@@ -60,23 +61,19 @@ class Found:
     count: int | None = None
 
 
-class WalRefused(MillraceError):
-    """The file cannot be looked at, in words."""
-
-
 class Walk:
     """One pass over a log; `scan` tells of damage when it is over."""
 
     def __init__(self, file: PeekFile) -> None:
         if file.is_locked():
-            raise WalRefused(f"{file.path} is in use by a running node: stop it, or look at a copy")
+            raise CommandRefused(f"{file.path} is in use by a running node: stop it, or look at a copy")
         if file.size_bytes < RING_START:
-            raise WalRefused(f"{file.path} is no WAL: {file.size_bytes} bytes")
+            raise CommandRefused(f"{file.path} is no WAL: {file.size_bytes} bytes")
         header = choose_device_header(file.read_at(0, BLOCK_BYTES), file.read_at(BLOCK_BYTES, BLOCK_BYTES))
         if header is None:
-            raise WalRefused(f"{file.path} holds no WAL: nobody has written a header")
+            raise CommandRefused(f"{file.path} holds no WAL: nobody has written a header")
         if header.capacity_bytes > file.size_bytes:
-            raise WalRefused(f"{file.path} is {file.size_bytes} bytes, and its header says {header.capacity_bytes}")
+            raise CommandRefused(f"{file.path} is {file.size_bytes} bytes, and its header says {header.capacity_bytes}")
         self.header: DeviceHeader = header
         self.scan = RecoveryScan(header, policy=SKIP)
         self._file = file

@@ -13,7 +13,7 @@ import millrace
 from millrace.broker.binding import BindingRefused
 from millrace.broker.cli.refusals import sentence_of
 from millrace.broker.config import BrokerSettings, load
-from millrace.broker.errors import SettingsInvalid
+from millrace.broker.errors import CommandRefused, SettingsInvalid
 from millrace.broker.partitions.meta_stream import MetaCorrupt
 from millrace.broker.partitions.opening import StateCorrupt
 from millrace.kraft import errors as kraft
@@ -29,6 +29,7 @@ from millrace.wal.opening import WalStoreUnfit
 SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (ListenFailed("127.0.0.1", 9092, "Address already in use"), "listeners"),
     (BindingRefused("this and that do not belong together: do so"), "do so"),
+    (CommandRefused("/d/wal is in use by a running node: stop it, or look at a copy"), "stop it"),
     (disk.DiskLocked("/d/.lock", "77"), "process 77"),
     (disk.DiskFull("/d/wal", "No space left on device"), "make room"),
     (disk.DiskFailed("/d/wal", "Input/output error"), "/d/wal: Input/output error"),
