@@ -19,6 +19,7 @@ from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, Millrace
 from millrace.runtime.net import ListenFailed
 from millrace.runtime.objectstore import StoreDenied
 from millrace.s3stream.errors import CompactionRefused, OffsetBeyondEnd, OffsetTrimmed, StreamMissing, UploadExpired
+from millrace.wal.errors import WalStoreUnfit
 
 
 class CommandRefused(MillraceError):
@@ -50,6 +51,7 @@ CODES: dict[type[BaseException], ErrorCode] = {
     OffsetTrimmed: ErrorCode.OFFSET_OUT_OF_RANGE,
     OffsetBeyondEnd: ErrorCode.OFFSET_OUT_OF_RANGE,
     ListenFailed: ErrorCode.BROKER_NOT_AVAILABLE,
+    WalStoreUnfit: ErrorCode.KAFKA_STORAGE_ERROR,
     CommandRefused: ErrorCode.INVALID_REQUEST,
     SettingsInvalid: ErrorCode.INVALID_CONFIG,
     TimeoutError: ErrorCode.REQUEST_TIMED_OUT,

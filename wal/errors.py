@@ -5,11 +5,12 @@ Fenced     <- WalFenced   a newer epoch owns the log
 Corrupt    <- WalCorrupt  a record below the confirmed position fails its check
 Corrupt    <- WalMismatch the device is sound, but not this owner's: another cluster, node, capacity or version
 Closed     <- WalClosed   append after close or after a failed write
+WalStoreUnfit             the store lacks what the log's fence stands on; says what to do instead
 """
 
 from __future__ import annotations
 
-from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced
+from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError
 
 
 class WalFull(Exhausted):
@@ -52,3 +53,7 @@ class WalMismatch(Corrupt):
 
 class WalClosed(Closed):
     pass
+
+
+class WalStoreUnfit(MillraceError):
+    """No start can go well on this store; the argument is a sentence."""

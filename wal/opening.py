@@ -14,16 +14,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from millrace.runtime.disk import Disk
-from millrace.runtime.errors import MillraceError
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.runtime.storeaddress import AddressError, StoreAddress
 from millrace.wal.config import BlockWalSettings, ObjectWalSettings
+from millrace.wal.errors import WalStoreUnfit
 from millrace.wal.log import WalOwner, WriteAheadLog
-
-
-class WalStoreUnfit(MillraceError):
-    """The store lacks what the log's fence stands on. Says what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.runtime.storeaddress import StoreAddress, open_store, parse_address
 from millrace.wal.config import BlockWalSettings, ObjectWalSettings
+from millrace.wal.errors import WalStoreUnfit
 from millrace.wal.log import WalOwner
-from millrace.wal.opening import WalPlace, WalStoreUnfit, open_wal
+from millrace.wal.opening import WalPlace, open_wal
 from tests.live.bad_s3 import BadS3
 from tests.sim.disk import SimDisk
 

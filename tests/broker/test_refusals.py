@@ -24,7 +24,6 @@ from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, Millrace
 from millrace.runtime.net import ConnectFailed, ListenFailed
 from millrace.s3stream import errors as s3stream
 from millrace.wal import errors as wal
-from millrace.wal.opening import WalStoreUnfit
 
 SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (ListenFailed("127.0.0.1", 9092, "Address already in use"), "listeners"),
@@ -46,7 +45,7 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (wal.WalMismatch("fence", "reservation", "conditional"), "stop in order"),
     (wal.WalMismatch("capacity", 4096, 1024), "room"),
     (wal.WalFenced(3, 4), "one process"),
-    (WalStoreUnfit("the store of the WAL ignores conditions: add fence=reservation"), "fence=reservation"),
+    (wal.WalStoreUnfit("the store of the WAL ignores conditions: add fence=reservation"), "fence=reservation"),
     (s3stream.StreamFenced(-1, 3), "one process"),
     (s3stream.OffsetGap(3, 10, 20), "wal.lost.accept=true"),
     (s3stream.ObjectCorrupt("entry checksum differs", 9), "wal.lost.accept=true"),
