@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from millrace.kraft.sorted_map import SortedMapEdit
 from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
 from millrace.kraft.tables.packing import unpack_holders, unpack_ranges
-from millrace.kraft.tables.ranges import PLACE_BITS, PLACES, Holder, StreamRanges
+from millrace.kraft.tables.ranges import PLACE_BITS, PLACES, Holder, Span, StreamRanges
 from millrace.kraft.tables.shelves import GONE, Purpose, Shelf, on_its_own, on_shelf
 from millrace.kraft.tables.streams import StreamsEdit, StreamState
 from millrace.protocol.stream_records import (
@@ -233,38 +233,47 @@ class ObjectsEdit:
     ) -> list[Holder]:
         """Gives those that fewer ranges name. Counted once for all, since thousands of ranges change and a few sources are named by them."""
         changes: dict[Holder, int] = {}
+        spans: dict[
+            int, list[Span]
+        ] = {}  # by stream: a range may be cut by objects that are made for several parts of it
         for made in record.made:
-            self._apply_made(made, record.node_id, sources, streams, changes)
+            holder = self._place_made(made, record.node_id)
+            for stream_id, start, end in unpack_ranges(made.ranges):
+                spans.setdefault(stream_id, []).append((start, end, holder))
+        without = self._without(sources)
+        for stream_id, parts in spans.items():
+            self._replace(streams.by_id.get(StreamId(stream_id)), sorted(parts), without, changes)
         for one, change in changes.items():
             self._name(one, change)
         return [one for one, change in changes.items() if change < 0]
 
-    def _apply_made(
+    def _place_made(self, made: MadeObject, node_id: int) -> Holder:
+        self._place_object(made, node_id, Purpose.COMPACTION, list(unpack_ranges(made.ranges)))
+        if made.kind == ObjectKind.STREAM_SET:
+            return on_shelf(made.shelf_id, made.shelf_place)
+        return on_its_own(ObjectId(made.object_id))
+
+    def _replace(
         self,
-        made: MadeObject,
-        node_id: int,
-        sources: frozenset[int],
-        streams: StreamsEdit,
+        stream: StreamState | None,
+        parts: list[Span],
+        without: Callable[[Holder], Holder | None],
         changes: dict[Holder, int],
     ) -> None:
-        object_id = ObjectId(made.object_id)
-        spans = list(unpack_ranges(made.ranges))
-        self._place_object(made, node_id, Purpose.COMPACTION, spans)
-        is_set = made.kind == ObjectKind.STREAM_SET
-        holder = on_shelf(made.shelf_id, made.shelf_place) if is_set else on_its_own(object_id)
-        without = self._without(sources)
-        for stream_id, start, end in spans:
-            stream = streams.by_id.get(StreamId(stream_id))
-            ranges = self._ranges.get(StreamId(stream_id))
-            if stream is None or ranges is None or end <= stream.start:
-                continue
-            ranges, gone, come = ranges.replaced(start, end, stream.end, holder, without)
-            rest, dropped = ranges.drop_below(stream.start, stream.end)
-            assert rest is not None, (stream, made)
-            self._ranges[stream.stream_id] = rest
-            for change, holders in ((1, come), (-1, gone), (-1, dropped)):
-                for one in holders:
-                    changes[one] = changes.get(one, 0) + change
+        """The made objects' parts of one stream, in order, those that are trimmed apart."""
+        ranges = self._ranges.get(stream.stream_id) if stream is not None else None
+        if stream is None or ranges is None:
+            return
+        wanted = [part for part in parts if part[1] > stream.start]
+        if not wanted:
+            return
+        ranges, gone, come = ranges.replaced(wanted, stream.end, without)
+        rest, dropped = ranges.drop_below(stream.start, stream.end)
+        assert rest is not None, (stream, wanted)
+        self._ranges[stream.stream_id] = rest
+        for change, holders in ((1, come), (-1, gone), (-1, dropped)):
+            for one in holders:
+                changes[one] = changes.get(one, 0) + change
 
     def _without(self, sources: frozenset[int]) -> Callable[[Holder], Holder | None]:
         """For StreamRanges.replaced. What sources alone held keeps their name, so that it is noticed when nobody takes it over."""

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 HEAD_KEPT_MAX: Final = 64  # dropped ranges that may stay before the rest
@@ -28,6 +29,7 @@ PLACES: Final = (1 << PLACE_BITS) - 1
 
 Holder = int
 Piece = tuple[int, Holder]  # where it starts, who holds it
+Span = tuple[int, int, Holder]
 
 
 class StreamRanges:
@@ -87,29 +89,39 @@ class StreamRanges:
         return (rest._copied() if head > max(HEAD_KEPT_MAX, self._count // 2) else rest), dropped
 
     def replaced(
-        self, start: int, end: int, stream_end: int, holder: Holder, without: Callable[[Holder], Holder | None]
+        self, spans: Sequence[Span], stream_end: int, without: Callable[[Holder], Holder | None]
     ) -> tuple[StreamRanges, list[Holder], list[Holder]]:
-        """With `holder` in [start, end), where sources held it; and the holders that went and came, one a range.
+        """With the spans' holders in [start, end) of each, where sources held it; and the holders that went and came, one a range.
 
+        `spans`: all of the stream's at once, in order. A range that sources share with others may be cut by several: what is left of it
+        between them is told from what comes next only when all are known.
         `without(other)`: what is left of a holder when the sources are gone; None when no source is in it, so that it keeps the range.
         """
-        first = max(self._head, bisect_right(self._starts, start, self._head, self._count) - 1)
-        last = bisect_left(self._starts, min(end, stream_end), first, self._count)
+        first = max(self._head, bisect_right(self._starts, spans[0][0], self._head, self._count) - 1)
+        last = bisect_left(self._starts, min(spans[-1][1], stream_end), first, self._count)
         # One neighbour at each side: the new range may continue theirs.
         first, last = max(self._head, first - 1), min(self._count, last + 1)
         old = list(self._pieces(first, last))
         new: list[Piece] = []
+        begun = 0  # spans before it end at or below the piece
         for place, (low, other) in enumerate(old, first):
             high = self._end_of(place, stream_end)
+            while begun < len(spans) and spans[begun][1] <= low:
+                begun += 1
             rest = without(other)
-            if rest is None or high <= start or low >= end:
+            if rest is None:
                 _add(new, low, other)
                 continue
-            if low < start:
-                _add(new, low, rest)
-            _add(new, max(low, start), holder)
-            if high > end:
-                _add(new, end, rest)
+            at = low
+            for start, end, holder in islice(spans, begun, None):
+                if start >= high:
+                    break
+                if at < start:
+                    _add(new, at, rest)
+                _add(new, max(at, start), holder)
+                at = min(end, high)
+            if at < high:
+                _add(new, at, other if at == low else rest)
         if new == old:
             return self, [], []
         return self._spliced(first, last, new), [one[1] for one in old], [one[1] for one in new]

@@ -421,3 +421,23 @@ def without_repeated_topics(records: list[Any]) -> list[Any]:
     """Only our own records twice: Kafka's tables are not what this is about."""
     ours = (CommittedObjectRecord, ShelfRecord, StreamHoldersRecord)
     return [one for place, one in enumerate(records) if isinstance(one, ours) or records.index(one) == place]
+
+
+def test_what_lies_on_both_sides_of_a_kept_object_is_taken_over() -> None:
+    """Ids do not follow offsets where an upload was late: of a shelf's range the first and the third part go to new objects, and each
+    offset is found in the object that has it."""
+    machine = with_sets()
+    ids = prepare(machine, 4, ttl_ms=100_000)
+    own = tuple(
+        (ids + place, STREAM, stream, low, high)
+        for place, (stream, low, high) in enumerate(((0, 0, 10), (0, 20, 30), (1, 0, 5), (1, 10, 15)))
+    )
+    assert machine.do(compact(machine, NO_OBJECT, [], [0, 2], own)).error_code == 0
+    check(machine)
+    objects, streams = machine.image.objects, machine.image.streams
+    for stream_id, size in ((0, 10), (1, 5)):
+        stream = streams.by_id[StreamId(stream_id)]
+        for part, wanted in enumerate((ids + 2 * stream_id, 1, ids + 2 * stream_id + 1, 3)):
+            for offset in range(part * size, part * size + size):
+                hints = [hint for hint in objects.candidates(stream, offset, 1) if hint.start <= offset < hint.end]
+                assert wanted in [hint.object_id for hint in hints], (stream_id, offset, hints)

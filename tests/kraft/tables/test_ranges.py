@@ -90,7 +90,7 @@ def test_replacing_is_done_offset_by_offset(spans: list[tuple[int, int]], trimme
     count = len(ranges)
     for number, (start, length) in enumerate(spans):
         before = list(ranges.all(64))
-        after, gone, come = ranges.replaced(start, start + length, 64, on_its_own(200 + number), rest_of)
+        after, gone, come = ranges.replaced([(start, start + length, on_its_own(200 + number))], 64, rest_of)
         assert list(ranges.all(64)) == before
         for at in range(start, start + length):
             if model.get(at) in SOURCES:
@@ -106,12 +106,10 @@ def test_replacing_is_done_offset_by_offset(spans: list[tuple[int, int]], trimme
 def test_a_range_goes_on_when_its_neighbour_lies_on_the_same_shelf() -> None:
     """Two sets of compaction that follow one another on a shelf take one range together."""
     ranges = filled(4)
-    first, _, _ = ranges.replaced(0, 20, 40, on_shelf(300, 0), rest_of)
-    second, gone, come = first.replaced(30, 40, 40, on_shelf(300, 1), rest_of)
+    first, _, _ = ranges.replaced([(0, 20, on_shelf(300, 0))], 40, rest_of)
+    second, gone, come = first.replaced([(30, 40, on_shelf(300, 1))], 40, rest_of)
     assert ids(list(second.all(40))) == [(0, 20, 300), (20, 30, 102), (30, 40, 300)]
-    both, gone, come = (
-        filled(2).replaced(0, 10, 20, on_shelf(300, 0), rest_of)[0].replaced(10, 20, 20, on_shelf(300, 1), rest_of)
-    )
+    both, gone, come = filled(2).replaced([(0, 10, on_shelf(300, 0)), (10, 20, on_shelf(300, 1))], 20, rest_of)
     assert list(both.all(20)) == [(0, 20, on_shelf(300, 0) | on_shelf(300, 1))]
     assert (len(gone), len(come)) == (2, 1)
 
