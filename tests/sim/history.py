@@ -64,6 +64,7 @@ class History:
     producer_ids: list[int] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     on_find: Callable[[str], None] = lambda line: None
+    on_promise: Callable[[], None] = lambda: None  # of something else than a record: told as a client hears of it
     on_watermark: Callable[[Place, int], None] = lambda place, high_watermark: None
     on_told: Callable[[Place, int, list[bytes]], None] = lambda place, offset, values: None
 
@@ -139,6 +140,7 @@ class History:
     def on_commit_promised(self, group: str, topic: str, partition: int, number: int) -> None:
         commits = self.commits[group, topic, partition]
         commits.promised = max(commits.promised, number)
+        self.on_promise()
 
 
 def shown(place: Place) -> str:

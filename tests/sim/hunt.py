@@ -75,6 +75,7 @@ HUNT_MUST_HIT = (
     *(name for name in CRASH_MUST_HIT if name != "strike at a store"),
     "strike at a turn",
     "strike at a change",
+    "strike at a promise",
     "strike at a crowd",
     "strike at an again",
     "strike at: delete sent",

@@ -64,7 +64,7 @@ def point_of(kind: str, words: tuple[object, ...]) -> str:
     text = " ".join(map(str, words))
     if kind == "turn":
         return "any callback"
-    if kind == "command":
+    if kind in ("command", "promise"):
         return text
     if kind in ("store", "change"):
         moment = "sent" if words[1] == "sent" else "in effect"
@@ -210,6 +210,10 @@ class SimNode:
         self.world.trace.note(self.name, "command", name, moment)
         self.world.hits[f"command: {name}"] += moment != "sent"
         self._count("command", (name, moment))
+
+    def on_promise(self) -> None:
+        """A client has just heard that something is done."""
+        self._count("promise", ("promise",))
 
     def _count(self, kind: str, words: tuple[object, ...]) -> None:
         self.counts[kind] += 1

@@ -16,7 +16,7 @@ from millrace.runtime.rand import Rand
 
 CALM, PLAIN, ALL = "calm", "plain", "all"
 FATES = ("drop", "keep", "tear", "tear blocks", "any")
-KINDS = ("write", "crowd", "change", "command", "turn", "turn")
+KINDS = ("write", "write", "crowd", "store", "change", "command", "promise", "turn", "turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Strike:
         again      a block of the WAL is written after an earlier strike
         store      a request sets out or takes effect
         change     the same, of puts and deletions alone
+        promise    a client hears that something other than a record is done: deleted, committed, made
         command    something is asked of the controller, or carried out
         turn       a callback of the loop
 
@@ -106,7 +107,16 @@ def parse_plan(text: str) -> Plan:
 
 
 # How many of each event an ordinary run has: strikes are drawn among so many, and those beyond a run's end strike nobody.
-EVENTS = {"write": 420, "crowd": 30, "again": 6, "change": 100, "command": 150, "turn": 11_000}
+EVENTS = {
+    "write": 420,
+    "crowd": 30,
+    "again": 6,
+    "promise": 24,
+    "store": 600,
+    "change": 100,
+    "command": 150,
+    "turn": 11_000,
+}
 
 
 def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast: Sequence[str]) -> Plan:
@@ -115,7 +125,7 @@ def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast:
     strikes = []
     for _ in range((0, 1, 1, 1, 2, 2, 3, 4)[rand.below(8)]):
         kind = KINDS[rand.below(len(KINDS))]
-        action = ("cut", "cut", "kill", "kill", "fail")[rand.below(5 if kind == "write" else 4)]
+        action = ("cut", "cut", "kill", "kill", "fail", "fail")[rand.below(6 if kind == "write" else 4)]
         number = 1 + rand.below(EVENTS[kind])
         strikes.append(Strike(kind, number, action))
         if kind == "write" and rand.below(3) == 0:  # again, while it is recovered from

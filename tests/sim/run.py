@@ -127,6 +127,7 @@ class Run:
         self.node.fate_name = plan.fate
         self.history = History()
         self.history.on_find = lambda line: self.world.trace.note("finding", line)
+        self.history.on_promise = self.node.on_promise
         self.outcome = Outcome(plan, findings=self.history.findings)
         self.checkers = all_checkers()
         self.probes = Probes(self.node, self.history)

@@ -20,7 +20,7 @@ WAL_FILE = "/data/wal"
 KEYS = {
     "s3.data.buckets": "0@mem://sim",
     "s3.wal.path": "0@file:///data/wal?capacity=512KiB",
-    "s3.wal.cache.size": "192KiB",
+    "s3.wal.cache.size": "256KiB",
     "s3.block.cache.size": "64KiB",
     "s3.wal.upload.threshold": "24KiB",
     "s3.wal.upload.interval.ms": "250",
@@ -88,7 +88,7 @@ VARIANTS = {
     "own objects": Variant({"s3.stream.object.split.size": "700"}),
     "shared objects": Variant({"s3.stream.object.split.size": "10MiB"}),
     "few streams": Variant({"s3.max.stream.num.per.stream.set.object": "2"}),
-    "small log cache": Variant({"s3.wal.cache.size": "64KiB"}),
+    "small log cache": Variant({"s3.wal.cache.size": "128KiB"}),
     "small block cache": Variant({"s3.block.cache.size": "8KiB"}, streams={"index_cache_bytes": 2 * KIB}),
     "small wal": Variant({"s3.wal.path": "0@file:///data/wal?capacity=384KiB"}, wal={"capacity_bytes": 384 * KIB}),
     "one write": Variant(wal={"writes_in_flight": 1}),

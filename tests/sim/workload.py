@@ -71,6 +71,7 @@ class Actor:
     async def producer_id(self) -> tuple[int, int]:
         given = await asking.init_producer_id(self.client)
         self.history.producer_ids.append(given[0])
+        self.history.on_promise()
         return given
 
     async def pause(self, bound_ms: int = 40) -> None:
@@ -309,6 +310,7 @@ class Trimmer(Actor):
             start = await asking.delete_records(self.client, name, place[1], offset)
             if start is not None:
                 log.start_promised = max(log.start_promised, offset)
+                self.history.on_promise()
                 self.history.on_watermarks(place, start, log.high_watermark, known)
 
 
@@ -317,6 +319,7 @@ class Churner(Actor):
         for _ in range(count):
             topic_id = await asking.create_topic(self.client, name, 1, ANY_TIME)
             story = self.history.topics.setdefault(topic_id, TopicStory(name, topic_id, 1))
+            self.history.on_promise()
             if story.is_gone:
                 self.history.find("topic-is-back", f"{name} {topic_id.hex()}")
             filler = Plain(self.client, self.history, self.rand.split(topic_id.hex()), self.clock)
@@ -328,6 +331,7 @@ class Churner(Actor):
             story.is_doomed = True
             await asking.delete_topic(self.client, topic_id)
             story.is_gone = True
+            self.history.on_promise()
 
 
 def part_of(response: ProduceResponse) -> PartitionProduceResponse:
