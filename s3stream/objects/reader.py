@@ -93,6 +93,7 @@ class ObjectReader:
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
         except ObjectCorrupt as error:
+            self._whole = None  # what came may have been damaged on its way: whoever asks again asks the store
             raise self._named(error, ref.position) from None
         return block
 

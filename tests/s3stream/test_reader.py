@@ -145,6 +145,21 @@ def test_a_block_of_a_small_object_pins_no_more_than_itself() -> None:
     run(build({1: 5}, entry_bytes=100), test)
 
 
+def test_damage_that_came_with_a_small_object_is_not_kept() -> None:
+    """A block of an object that came whole was damaged on its way: the next read asks the store, and gets what is stored."""
+    data = build({1: 50})
+
+    async def test(reader: ObjectReader, store: CountedStore) -> None:
+        await store.put(KEY, [data[:70] + bytes([data[70] ^ 1]) + data[71:]])
+        with pytest.raises(ObjectCorrupt, match="checksum differs"):
+            await read(reader, 1, 100, 200)
+        await store.put(KEY, [data])
+        assert len(await read(reader, 1, 100, 200)) == 50
+        assert len(store.ranges) == 2
+
+    run(data, test)
+
+
 def test_a_budget_is_met_by_whole_blocks() -> None:
     """Enough blocks to use the budget up, not counting one that begins before the start; at least one."""
 
