@@ -31,15 +31,15 @@ def run_all(plans: Iterable[Plan]) -> Tally:
 
 def test_cuts_and_kills_at_points_of_a_run() -> None:
     """Every so-manieth disk write, put, deletion and command of a run, each with another fate of what was not durable."""
-    tally = run_all(single_plans("suite", step=29))
-    assert tally.runs > 25
+    tally = run_all(single_plans("suite", step=97))
+    assert tally.runs > 12
     assert {"cut", "kill", "dropped", "kept", "torn"} <= set(tally.hits)
     assert all(tally.looked_at.values()), tally.looked_at
 
 
 def test_cuts_during_recovery() -> None:
     """A second cut soon after the first, while the node starts or has just started."""
-    tally = run_all(double_plans("suite again", step=31))
+    tally = run_all(double_plans("suite again", step=61))
     assert tally.hits["second strike"] > 10
     assert tally.hits["strike while it starts"] > 5
 
