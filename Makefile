@@ -45,8 +45,8 @@ lint: $(DEV_READY) ## ruff
 types: $(DEV_READY) ## mypy, strict
 	@$(BIN)/mypy -p millrace.runtime -p millrace.protocol -p millrace.wal -p millrace.s3stream -p millrace.kraft -p millrace.broker -p millrace.spark_jobs
 
-test: $(SPARK_READY) tools-system ## lint, types and the whole suite
-	@$(MAKE) --no-print-directory -j2 jars s3-server
+test: ## lint, types and the whole suite
+	@$(MAKE) --no-print-directory -j3 $(SPARK_READY) jars s3-server
 	@$(MAKE) --no-print-directory lint types
 	@$(BIN)/python -m pytest
 
@@ -86,7 +86,9 @@ fuzz: $(FUZZ_READY) ## everything that reads bytes from outside, guided by cover
 tools-system: ## kcat from the system's packages, where they can be installed
 	@tests/compat/install_system_tools.sh
 
-jars: tests/compat/java/libs/.ready spark_jobs/jars/.ready ## the Java side: Kafka's tools, Spark's connector
+jars: ## the Java side: Kafka's tools, Spark's connector; one after the other, for they share Maven's repository
+	@$(MAKE) --no-print-directory tests/compat/java/libs/.ready
+	@$(MAKE) --no-print-directory spark_jobs/jars/.ready
 
 s3-server: tests/s3server/.build/s3server ## the S3 server that tests run against
 
@@ -95,12 +97,12 @@ tests/s3server/.build/s3server: tests/s3server/main.go tests/s3server/go.mod tes
 		cd tests/s3server && CGO_ENABLED=0 go build -trimpath -buildvcs=false -gcflags="all=-N -l" -ldflags="-s -w" -o .build/s3server . ; \
 	else echo "missing: go 1.25 or newer: the tests on a real S3 server will fail" >&2; fi
 
-tests/compat/java/libs/.ready: tests/compat/java/pom.xml
+tests/compat/java/libs/.ready: tests/compat/java/pom.xml | tools-system
 	@echo "copying Kafka's Java clients and tools ..."
 	@mvn -q -B -f tests/compat/java/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=libs
 	@touch $@
 
-spark_jobs/jars/.ready: spark_jobs/pom.xml
+spark_jobs/jars/.ready: spark_jobs/pom.xml | tools-system
 	@echo "copying Spark's Kafka connector ..."
 	@mvn -q -B -f spark_jobs/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars
 	@touch $@
