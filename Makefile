@@ -10,7 +10,7 @@ SPARK_READY := $(VENV)/.spark-ready
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -86,7 +86,7 @@ fuzz: $(FUZZ_READY) ## everything that reads bytes from outside, guided by cover
 tools-system: ## kcat from the system's packages, where they can be installed
 	@tests/compat/install_system_tools.sh
 
-jars: ## the Java side: Kafka's tools, Spark's connector; one after the other, for they share Maven's repository
+jars: tools-system ## the Java side: Kafka's tools, Spark's connector; one after the other, for they share Maven's repository
 	@$(MAKE) --no-print-directory tests/compat/java/libs/.ready
 	@$(MAKE) --no-print-directory spark_jobs/jars/.ready
 
@@ -97,12 +97,12 @@ tests/s3server/.build/s3server: tests/s3server/main.go tests/s3server/go.mod tes
 		cd tests/s3server && CGO_ENABLED=0 go build -trimpath -buildvcs=false -gcflags="all=-N -l" -ldflags="-s -w" -o .build/s3server . ; \
 	else echo "missing: go 1.25 or newer: the tests on a real S3 server will fail" >&2; fi
 
-tests/compat/java/libs/.ready: tests/compat/java/pom.xml | tools-system
+tests/compat/java/libs/.ready: tests/compat/java/pom.xml
 	@echo "copying Kafka's Java clients and tools ..."
 	@mvn -q -B -f tests/compat/java/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=libs
 	@touch $@
 
-spark_jobs/jars/.ready: spark_jobs/pom.xml | tools-system
+spark_jobs/jars/.ready: spark_jobs/pom.xml
 	@echo "copying Spark's Kafka connector ..."
 	@mvn -q -B -f spark_jobs/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars
 	@touch $@
