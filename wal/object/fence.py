@@ -9,6 +9,9 @@ others) and puts a *seal* into it, on the same condition. Then it may read. The 
      acknowledges without gaps. What it acknowledges later than that lies below S and is part of the log that the new owner reads.
   3. If it is the old owner's object, the new owner has lost, looks again, and tries further on. It seals ever more slots at once, the farthest
      first, so that an old owner who writes without pause cannot outrun it; the lowest seal counts.
+     It looks again when it has won, too: where the old owner filled slot S, trimmed and deleted it between the look and the seal, the seal
+     lies below the head and shuts nobody out. Then a listing that begins after it shows a newer object, whose owner had confirmed S.
+     A seal that is found at the end of the log is one that counts.
   4. The seal names its owner's epoch. The one after it begins there: it seals that epoch's slot 0 if nothing was written yet, else the first
      empty one. So owners form one chain in which epochs only grow, each link decided by one conditional put; of two that race, one loses
      it and finds either a higher epoch (it is fenced) or a lower one (whose log it then seals in turn).
@@ -33,7 +36,7 @@ close in order; a log whose last owner may live under the other one is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,6 +92,10 @@ class Fence(Protocol):
         """Returns when we were the owner at some instant after the call. Raises WalFenced."""
         ...
 
+    async def check_replaced(self) -> None:
+        """For an owner that has written nothing yet and misses something: raises WalFenced if a newer one has come, who may have trimmed it."""
+        ...
+
 
 def make_fence(kind: FenceKind, store: ObjectStore, reader: LogReader, owner: WalOwner, rand: Rand) -> Fence:
     """`store` is bare: puts are repeated by who knows what they mean."""
@@ -139,10 +146,11 @@ class _Names:
         except ObjectMissing:
             return None
 
-    async def _extent(self, link: Place | None) -> Extent:
+    async def _extent(self, link: Place | None, check_replaced: Callable[[], Awaitable[None]]) -> Extent:
         try:
             return await self._reader.search(find_extent(link))
         except ObjectMissing as missing:
+            await check_replaced()
             raise WalCorrupt(0, f"the object {missing.key} is gone, which was written whole") from None
 
 
@@ -156,14 +164,15 @@ class ConditionalFence(_Names):
             listing, root = await self._survey()
             if root is None:
                 if await self._begin():
-                    return Taken(listing, await self._extent(None), None)
+                    return Taken(listing, await self._extent(None, self.check_replaced), None)
                 continue
             tip = await self._find_tip(listing, root.epoch)
             if tip is None:
                 continue
-            if tip.is_ours or await self._seal(tip, seal_count):
-                return Taken(listing, await self._extent(tip.link), tip.link)
-            seal_count = min(SEALS_MAX, SEALS_GROWTH * seal_count)
+            if tip.is_ours:
+                return Taken(listing, await self._extent(tip.link, self.check_replaced), tip.link)
+            if not await self._seal(tip, seal_count):
+                seal_count = min(SEALS_MAX, SEALS_GROWTH * seal_count)
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
         key = object_key(self._reader.prefix, place)
@@ -176,6 +185,11 @@ class ConditionalFence(_Names):
     async def verify(self) -> None:
         """A put that succeeded is proof enough."""
 
+    async def check_replaced(self) -> None:
+        first = await self._reader.named(object_key(self._reader.prefix, Place(self.epoch, 0)))
+        if first is not None and first.epoch != self.epoch:
+            raise WalFenced(self.epoch, first.epoch)
+
     async def _begin(self) -> bool:
         """Whether we are the first owner."""
         try:
@@ -185,7 +199,7 @@ class ConditionalFence(_Names):
         return True
 
     async def _seal(self, tip: Tip, count: int) -> bool:
-        """Tries to seal so many slots from the tip on; whether the tip itself is sealed by us. The farthest goes first: an owner who writes
+        """Tries to seal so many slots from the tip on; whether a seal of ours lies in the tip's. The farthest goes first: an owner who writes
         faster than we seal would fill one after the other just before we come to it."""
         slots = range(tip.place.slot + count - 1, tip.place.slot - 1, -1)
         won = await asyncio.gather(*(self._seal_one(tip, slot) for slot in slots))
@@ -219,7 +233,7 @@ class ReservationFence(_Names):
             first_epoch = root.epoch if root.epoch < self.epoch else NO_EPOCH  # the root is ours
             tip = await self._find_tip(listing, first_epoch)
             if tip is not None:
-                return Taken(listing, await self._extent(tip.link), tip.link)
+                return Taken(listing, await self._extent(tip.link, self.check_replaced), tip.link)
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
         await self._store.put(object_key(self._reader.prefix, place), parts)
@@ -230,6 +244,9 @@ class ReservationFence(_Names):
             highest = max(highest, epoch)
         if highest > self.epoch:
             raise WalFenced(self.epoch, highest)
+
+    async def check_replaced(self) -> None:
+        await self.verify()
 
     async def _claim(self) -> None:
         key = claim_key(self._reader.prefix, self.epoch)

@@ -145,6 +145,7 @@ class ObjectWal:
                         self._appended_end = record.end
                         yield record
         except ObjectMissing as missing:
+            await self._fence.check_replaced()
             raise WalCorrupt(scan.position, f"the object {missing.key} is gone, which was written whole") from None
         scan.finish()
         for place, end in scan.ends:

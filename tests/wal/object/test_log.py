@@ -241,6 +241,27 @@ async def test_an_owner_replaced_before_it_wrote_is_fenced_at_its_start() -> Non
         await slow.reset()
 
 
+@pytest.mark.parametrize("fence", ["conditional", "reservation"])
+def test_an_owner_replaced_while_it_recovers_is_fenced(fence: str) -> None:
+    """A newer owner has trimmed and deleted what a slow one is about to read: that one is fenced, and does not speak of damage."""
+
+    async def run() -> None:
+        bucket = make_bucket()
+        wal, _, _ = await start_wal(bucket, 1, fence=fence)
+        wal.append(payload(1))
+        await wal.close()
+        slow = await open_wal(bucket, owner(2), fence=fence)
+        newer, _, journal = await start_wal(bucket, 3, fence=fence)
+        await newer.reset()
+        await journal.reach(newer.append(payload(2)).end)
+        await asyncio.sleep(1)
+        with pytest.raises(WalFenced) as fenced:
+            assert [record async for record in slow.recover()]
+        assert fenced.value.found_epoch == 3
+
+    run_simulation(lambda loop: run())
+
+
 @simulated
 async def test_a_trim_rides_with_records() -> None:
     """While records flow a trim costs no object: as many as without it, and it is durable with the next."""
@@ -449,7 +470,7 @@ async def test_a_listing_goes_on_where_it_was_left() -> None:
     store.plan("list", *[StoreFault.REFUSED] * 30, StoreFault.NONE, *[StoreFault.LOST_ANSWER] * 20, StoreFault.NONE)
     _, records = await recover_wal(bucket, 4, store)
     assert [bytes(record.payload) for record in records] == [payload(1)]
-    assert store.requests["list"] == 30 + 20 + 3
+    assert store.requests["list"] == 30 + 20 + 2 * 3  # it looks once more when it has sealed
     await asyncio.sleep(60)
     assert not any("/00000000000000000000/" in key for key in bucket.objects)
 
