@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from millrace.s3stream.compaction.outputs import Output, PutMemory, WrittenObject
 from millrace.s3stream.compaction.plan import Bounds, Portion, SetPlan, SourceIndex, merged_rows
@@ -41,7 +40,8 @@ class Copying:
         self._next_id = ids.first
         self._memory = PutMemory(work.settings.putting_bytes_max)
         self._live: list[Output] = []
-        self._ending: deque[asyncio.Task[WrittenObject]] = deque()
+        self._ending: deque[tuple[asyncio.Task[WrittenObject], int]] = deque()
+        self._ending_bytes = 0
         self._set: Output | None = None
         self._own: Output | None = None
         self.set_object: WrittenObject | None = None
@@ -96,10 +96,13 @@ class Copying:
         return output
 
     async def _end(self, output: Output) -> None:
-        """Lets it end beside the copying; waits for the oldest when many do."""
-        self._ending.append(asyncio.create_task(self._finished(output), name="compaction-put"))
-        while len(self._ending) > ENDING_COUNT_MAX:
+        """Lets it end beside the copying; waits for the oldest when they are many, or hold much."""
+        held_bytes = output.held_bytes
+        bytes_max = self._work.settings.putting_bytes_max
+        while self._ending and (len(self._ending) >= ENDING_COUNT_MAX or self._ending_bytes + held_bytes > bytes_max):
             await self._ended()
+        self._ending_bytes += held_bytes
+        self._ending.append((asyncio.create_task(self._finished(output), name="compaction-put"), held_bytes))
 
     async def _end_all(self) -> None:
         if self._own is not None:
@@ -111,7 +114,9 @@ class Copying:
 
     async def _ended(self) -> None:
         """In the order of their streams."""
-        self.stream_objects.append(await self._ending[0])
+        task, held_bytes = self._ending[0]
+        self.stream_objects.append(await task)
+        self._ending_bytes -= held_bytes
         self._ending.popleft()
 
     async def _finished(self, output: Output) -> WrittenObject:
@@ -120,12 +125,8 @@ class Copying:
         return written
 
     async def _abort(self) -> None:
-        await _cancelled(self._ending)
+        for task, _ in self._ending:
+            task.cancel()
+        await asyncio.gather(*(task for task, _ in self._ending), return_exceptions=True)
         for output in self._live:
             await output.abort()
-
-
-async def _cancelled(tasks: Sequence[asyncio.Task[Any]] | deque[asyncio.Task[WrittenObject]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -86,6 +86,11 @@ class Output:
         self._upload: MultipartUpload | None = None
         self._parts: list[asyncio.Task[None]] = []
 
+    @property
+    def held_bytes(self) -> int:
+        """Gathered, and not yet on its way."""
+        return self._joiner.ready_bytes
+
     async def add(self, ref: BlockRef, data: Buffer) -> None:
         self._joiner.add(ref, data)
         if self._joiner.ready_bytes >= self._part_bytes:

@@ -14,7 +14,7 @@ from millrace.runtime.rand import Rand
 from millrace.s3stream.compaction import copying, stream_plan
 from millrace.s3stream.compaction.aside import Aside
 from millrace.s3stream.compaction.config import MIB
-from millrace.s3stream.compaction.outputs import PutMemory
+from millrace.s3stream.compaction.outputs import Output, PutMemory
 from millrace.s3stream.compaction.run import Rhythm
 from millrace.s3stream.compaction.sources import ReadMemory, Source, Window
 from millrace.s3stream.compaction.streams import StreamCompactor
@@ -83,6 +83,9 @@ def test_small_uploads_become_few_objects() -> None:
         assert counts.written_bytes < 5 * live
         assert counts.read_bytes < 5 * live
         assert not counts.skipped
+        gets = counts.gets
+        await world.compact()
+        assert counts.gets == gets  # a look that finds nothing to do reads nothing
 
     run(main())
 
@@ -263,6 +266,44 @@ def test_multipart_for_large_outputs_and_memory_within_bounds() -> None:
         assert held
         assert max(memory.peak_bytes for memory in held) <= 5 * MIB  # half of it, and one window
         assert all(memory.held_bytes == 0 for memory in held)
+        await books.check()
+
+    run(main())
+
+
+def test_many_objects_that_end_together_hold_no_more_than_there_is_memory_for() -> None:
+    """Nine streams of 5 MB each get objects of their own, of one part: with a slow store only so many wait to be put."""
+
+    async def main() -> None:
+        books = Books(split_bytes=MIB, memory_bytes=32 * MIB)
+        for _ in range(4):
+            await books.upload(*range(1, 10), count=10, size=100_000)
+        world = books.world
+        peak = live = 0
+        finish, add = Output.finish, Output.add
+
+        async def added(self: Output, ref: BlockRef, data: Any) -> None:
+            nonlocal peak, live
+            live += len(data)
+            peak = max(peak, live)
+            await add(self, ref, data)
+
+        async def finished(self: Output) -> Any:
+            nonlocal live
+            held = self.held_bytes
+            written = await finish(self)
+            live -= held
+            return written
+
+        world.store.fault = lambda verb, key: asyncio.sleep(1) if verb == "put" else None
+        Output.add, Output.finish = added, finished  # type: ignore[assignment,method-assign]
+        try:
+            await world.compact()
+        finally:
+            Output.add, Output.finish = add, finish  # type: ignore[method-assign]
+        assert world.kinds() == "9 own"
+        assert live == 0
+        assert peak <= 14 * MIB  # a quarter of it, and the one that is gathered
         await books.check()
 
     run(main())
