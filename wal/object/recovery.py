@@ -22,7 +22,7 @@ from millrace.wal.log import WalRecord
 from millrace.wal.object.layout import (
     HEADER_BYTES,
     NO_EPOCH,
-    SEAL_OF_CLOSED_BYTES,
+    SEAL_BYTES,
     FenceKind,
     Kind,
     ObjectHeader,
@@ -68,8 +68,9 @@ class Listing:
             slot += 1
         return slot
 
-    def first_seal(self, epoch: int) -> int | None:
-        seals = [slot for slot, size_bytes in self.sizes[epoch].items() if is_seal_size(size_bytes)]
+    def first_seal(self, epoch: int, start: int = 0) -> int | None:
+        """From the slot `start` on."""
+        seals = [slot for slot, size in self.sizes[epoch].items() if slot >= start and is_seal_size(size)]
         return min(seals) if seals else None
 
 
@@ -220,17 +221,19 @@ class ObjectScan:
 
 
 def find_garbage(listing: Listing, extent: Extent, own_epoch: int) -> list[Place]:
-    """What no recovery needs and no owner minds: objects below the head, and what replaced owners wrote behind their seals. An epoch's
-    first seal stays, for its owner may live, unless that owner had closed and nothing of it is left to be found."""
+    """What no recovery needs and no owner minds: objects below the head, and what replaced owners wrote behind their seals. The first seal
+    behind what counts of an epoch stays, for its owner may live. Where nothing counts any more it cannot be told from one that came
+    late into a slot that had been deleted: all stay, unless that owner had closed."""
     live = {segment.epoch: segment for segment in extent.segments}
     found = []
     for epoch, slots in listing.sizes.items():
         if epoch >= own_epoch:
             continue
-        segment, seal = live.get(epoch), listing.first_seal(epoch)
+        segment = live.get(epoch)
+        seal = None if segment is None else listing.first_seal(epoch, segment.end)
         for slot, size_bytes in slots.items():
             is_live = segment is not None and segment.start <= slot < segment.end
-            is_needed_seal = slot == seal and (segment is not None or size_bytes != SEAL_OF_CLOSED_BYTES)
+            is_needed_seal = size_bytes == SEAL_BYTES if segment is None else slot == seal
             if not is_live and not is_needed_seal:
                 found.append(Place(epoch, slot))
     return found

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Fenced, MillraceError
+from millrace.runtime.objectstore import Keys
 from millrace.runtime.rand import Rand
 from tests.sim.loop import run_simulation
 from tests.sim.objectstore import SimBucket
@@ -175,6 +177,64 @@ def test_three_owners_in_many_orders(fence: str) -> None:
     for seed in range(60):
         run_simulation(lambda loop, seed=seed: run(seed))  # type: ignore[misc]
     assert all(went_through), went_through
+
+
+class HeldStore(TurnstileStore):
+    """Its conditional puts wait until they may go."""
+
+    def __init__(self, turnstile: Turnstile, name: str) -> None:
+        super().__init__(turnstile, name)
+        self.is_waiting = asyncio.Event()
+        self.may_go = asyncio.Event()
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        self.is_waiting.set()
+        await self.may_go.wait()
+        await super().put_if_absent(key, parts)
+
+
+class KeepingStore(TurnstileStore):
+    """Refuses to delete slot 0."""
+
+    async def delete(self, keys: Sequence[str]) -> Keys:
+        kept = [key for key in keys if key.endswith("/" + "0" * 20)]
+        return [*await super().delete([key for key in keys if key not in kept]), *kept]
+
+
+@pytest.mark.parametrize("old_store", [TurnstileStore, KeepingStore])
+def test_a_seal_that_comes_late_into_a_slot_that_was_deleted_seals_nothing(old_store: type[TurnstileStore]) -> None:
+    """Between a new owner's look and its seal the old one fills the slot, and many more, trims and deletes them; whether the object before is
+    there or not, the new owner looks again, and has all that the old one acknowledges."""
+
+    async def run() -> None:
+        bucket = make_bucket()
+        turnstile = Turnstile(bucket, lambda count: 0)
+        old, new = Actor(b"old", 1), Actor(b"new", 2)
+        starting = asyncio.create_task(start_wal(bucket, 1, old_store(turnstile, "old")))  # type: ignore[arg-type]
+        held = HeldStore(turnstile, "new")
+        running = asyncio.create_task(turnstile.run([starting]))
+        await running
+        wal, _, old.journal = starting.result()
+        taking = asyncio.create_task(new.take(bucket, held, "conditional"))
+        running = asyncio.create_task(turnstile.run([taking]))
+        await held.is_waiting.wait()
+        for _ in range(3):
+            await old.append(wal, 2)
+            await old.journal.reach(old.sent[-1][1])
+            await wal.trim(old.sent[-1][1])
+        old.sent.clear()
+        await old.append(wal, 1)
+        await old.journal.reach(old.sent[-1][1])
+        held.may_go.set()
+        await running
+        await taking
+        assert len(old.acknowledged()) == 1
+        assert await check(bucket, [old, new], "conditional") == [b"old 0", b"new 0"]
+        wal.append(b"too late")
+        await turnstile.run()
+        assert old.journal.failures
+
+    run_simulation(lambda loop: run())
 
 
 def test_an_owner_who_writes_without_pause_is_caught() -> None:

@@ -102,6 +102,14 @@ CASES: dict[str, tuple[Drawn, str]] = {
         Drawn().o(1, 2, 2).o(1, 4, 4).o(1, 5, 5, confirmed=5, head=(1, 4, 4)),
         "tip 1:6, 1:4-6, garbage 1:2",
     ),
+    "a seal that came late below the head, and one that counts": (
+        Drawn().seal(1, 2, by=2).o(1, 4, 4).o(1, 5, 5, confirmed=5, head=(1, 4, 4)).seal(1, 6, by=3).seal(1, 7, by=3),
+        "tip 3:0, 1:4-6, garbage 1:2 1:7",
+    ),
+    "two seals of an epoch that was trimmed: it is not told which of them counts": (
+        Drawn().seal(1, 2, by=2).seal(1, 6, by=2).o(2, 3, 6, confirmed=3, link=(1, 6)),
+        "tip 2:4, 2:3-4",
+    ),
     "trimmed to the end": (Drawn().o(1, 7, 7, confirmed=7), "tip 1:8, 1:7-8"),
     "closed in order": (Drawn().o(1, 0, 0).o(1, 1, 1, head=START, kind=Kind.CLOSING), "tip 1:2 closed, 1:0-2"),
     # A late write of the old owner lands where the new one began, and further on.
@@ -227,7 +235,7 @@ def test_a_log_without_its_newest_object_is_damage() -> None:
     """A seal that says there were objects, and none is left: somebody emptied the place, and it is not taken for a new log."""
     with pytest.raises(WalCorrupt, match="gone"):
         Drawn().seal(1, 3, by=2, run_end=3).look()
-    assert Drawn().seal(1, 0, by=2).seal(1, 1, by=2).look() == "tip 2:0, nothing, garbage 1:1"
+    assert Drawn().seal(1, 0, by=2).seal(1, 1, by=2).look() == "tip 2:0, nothing"
 
 
 def test_links_that_lead_nowhere_are_damage() -> None:
