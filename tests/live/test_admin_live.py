@@ -654,7 +654,7 @@ def object_files(broker: LiveBroker) -> list[Path]:
 
 
 def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not is_true():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -7,7 +7,6 @@ tests/s3stream/test_storage.py (room for small states) and tests/runtime/test_ob
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,9 +130,7 @@ def test_a_start_on_a_full_disk_waits_for_room(tmp_path: Path, disk: SmallDisk) 
             taken = fill(client, "fill")
         broker.kill()
         broker.begin()
-        wait_until(lambda: "recovering what the WAL holds" in ready_page(broker))
-        time.sleep(0.3)
-        assert "StoreFull" in ready_page(broker)
+        wait_until(lambda: "recovering what the WAL holds" in (page := ready_page(broker)) and "StoreFull" in page)
         ballast.unlink()
         broker.wait_ready()
         with Client(broker.address) as client:
