@@ -77,6 +77,9 @@ crash-sim: $(DEV_READY) ## power cuts at every disk write and store request of a
 bench: $(DEV_READY) ## every figure the broker is held to, beside the device underneath
 	@$(BIN)/python -m tests.bench.bench
 
+bench-cold: $(DEV_READY) ## what a reader of history costs those at the tail, and its rate beside the store's own (STORE=s3)
+	@$(BIN)/python -m tests.bench.cold_reader --store $${STORE:-file}
+
 soak: $(DEV_READY) ## ten minutes of everything at once at full rate, memory judged to be flat (SOAK_SECONDS)
 	@$(BIN)/python -m tests.bench.soak --seconds $${SOAK_SECONDS:-600}
 
@@ -115,4 +118,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info tests/compat/java/libs tests/s3server/.build spark_jobs/jars .mypy_cache .ruff_cache
 
-.PHONY: bench s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs
+.PHONY: bench bench-cold s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs
