@@ -49,8 +49,9 @@ class Store(MemoryObjectStore):
         self.asked.append(list(keys))
         if self.error is not None:
             raise self.error
-        await super().delete([key for key in keys if key not in self.kept])
-        return [key for key in keys if key in self.kept]
+        kept = [key for key in keys if key in self.kept]  # as it was when asked: a test may let go meanwhile
+        await super().delete([key for key in keys if key not in kept])
+        return kept
 
 
 class Cluster:
