@@ -100,14 +100,19 @@ class BlockWriter:
 
     def pump(self) -> None:
         while self._closed and not self.has_failed and self._may_begin(self._closed[0]):
-            block = self._closed.popleft()
-            self._check_window(block)
-            block.stamp(self.confirmed)
-            self._begun = block.end
-            self._limit.spend(len(block.view))
-            future = self._file.write_at(self._geometry.physical(block.position), block.view)
-            self._in_flight.append((future, block))
-            future.add_done_callback(self._on_written)
+            try:
+                self._begin(self._closed.popleft())
+            except Exception as error:
+                self._fail_soon(error)
+
+    def _begin(self, block: ClosedBlock) -> None:
+        self._check_window(block)
+        block.stamp(self.confirmed)
+        self._begun = block.end
+        self._limit.spend(len(block.view))
+        future = self._file.write_at(self._geometry.physical(block.position), block.view)
+        self._in_flight.append((future, block))
+        future.add_done_callback(self._on_written)
 
     def _check_window(self, block: ClosedBlock) -> None:
         assert block.previous_end == self._begun, (self._begun, block.previous_end)
@@ -164,7 +169,17 @@ class BlockWriter:
             writes = under_way - len(self._in_flight)
             self._depth.on_written(writes, self.confirmed - before, under_way, self._loop.time())
             self.pump()
-            self._on_group()
+            try:
+                self._on_group()
+            except Exception as raised:
+                self.fail(raised)
+
+    def _fail_soon(self, error: BaseException) -> None:
+        """A block that never began would hold up all behind it without a word. Told on the next turn: an append may be under way."""
+        self.has_failed = True
+        self._closed.clear()
+        self.stop()
+        self._loop.call_soon(self._on_failed, error)
 
     def fail(self, error: BaseException) -> None:
         if not self.has_failed:

@@ -102,7 +102,11 @@ class BatchWriter:
         while self._closed and not self.has_failed and len(self._under_way) < self._uploads_max:
             batch = self._closed.popleft()
             self._began_at = asyncio.get_running_loop().time()
-            stamp, parts = self._stamp(batch)
+            try:
+                stamp, parts = self._stamp(batch)
+            except Exception as error:
+                self._fail_soon(error)
+                return
             upload = Upload(batch, stamp)
             self._under_way.append(upload)
             self._active_count += 1
@@ -182,7 +186,16 @@ class BatchWriter:
         self.confirmed = group[-1].batch.end
         self.confirmed_slot = group[-1].batch.slot + 1
         self.pump()
-        self._on_group(group)
+        try:
+            self._on_group(group)
+        except Exception as error:
+            self.fail(error)
+
+    def _fail_soon(self, error: BaseException) -> None:
+        """A batch that never began would hold up all behind it without a word. Told on the next turn: an append may be under way."""
+        self.has_failed = True
+        self._closed.clear()
+        asyncio.get_running_loop().call_soon(self._on_failed, error)
 
     def fail(self, error: BaseException) -> None:
         if not self.has_failed:

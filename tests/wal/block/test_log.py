@@ -473,6 +473,38 @@ def test_an_error_in_the_listener_is_a_failure() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_block_that_could_not_be_begun_holds_up_nobody(is_first: bool) -> None:
+    """An error before its write begins, be it of the first or of one that followed a confirmation: told once, and who waits is let go."""
+
+    async def run() -> None:
+        wal, _, journal = await start_wal(SimDisk())
+        writer, left = wal._writer, 0 if is_first else 1
+        begin = writer._file.write_at
+
+        def break_down(position: int, buffer: memoryview) -> asyncio.Future[None]:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise ValueError("cannot be begun")
+            return begin(position, buffer)
+
+        writer._file.write_at = break_down  # type: ignore[method-assign]
+        first = wal.append(payload(1))
+        await asyncio.sleep(0)
+        if not is_first:
+            wal.append(payload(2))
+        async with asyncio.timeout(30):
+            await journal.reach(1 << 40)
+        assert [type(error) for error in journal.failures] == [ValueError]
+        assert (journal.end < first.end) == is_first
+        with pytest.raises(WalClosed):
+            wal.append(payload(3))
+        await wal.close()
+
+    asyncio.run(run())
+
+
 def test_closed_refuses_and_close_is_idempotent() -> None:
     """After close, appends and trims are refused; a second close does nothing."""
 

@@ -210,6 +210,55 @@ async def test_an_error_that_time_does_not_mend_ends_the_log() -> None:
 
 
 @simulated
+async def test_an_acknowledgement_is_one_request() -> None:
+    """Each append alone, behind the one before: one conditional put, and no look at who owns the log."""
+    bucket = make_bucket()
+    store = store_on(bucket)
+    wal, _, journal = await start_wal(bucket, 1, store)
+    before = sum(store.requests.values())
+    for number in range(20):
+        await journal.reach(wal.append(payload(number)).end)
+    assert sum(store.requests.values()) == before + 20
+    await wal.close()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_object_that_could_not_be_made_holds_up_nobody(is_first: bool) -> None:
+    """An error before its upload begins, be it of the first or of one that waited for a free slot: told once, and who waits is let go."""
+
+    async def scenario() -> None:
+        bucket = make_bucket()
+        wal, _, journal = await start_wal(bucket, 1, store_on(bucket, faults=STEADY), uploads_max=1)
+        stamp = wal._writer._stamp
+        left = 0 if is_first else 1
+
+        def break_down(batch: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise ValueError("cannot be made")
+            return stamp(batch)
+
+        wal._writer._stamp = break_down
+        ends = []
+        for number in range(3):
+            ends.append(wal.append(payload(number)).end)
+            await asyncio.sleep(0.01)
+            if journal.failures:
+                break
+        await journal.reach(1 << 40)
+        assert [type(error) for error in journal.failures] == [ValueError]
+        assert journal.end < ends[-1]
+        with pytest.raises(WalClosed):
+            wal.append(b"more")
+        with pytest.raises(WalClosed):
+            await wal.reset()
+        await wal.close()
+
+    run_simulation(lambda loop: scenario())
+
+
+@simulated
 async def test_a_replaced_owner_is_told_once_by_whom() -> None:
     """Another owner takes the log: the next append's upload fails with that owner's epoch, and nothing is confirmed any more."""
     bucket = make_bucket()
