@@ -24,7 +24,7 @@ from millrace.runtime.aligned import Arena
 from millrace.runtime.disk import BlockFile, Disk, DiskLocked
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, Geometry, align_down, choose_device_header
 from millrace.wal.config import BlockWalSettings
-from millrace.wal.errors import WalFenced, WalMismatch
+from millrace.wal.errors import WalCorrupt, WalFenced, WalMismatch
 from millrace.wal.log import WalOwner
 
 
@@ -73,13 +73,19 @@ class BlockDevice:
     async def write(self, **changes: Any) -> None:
         """Durable on return. One at a time: the caller sees to that. Raises WalFenced when a later owner's header is there."""
         if not self.is_reserved:
-            found = await _read_header(self.file)
-            if found is not None and found.epoch > self.header.epoch:
-                raise WalFenced(self.header.epoch, found.epoch)
+            await self._check_still_ours()
         header = dataclasses.replace(self.header, sequence=self.header.sequence + 1, **changes)
         self._arena.view[:] = header.encode()
         await self.file.write_at(header.sequence % 2 * BLOCK_BYTES, self._arena.view)
         self.header = header
+
+    async def _check_still_ours(self) -> None:
+        try:
+            found = await _read_header(self.file)
+        except WalCorrupt:
+            return  # both copies rotted under us: the one that is written now is whole again
+        if found is not None and found.epoch > self.header.epoch:
+            raise WalFenced(self.header.epoch, found.epoch)
 
     async def write_both(self, **changes: Any) -> None:
         """As `write`, in both copies: damage to either cannot bring back the header before."""

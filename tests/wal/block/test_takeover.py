@@ -172,6 +172,24 @@ def test_two_that_open_at_once_do_not_both_get_it() -> None:
     asyncio.run(run())
 
 
+def test_a_header_that_rots_under_its_owner_is_written_anew() -> None:
+    """Both copies damaged while the log is open: the next header write makes one whole, and nothing is lost."""
+
+    async def run() -> None:
+        disk = SimDisk()
+        wal, _, journal = await start_wal(disk, 1)
+        first = wal.append(payload(1))
+        await journal.reach(wal.append(payload(2)).end)
+        for place in (20, 4096 + 20):
+            disk.flip(PATH, place)
+        await wal.trim(first.end)
+        await wal.close()
+        _, records = await open_wal(disk, 2)
+        assert [bytes(record.payload) for record in records] == [payload(2)]
+
+    asyncio.run(run())
+
+
 def test_a_dead_nodes_log_is_recovered_and_discarded_by_another() -> None:
     """Failover: with the dead node's id and a higher epoch another node recovers its log, keeps what it needs elsewhere, resets and closes
     it without ever appending. The node that comes back finds an empty log, and may take it with a higher epoch alone."""
