@@ -39,6 +39,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
             client.create("orders", 2)
             client.create("notes")
             for number in range(20):
+                if number == 10:
+                    wait_until(lambda: stored(made.folder / "data"), 60)  # so that there are two objects at least
                 client.produce("orders", [b"order %d" % number * 40], number % 2)
                 client.produce("notes", [os.urandom(50_000)])
         made.stop()
