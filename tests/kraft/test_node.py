@@ -22,6 +22,7 @@ from millrace.protocol.messages.describe_quorum import (
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
 )
+from millrace.protocol.messages.get_opening_streams import GetOpeningStreamsRequest
 from millrace.runtime.disk import DiskFailed, DiskLocked
 from millrace.runtime.errors import Closed
 from millrace.runtime.rand import Rand
@@ -428,6 +429,30 @@ def test_a_clock_that_is_set_passes_no_deadline() -> None:
         ]
         assert objects.by_id[ObjectId(short_lived)].time_ms == clock.now_ms
         await node.close()
+
+    run(main())
+
+
+def test_a_clock_that_went_back_keeps_no_node_out() -> None:
+    """A node that was killed and starts ten years earlier is registered at once, above all its epochs, and its streams and ids go on."""
+
+    async def main() -> None:
+        disk, clock = sim_disk(), HandClock()
+        node = await open_node(disk, clock=clock)
+        broker = await Broker.register(node)
+        opened = await broker.open(await broker.create("t"))
+        prepared = await broker.prepare()
+        await node.close()
+        again = await open_node(disk.restart(drop), clock=HandClock(clock.now_ms - 10 * 365 * 86_400_000))
+        later = await Broker.register(again, incarnation=2)
+        assert later.epoch > broker.epoch
+        response = await again.channel.send(GetOpeningStreamsRequest(NODE, later.epoch))
+        assert [s.stream_id for s in response.streams] == [s.stream_id for s in opened.streams]
+        stale = await again.channel.send(GetOpeningStreamsRequest(NODE, broker.epoch))
+        assert stale.error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert await later.prepare() == prepared + 1
+        assert again.publisher.image.objects.by_id[ObjectId(prepared)].state is ObjectState.PREPARED
+        await again.close()
 
     run(main())
 

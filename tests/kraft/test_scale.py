@@ -6,6 +6,7 @@ Bounds are several times what was measured, in CPU time, so that they tell a cha
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,6 +80,25 @@ def test_a_lookup_is_a_bisection(big: MetadataImage) -> None:
     found = big.objects.candidates(streams[StreamId(3 * 1234 + 1)], 25, 100)
     assert [(hint.start, hint.end) for hint in found] == [(start, start + 10) for start in range(20, 100, 10)]
     assert mean_us(lambda number: big.objects.candidates(streams[StreamId(3 * number + 1)], 25, 1), 2_000) < 100
+
+
+def test_what_a_node_has_open_is_found_without_looking_at_the_rest(big: MetadataImage) -> None:
+    """Three streams of thirty thousand: so many are looked up, and no other node's."""
+    image = apply_records(big, [StreamRecord(n, TOPIC_ID, 0, n, 0, 2, 1, 0, 0) for n in range(3)], big.offset + 1, 1)[1]
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        found = list(image.streams.open_on(2))
+    finally:
+        sys.setprofile(None)
+    assert [stream.stream_id for stream in found] == [0, 1, 2]
+    assert calls < 1_000
+    assert sum(1 for _ in image.streams.open_on(1)) == 3 * PARTITIONS - 3
 
 
 def test_a_commit_costs_microseconds(big: MetadataImage) -> None:

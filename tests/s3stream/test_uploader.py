@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreFull, StoreUnavailable
 from millrace.s3stream.config import MIB, StreamSettings
 from millrace.s3stream.errors import StreamFenced
@@ -283,6 +286,56 @@ def test_a_multipart_upload_that_fails_begins_anew(operation: str, error: type[E
         await bench.settle()
         assert bench.uploaded == [0, 1]
         assert (bench.failures, failing, bench.uploader.blocked_reason) == ([], [], "")
+        await bench.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("verb", ["prepare", "commit"])
+def test_metadata_that_is_away_is_asked_again(verb: str) -> None:
+    """Ids cannot be had, or a commit is not answered, for a while: no block is forgotten, the reason is shown, and all goes on by itself."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        is_away = True
+
+        def fail(called: str) -> None:
+            if is_away and called == verb:
+                raise Unavailable("the controller")
+
+        bench.catalog.before = fail
+        bench.uploader.submit(bench.block((1, 100)))
+        bench.uploader.submit(bench.block((1, 100)))
+        await bench.settle()
+        assert (bench.trims, bench.uploaded, bench.failures) == ([], [], [])
+        assert bench.uploader.blocked_reason.startswith(f"{verb}: Unavailable")
+        is_away = False
+        await bench.settle()
+        assert (bench.uploaded, bench.failures, bench.uploader.blocked_reason) == ([0, 1], [], "")
+        await bench.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("verb", ["prepare", "commit"])
+def test_a_refusal_is_not_asked_for_again(verb: str) -> None:
+    """Offsets that do not fit what metadata has, or any other answer that no waiting changes: asked once, told once, and nothing is trimmed."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        asked: list[str] = []
+
+        def refuse(called: str) -> None:
+            asked.append(called)
+            if called == verb:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the range does not begin where the stream ends")
+
+        bench.catalog.before = refuse
+        bench.uploader.submit(bench.block((1, 100)))
+        await bench.settle()
+        assert asked.count(verb) == 1
+        assert [type(error) for error in bench.failures] == [KafkaError]
+        assert (bench.trims, bench.uploaded) == ([], [])
         await bench.stop()
 
     run(scenario())
