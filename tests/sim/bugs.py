@@ -274,12 +274,16 @@ def goes_on_behind_a_hole(old: Any) -> Any:
 
     def _on_bad_block(self: RecoveryScan) -> None:
         known = self.__dict__.setdefault("hole", {"skipped": 0, "tail": self.tail, "blocks": len(self.ends)})
+        if known["skipped"] > 8:
+            old(self)
+            return
         if known["skipped"] < 8 and self._at == self.tail and self._at + 8192 < self._geometry.lap_end(self._at):
             if len(self.ends) != known["blocks"]:
                 known.update(tail=self.tail, blocks=len(self.ends))
             known["skipped"] += 1
             self._at = self.tail = self._at + 4096
             return
+        known["skipped"] = 9
         if len(self.ends) == known["blocks"]:
             self._at = self.tail = known["tail"]
         old(self)

@@ -77,6 +77,18 @@ def any_fate(rand: Rand) -> Fate:
     return fate
 
 
+def holes() -> Fate:
+    """Of each file the oldest write is lost, and what was written behind it is there: what a log must not go on from."""
+    seen: dict[str, None] = {}
+
+    def fate(pending: Pending) -> list[tuple[int, bytes]]:
+        is_first = pending.path not in seen
+        seen[pending.path] = None
+        return drop(pending) if is_first else keep(pending)
+
+    return fate
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """The power goes when this write has just begun."""

@@ -29,7 +29,7 @@ from millrace.runtime.storeaddress import StoreAddress
 from millrace.s3stream.ids import NO_OBJECT, ObjectKind
 from millrace.s3stream.storage import Storage
 from millrace.wal.block.layout import RING_START
-from tests.sim.disk import Fail, Fate, SimDisk, any_fate, drop, keep, tear
+from tests.sim.disk import Fail, Fate, SimDisk, any_fate, drop, holes, keep, tear
 from tests.sim.loop import Life, own_context
 from tests.sim.objectstore import SimObjectStore, StoreFaults
 from tests.sim.settings import PORT, WAL_FILE, node_settings
@@ -43,6 +43,8 @@ def fate_of(name: str, rand: Rand) -> Fate:
     """What becomes of that which was not durable."""
     if name in ("drop", "keep"):
         return {"drop": drop, "keep": keep}[name]
+    if name == "holes":
+        return holes()
     return {"tear": tear(rand), "tear blocks": tear(rand, BLOCK_BYTES), "any": any_fate(rand)}[name]
 
 

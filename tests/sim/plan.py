@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from millrace.runtime.rand import Rand
 
 CALM, PLAIN, ALL = "calm", "plain", "all"
-FATES = ("drop", "keep", "tear", "tear blocks", "any")
+FATES = ("drop", "keep", "tear", "tear blocks", "holes", "any")
 KINDS = ("write", "write", "crowd", "store", "change", "command", "promise", "turn", "turn")
 
 
@@ -130,12 +130,13 @@ def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast:
         strikes.append(Strike(kind, number, action))
         if kind == "write" and rand.below(3) == 0:  # again, while it is recovered from
             strikes.append(Strike(kind, number + 1 + rand.below(40)))
-        if kind == "crowd" and rand.below(2) == 0:  # again, when little was written behind the hole
-            strikes.append(Strike("again", 1 + rand.below(EVENTS["again"])))
+        if kind == "crowd" and rand.below(3):  # again, when little was written where the hole was
+            strikes.append(Strike("again", (1, 2, 2, 2, 3, 4)[rand.below(EVENTS["again"])]))
+    has_holes = any(strike.kind == "crowd" for strike in strikes) and rand.below(2)
     return Plan(
         seed,
         tuple(dict.fromkeys(strikes)),
-        FATES[rand.below(len(FATES))],
+        "holes" if has_holes else FATES[rand.below(len(FATES))],
         "+".join(drawn(rand, weathers, (0, 1, 1, 2, 2, 3)[rand.below(6)])) or CALM,
         "+".join(drawn(rand, settings, rand.below(4))) or PLAIN,
         ALL if rand.below(2) else "+".join(drawn(rand, cast, len(cast) * 2 // 3)),

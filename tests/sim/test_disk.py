@@ -10,7 +10,7 @@ import pytest
 from millrace.runtime.aligned import Arena
 from millrace.runtime.disk import DiskFailed, DiskFull
 from millrace.runtime.rand import Rand
-from tests.sim.disk import Cut, Fail, Misdirect, SimDisk, any_fate, drop, keep, tear
+from tests.sim.disk import Cut, Fail, Misdirect, SimDisk, any_fate, drop, holes, keep, tear
 
 PATH = "/d/block"
 
@@ -45,6 +45,21 @@ def test_a_torn_write_keeps_some_sectors() -> None:
         data = disk.restart(tear(Rand(b"tear"))).files[PATH].durable
         sectors = [bytes(data[at : at + 512]) for at in range(0, 8192, 512)]
         assert sorted(set(sectors)) == [bytes(512), b"a" * 512]
+
+    asyncio.run(run())
+
+
+def test_holes_keep_what_was_written_behind_what_was_lost() -> None:
+    """Of the writes under way the oldest is lost and the others are there."""
+
+    async def run() -> None:
+        disk = SimDisk(hops=5)
+        file = await disk.open_block(PATH, 12288)
+        for place, letter in enumerate((b"a", b"b", b"c")):
+            view = Arena(4096).view
+            view[:] = letter * 4096
+            file.write_at(4096 * place, view)
+        assert disk.restart(holes()).files[PATH].durable == bytes(4096) + b"b" * 4096 + b"c" * 4096
 
     asyncio.run(run())
 
