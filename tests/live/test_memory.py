@@ -26,7 +26,10 @@ from millrace.protocol.primitives import uvarint
 from tests.live import LiveBroker
 from tests.live.client import MIB, Client
 
+FILES_MAX = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 CONNECTIONS = int(os.environ.get("MILLRACE_CONNECTIONS", "5000"))
+if FILES_MAX != resource.RLIM_INFINITY:
+    CONNECTIONS = min(CONNECTIONS, FILES_MAX - 600)  # on either side
 FRAME_BYTES = 100 * MIB
 REQUESTS_BYTES = 16 * MIB  # the part of memory for requests in flight
 SETTINGS = {"queued.max.request.bytes": str(REQUESTS_BYTES), "memory.max.bytes": "128MiB"}
