@@ -136,6 +136,7 @@ class LogCache:
         if run is None or run.block_number != self.active.number or end - run.start > INT32_MAX:
             run = self._begin_run(stream_id, entry.base_offset, run)
         assert entry.base_offset == run.end, f"stream {stream_id} goes on at {run.end}, not at {entry.base_offset}"
+        assert wal_end >= self._wal_end, f"a record that ends at {wal_end} after one at {self._wal_end}"
         data = entry.data
         length = len(data)
         charge = ENTRY_OVERHEAD_BYTES

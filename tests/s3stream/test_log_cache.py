@@ -92,6 +92,14 @@ def test_range_of_a_block_fits_32_bits() -> None:
     assert shown(cache.read(1, 5, INT32_MAX + 1, 1000)).count("[") == 3
 
 
+def test_entries_come_in_the_order_of_the_wal() -> None:
+    """What lies further back may not come later: a block's end is where the WAL is trimmed, and what came after its upload would go with it."""
+    cache = LogCache(1 << 20)
+    cache.put(1, Entry(0, 1, memoryview(b"late")), 200)
+    with pytest.raises(AssertionError, match="a record that ends at 100 after one at 200"):
+        cache.put(2, Entry(0, 1, memoryview(b"early")), 100)
+
+
 def test_streams_of_a_block_are_bounded() -> None:
     """One stream more than a block may hold begins the next block."""
     cache = LogCache(1 << 20, streams_per_block=2)
