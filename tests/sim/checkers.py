@@ -211,12 +211,10 @@ class ObjectsMatch:
         for key, size_bytes in found.objects.items():
             if key.startswith(objects_prefix(found.cluster_id)):
                 object_id = parse_object_key(found.cluster_id, key)
-                if object_id is not None and object_id in linked:
-                    continue
-                if object_id is None or object_id not in found.image.objects.by_id:
+                if object_id is not None and object_id in found.image.objects.by_id:
+                    sizes[object_id] = size_bytes  # linked or not: a composite that was put need not be committed
+                elif object_id is None or object_id not in linked:
                     lines.append(f"orphan-object: {key}")
-                else:
-                    sizes[object_id] = size_bytes
         for object_id, stored in found.image.objects.by_id.items():
             if stored.state is ObjectState.COMMITTED:
                 self.count += 1

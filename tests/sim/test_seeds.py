@@ -12,7 +12,7 @@ import pytest
 
 from tests.sim.bugs import BUGS
 from tests.sim.hunt import Tally, drawn_plan, minimised, run_seeds
-from tests.sim.plan import Plan, Strike, parse_plan
+from tests.sim.plan import EVENTS, Plan, Strike, parse_plan
 from tests.sim.run import run_plan
 from tests.sim.story import tell
 
@@ -34,14 +34,7 @@ def test_a_plan_is_text_and_back() -> None:
     plans = [drawn_plan(number) for number in range(300)]
     assert [parse_plan(str(plan)) for plan in plans] == plans
     assert len(set(plans)) == len(plans)
-    assert {strike.kind for plan in plans for strike in plan.strikes} == {
-        "write",
-        "crowd",
-        "again",
-        "change",
-        "command",
-        "turn",
-    }
+    assert {strike.kind for plan in plans for strike in plan.strikes} == set(EVENTS)
 
 
 def digest_in_a_process(plan: Plan, hash_seed: str) -> str:
