@@ -41,8 +41,8 @@ def test_a_segment_ends_by_time_of_its_first_batch() -> None:
 def test_a_segment_spans_less_than_an_int32_of_offsets() -> None:
     """However few its bytes, a segment ends before a relative offset would overflow."""
     segments = filled((10, 1, 1))
-    assert not segments.is_full(SPAN_MAX, 1, 1, 1, 100, LONG_MS)
-    assert segments.is_full(SPAN_MAX + 1, 1, 1, 1, 100, LONG_MS)
+    assert not segments.is_full(2**31 - 1, 1, 1, 1, 100, LONG_MS)
+    assert segments.is_full(2**31, 1, 1, 1, 100, LONG_MS)
 
 
 def test_segments_are_bounded() -> None:
