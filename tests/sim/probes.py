@@ -318,11 +318,9 @@ class ObjectsLive(Probe):
                 self._doomed_at.setdefault(object_id, (self.node.world.loop.now_us, self.node.life_count))
         gone = [ObjectId(object_id) for object_id in self._states if object_id not in states]
         left = [object_id for object_id in gone if object_key(cluster_id, object_id) in bucket]
-        linked = (
-            frozenset(one for content, _ in bucket.values() for one in linked_ids(content)) if left else frozenset()
-        )
+        linked = _linked(content for content, _ in bucket.values()) if left else frozenset()
         for object_id in left:
-            if object_id not in linked:
+            if linked is not None and object_id not in linked:
                 self.find("forgotten-object", f"{object_id} is in the bucket, and in metadata no more")
         self._states = {object_id: stored.state for object_id, stored in states.items()}
 
@@ -340,6 +338,14 @@ class ObjectsLive(Probe):
         is_misled = life != self.node.life_count and self.node.world.clock.stepped_ms
         if passed_ms < 0.9 * self.node.settings.object_grace_ms and not is_misled:
             self.find("deleted-early", f"object {object_id}, {passed_ms} ms after it was doomed")
+
+
+def _linked(contents: Iterable[bytes]) -> frozenset[int] | None:
+    """What composites link; None while one of them is rotten."""
+    try:
+        return frozenset(one for content in contents for one in linked_ids(content))
+    except ObjectCorrupt:
+        return None
 
 
 class CacheHolds(Probe):
