@@ -100,7 +100,8 @@ class StreamCompactor:
             return
         linking = Linking()
         for one in group:
-            await self._add(linking, one, bounds.start)
+            if not await self._add(linking, one, bounds.start):
+                return
         if len(group) == 1 and not linking.dropped:
             self._remember(group[0].object_id, linking.kept[0].link.end)
             return
@@ -110,13 +111,18 @@ class StreamCompactor:
             return
         await self._commit(stream_id, linking)
 
-    async def _add(self, linking: Linking, one: StreamObjectInfo, start: int) -> None:
+    async def _add(self, linking: Linking, one: StreamObjectInfo, start: int) -> bool:
+        """False for one that does not begin where the one before it ends, which then stands aside."""
         links = await self._links_of(one)
         first, last = links[0].link, links[-1].link
         if not first.start <= one.start < one.end <= last.end:
             found = f"it holds [{first.start}, {last.end}), not [{one.start}, {one.end})"
             raise SourceUnreadable(one.object_id, ObjectCorrupt(found))
         alive = [linked for linked in links if linked.link.end > start]
+        if alive and linking.kept and alive[0].link.start != linking.kept[-1].link.end:
+            found = f"it begins at {alive[0].link.start}, and the one before it ends at {linking.kept[-1].link.end}"
+            self._work.put_aside([one.object_id], "overlap", ValueError(found))
+            return False
         linking.kept += alive
         if one.kind is ObjectKind.COMPOSITE and alive:
             linking.superseded.append(one.object_id)
@@ -125,6 +131,7 @@ class StreamCompactor:
             linking.linked.append(one.object_id)
         else:
             linking.compacted.append(one.object_id)
+        return True
 
     async def _links_of(self, one: StreamObjectInfo) -> list[LinkedRows]:
         work = self._work

@@ -212,6 +212,33 @@ def test_an_object_may_begin_before_what_metadata_names_of_it(size: int) -> None
     run(main())
 
 
+def test_an_object_that_begins_within_the_one_before_it_is_linked_with_none() -> None:
+    """A commit whose sources had changed meanwhile leaves such a one: it stands aside, its neighbours are linked without it once there are
+    enough of them, and the stream reads as before."""
+
+    async def main() -> None:
+        books = Books(split_bytes=16 * KIB)
+        world = books.world
+        for _ in range(2):
+            await books.upload(1, size=9000, is_split=True)
+        stream = world.catalog.streams[1]
+        stream.end = 7
+        await world.upload((1, payloads(1, 8, 9000, first=7)), is_split=True)
+        stream.objects[-1] = replace(stream.objects[-1], start=10)
+        books.books[1] += payloads(1, 5, 9000, first=10)
+        await books.upload(1, size=9000, is_split=True)
+        await world.compact()
+        assert world.kinds() == "4 own"
+        assert world.work.counts.skipped == {"overlap": 1}
+        for _ in range(4):
+            await books.upload(1, size=9000, is_split=True)
+        await world.compact()
+        assert world.kinds() == "3 own 1 composite"
+        await books.check()
+
+    run(main())
+
+
 def test_a_composite_is_looked_into_once_while_its_links_live() -> None:
     """Mostly dead by offsets and not by links: it is read once, not at each look."""
 
