@@ -172,12 +172,13 @@ def points(seed: str, settings: str = PLAIN) -> Counter[str]:
 
 
 def single_plans(seed: str, step: int = 1, settings: str = PLAIN) -> Iterator[Plan]:
-    """A cut at every disk write, every put and deletion and every command with each fate, and a kill at every one; `step` takes every
-    so-manieth, fates in turn."""
+    """A cut at every disk write and every put and deletion with each fate, at every command with one, and a kill at every one; `step` takes
+    every so-manieth, fates in turn."""
     counts = points(seed, settings)
     for kind in CHANGES:
         for number in range(1, counts[kind] + 1, step):
-            chosen = FATES if step == 1 else [FATES[number // step % len(FATES)]]
+            is_whole = step == 1 and kind != "command"
+            chosen = FATES if is_whole else [FATES[number // step % len(FATES)]]
             for fate in chosen:
                 yield Plan(seed, (Strike(kind, number),), fate, settings=settings)
             if step == 1 or number // step % 3 == 0:
@@ -196,7 +197,7 @@ def double_plans(seed: str, step: int = 1, settings: str = PLAIN) -> Iterator[Pl
     turn = 0
     for kind in CHANGES:
         for number in range(1, counts[kind] + 1, step):
-            for _ in range(3 if step == 1 else 1):
+            for _ in range(3 if step == 1 and kind != "command" else 1):
                 after = SECOND_AFTER[turn % len(SECOND_AFTER)]
                 first = Strike(kind, number, "kill" if turn % 3 == 0 else "cut")
                 yield Plan(seed, (first, Strike(kind, number + after)), FATES[turn % len(FATES)], settings=settings)
