@@ -64,7 +64,10 @@ class StreamCompactor:
 
     async def _compact(self, stream_id: StreamId) -> None:
         work = self._work
-        objects = [one for one in work.catalog.stream_objects(stream_id) if not work.is_aside(one.object_id)]
+        listed = {
+            one.object_id: one for one in work.catalog.stream_objects(stream_id)
+        }  # each once, whatever metadata says
+        objects = [one for one in listed.values() if not work.is_aside(one.object_id)]
         bounds = work.catalog.stream_bounds([stream_id]).get(stream_id)
         if bounds is None or not objects:
             return

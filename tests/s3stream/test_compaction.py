@@ -693,6 +693,30 @@ def test_a_composite_is_never_compacted_with_itself() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("is_linked_before", [False, True])
+def test_a_streams_objects_listed_twice_take_part_once(is_linked_before: bool) -> None:
+    """Its own objects, and a composite that is linked on with what follows it: each file is linked once, and the stream reads as before."""
+
+    async def main() -> None:
+        books = Books(split_bytes=KIB)
+        catalog = books.world.catalog
+        for number in range(8):
+            await books.upload(1, count=10, size=90_000, is_split=True)
+            if is_linked_before and number == 3:
+                await books.world.compact()
+        listed = catalog.stream_objects
+        catalog.stream_objects = lambda stream_id: [one for one in listed(stream_id) for _ in range(2)]  # type: ignore[method-assign]
+        await books.world.compact()
+        catalog.stream_objects = listed  # type: ignore[method-assign]
+        assert books.world.kinds() == "1 composite"
+        (composite,) = catalog.live
+        links = books.world.links(composite)
+        assert len(links) == len(frozenset(links)) == 8
+        await books.check()
+
+    run(main())
+
+
 def test_two_objects_with_the_same_offsets_stand_aside() -> None:
     """Nobody can tell which is right: neither is compacted, others are."""
 
