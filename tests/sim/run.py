@@ -179,14 +179,19 @@ class Run:
 
     async def _bring_up(self) -> None:
         while True:
-            if self._hourly is not None and self.world.clock.stepped_ms:
-                self.history.log(self._hourly).is_ageing = True  # a new process believes the clock it finds
+            self._believe_clock()
             try:
                 await self.node.start()
+                self._believe_clock()  # it may have been set on the way
                 return
             except StartFailed as failed:
                 self._judge_start(failed.__cause__)
             await asyncio.sleep(DOWN_S)
+
+    def _believe_clock(self) -> None:
+        """A new process believes the clock it finds."""
+        if self._hourly is not None and self.world.clock.stepped_ms:
+            self.history.log(self._hourly).is_ageing = True
 
     def _judge_start(self, error: BaseException | None) -> None:
         """Why a process ended before it served. Raises what nothing excuses."""
@@ -318,7 +323,10 @@ class Run:
 
     def result(self) -> Outcome:
         outcome = self.outcome
-        outcome.findings += [f"unhandled: {problem}" for problem in self.world.loop.problems]
+        has_failed = any(strike.action == "fail" for strike in outcome.plan.strikes)
+        for problem in self.world.loop.problems:
+            if not (has_failed and "DiskFailed" in problem):  # the process ends for it, whoever else was to be told
+                outcome.findings.append(f"unhandled: {problem}")
         ended = [failure for failure in self.node.failures if not self._is_excused(failure)]
         outcome.findings += [f"process-ended: {failure!r}" for failure in ended]
         outcome.counts = self.node.counts + Counter(turn=self.world.loop.turn_count)
