@@ -418,6 +418,25 @@ def test_a_close_finishes_a_deletion_that_is_under_way() -> None:
     run(scenario())
 
 
+def test_a_close_writes_what_describes_the_log_before_its_streams_close() -> None:
+    """Index entries that no checkpoint has yet go into the time stream first: then all streams are closed, and nothing is read again."""
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open()
+        for number in range(100):
+            await house.produce(partition, batch(10, timestamp=START_MS + number))
+        assert partition.time.next_offset == 0
+        await partition.close()
+        assert partition.time.next_offset > 0
+        assert [stream.is_open for stream in house.world.catalog.streams.values()] == [False] * 3
+        again = await house.open(leader_epoch=1)
+        assert again.state.unsaved_bytes == 0
+        await again.close()
+
+    run(scenario())
+
+
 def test_a_segment_deleted_before_it_was_written_down_never_is() -> None:
     """A roll and a deletion between two checkpoints leave no value of the segment that is gone."""
 
