@@ -139,6 +139,7 @@ class TrimmedIsCommitted(Probe):
         super().__init__(node, history)
         self._header: DeviceHeader | None = None
         self._slots_counted: dict[int, int] = {}
+        self._slots_put: dict[tuple[int, int], None] = {}
 
     def on_start(self) -> None:
         self._header = None
@@ -168,8 +169,13 @@ class TrimmedIsCommitted(Probe):
             self._check(before, after)
 
     def on_put(self, key: str, content: bytes) -> None:
-        if "/wal/" in key and content[:8] == OBJECT_WAL_MAGIC and (link := decode_header(content, 0).link) is not None:
-            self._slots_counted[link.epoch] = link.slot  # of that epoch: what lies behind is void
+        if "/wal/" not in key or content[:8] != OBJECT_WAL_MAGIC:
+            return
+        header = decode_header(content, 0)
+        if header.kind is not Kind.SEAL:
+            self._slots_put[header.place.epoch, header.place.slot] = None
+        if header.link is not None:
+            self._slots_counted[header.link.epoch] = header.link.slot  # of that epoch: what lies behind is void
 
     def on_delete(self, key: str) -> None:
         """An object of a log of objects goes: the same for its records. (Seals and marks have none.)"""
@@ -177,7 +183,9 @@ class TrimmedIsCommitted(Probe):
         if image is None or "/wal/" not in key or content[:8] != OBJECT_WAL_MAGIC:
             return
         header = decode_header(content, 0)
-        is_void = header.place.slot >= self._slots_counted.get(header.place.epoch, 1 << 62)
+        epoch, slot = header.place.epoch, header.place.slot
+        is_behind_a_hole = any((epoch, before) not in self._slots_put for before in range(slot))
+        is_void = is_behind_a_hole or slot >= self._slots_counted.get(epoch, 1 << 62)
         if header.kind is not Kind.RECORDS or is_void:
             return
         for _, stream_id, entry_end in _entries(memoryview(content), OBJECT_HEADER_BYTES, header.record_count):
