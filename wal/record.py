@@ -35,6 +35,32 @@ def encode_record_header(lead: int, length: int, position: int, body_crc: int, s
     return header + crc32c(header, seed).to_bytes(4, "big")
 
 
+def put_record(
+    arena: memoryview,
+    at: int,
+    parts: tuple[bytes | bytearray | memoryview, ...],
+    length: int,
+    position: int,
+    tail_crc: int | None,
+    seed: int,
+) -> memoryview:
+    """Copies a record whose payload is the concatenation of `parts`, `length` bytes in all, to `at`; gives a read-only view of the payload.
+    `tail_crc`: of the last part, when it is known."""
+    body_at = put_at = at + RECORD_HEADER_BYTES
+    for part in parts:
+        put_end = put_at + len(part)
+        arena[put_at:put_end] = part
+        put_at = put_end
+    payload = arena[body_at:put_at].toreadonly()
+    if tail_crc is None:
+        header = encode_record_header(0, length, position, crc32c(payload), seed)
+    else:
+        lead = length - len(parts[-1])
+        header = encode_record_header(lead, length, position, crc32c(payload[:lead], tail_crc), seed)
+    arena[at:body_at] = header
+    return payload
+
+
 def decode_record(block: memoryview, at: int, limit: int, position: int, seed: int) -> memoryview | None:
     """The payload of the record at `at`, or None when there is no whole, sound record of `position` below `limit`."""
     body_at = at + RECORD_HEADER_BYTES

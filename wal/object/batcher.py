@@ -11,10 +11,9 @@ were measured to buy requests and no latency: with many uploads side by side eac
 
 from __future__ import annotations
 
-from millrace.protocol.crc32c import crc32c
 from millrace.wal.log import WalRecord
 from millrace.wal.object.layout import HEADER_BYTES
-from millrace.wal.record import RECORD_HEADER_BYTES, encode_record_header, epoch_seed
+from millrace.wal.record import RECORD_HEADER_BYTES, epoch_seed, put_record
 
 GATHER_MS = 20.0
 
@@ -87,24 +86,12 @@ class Batcher:
         self, parts: tuple[bytes | bytearray | memoryview, ...], length: int, tail_crc: int | None = None
     ) -> WalRecord:
         """Copies a payload of `length` bytes in. The caller has compared with `limit`. `tail_crc`: of the last part, when it is known."""
-        arena = self._arena
         at = self.fill
-        body_at = put_at = at + RECORD_HEADER_BYTES
-        for part in parts:
-            put_end = put_at + len(part)
-            arena[put_at:put_end] = part
-            put_at = put_end
-        payload = arena[body_at:put_at].toreadonly()
         position = self._origin + at
-        if tail_crc is None:
-            header = encode_record_header(0, length, position, crc32c(payload), self._seed)
-        else:
-            lead = length - len(parts[-1])
-            header = encode_record_header(lead, length, position, crc32c(payload[:lead], tail_crc), self._seed)
-        arena[at:body_at] = header
-        self.fill = put_at
+        payload = put_record(self._arena, at, parts, length, position, tail_crc, self._seed)
+        self.fill = end = at + RECORD_HEADER_BYTES + length
         self._count += 1
-        return WalRecord(position, self._origin + put_at, payload)
+        return WalRecord(position, self._origin + end, payload)
 
     def close(self) -> ClosedBatch:
         """The open batch, or one without records: a mark."""
