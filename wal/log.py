@@ -64,7 +64,8 @@ class WriteAheadLog(Protocol):
         ...
 
     def recover(self) -> AsyncIterator[WalRecord]:
-        """Once, before `start`. Raises WalCorrupt for a bad record below the highest confirmed position."""
+        """Once, before `start`. Raises WalCorrupt for a bad record below the highest confirmed position. Where it steps over damage because it was
+        told to, nothing is changed before `reset`, which must follow then."""
         ...
 
     def start(self, on_confirmed: Callable[[int], None], on_failed: Callable[[BaseException], None]) -> None:

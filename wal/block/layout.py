@@ -14,7 +14,7 @@ docs/formats/block_wal.md draws every field and says what recovery believes.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.protocol.crc32c import crc32c
 from millrace.wal.errors import WalCorrupt, WalMismatch
@@ -24,7 +24,9 @@ RING_START = 2 * BLOCK_BYTES
 VERSION = 1
 
 DEVICE_MAGIC = b"MRBLKWAL"
-_DEVICE = struct.Struct(">8sHHi11q64s")
+_DEVICE = struct.Struct(">8sHHi11q64s16q")
+_REIGN_FIELDS_START = 16  # among the fields of `_DEVICE`
+REIGNS_MAX = 8
 _CRC = struct.Struct(">I")
 CLUSTER_ID_BYTES_MAX = 64
 
@@ -63,6 +65,17 @@ class Geometry:
 
 
 @dataclass(frozen=True, slots=True)
+class Reign:
+    """Where an owner began to write. What it accepted ends where the next one began."""
+
+    epoch: int
+    start: int
+
+
+_NO_REIGN = Reign(-1, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceHeader:
     cluster_id: str
     node_id: int
@@ -77,6 +90,21 @@ class DeviceHeader:
     filled_bytes: int  # this much of the ring was written at least once
     closed_end: int  # the end of the log when it was closed in order; -1 while it is in use
     sequence: int  # grows with each write of a copy; the higher of two sound copies holds
+    earlier: tuple[
+        Reign, ...
+    ] = ()  # owners before this one whose blocks may be needed still, oldest first, REIGNS_MAX at most
+
+    def reign_at(self, position: int) -> Reign | None:
+        """The owner whose block may lie there. None: one that was before all who are known."""
+        if position >= self.epoch_start:
+            return Reign(self.epoch, self.epoch_start)
+        return next((reign for reign in reversed(self.earlier) if reign.start <= position), None)
+
+    def earlier_than(self, start: int) -> tuple[Reign, ...]:
+        """`earlier` for an owner that begins at `start`: those who wrote between `head` and there. Beyond the bound the oldest go."""
+        reigns = [reign for reign in (*self.earlier, Reign(self.epoch, self.epoch_start)) if reign.start < start]
+        ends = [*(reign.start for reign in reigns), start][1:]
+        return tuple(reign for reign, end in zip(reigns, ends, strict=True) if end > self.head)[-REIGNS_MAX:]
 
     def encode(self) -> bytes:
         """One copy: 4096 bytes."""
@@ -85,9 +113,14 @@ class DeviceHeader:
         body = _DEVICE.pack(
             DEVICE_MAGIC, VERSION, len(name), self.node_id, self.epoch, self.epoch_start, self.capacity_bytes,
             self.trim, self.head, self.confirmed, self.block_bytes_max, self.window_bytes, self.filled_bytes, self.closed_end,
-            self.sequence, name,
+            self.sequence, name, *self._reign_fields(),
         )  # fmt: skip
         return (body + _CRC.pack(crc32c(body))).ljust(BLOCK_BYTES, b"\0")
+
+    def _reign_fields(self) -> list[int]:
+        assert len(self.earlier) <= REIGNS_MAX, self.earlier
+        slots = [*self.earlier, *[_NO_REIGN] * (REIGNS_MAX - len(self.earlier))]
+        return [value for reign in slots for value in (reign.epoch, reign.start)]
 
 
 def decode_device_header(copy: bytes) -> DeviceHeader | None:
@@ -99,7 +132,12 @@ def decode_device_header(copy: bytes) -> DeviceHeader | None:
     if fields[1] != VERSION:
         raise WalMismatch("version", VERSION, fields[1])
     name = fields[15][: fields[2]].decode()
-    return DeviceHeader(name, *fields[3:15])
+    return replace(DeviceHeader(name, *fields[3:15]), earlier=_reigns_of(fields[_REIGN_FIELDS_START:]))
+
+
+def _reigns_of(values: tuple[int, ...]) -> tuple[Reign, ...]:
+    pairs = zip(values[::2], values[1::2], strict=True)
+    return tuple(Reign(epoch, start) for epoch, start in pairs if epoch >= 0)
 
 
 def choose_device_header(first: bytes, second: bytes) -> DeviceHeader | None:

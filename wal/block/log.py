@@ -44,7 +44,7 @@ class BlockWal:
         self._pool = ArenaPool(settings.arena_bytes, ahead_count=settings.arenas_ahead)
         self._arena: Arena | None = None
         self._ends = BlockEnds()
-        self._is_recovered = self._is_started = self._is_closed = self._is_flush_due = False
+        self._is_recovered = self._is_owned = self._is_started = self._is_closed = self._is_flush_due = False
         self._failure: BaseException | None = None
         self.is_new = device.header.epoch < 0
         self.damages: list[Damage] = []  # what recovery stepped over or cut off
@@ -114,7 +114,8 @@ class BlockWal:
         return ""
 
     async def recover(self) -> AsyncIterator[WalRecord]:
-        """As the contract says. When it ends, this owner's epoch is durable in the header, before anything is appended."""
+        """As the contract says. When it ends, this owner's epoch is durable in the header; where there was damage, nothing is changed
+        before `reset` or `trim`, for what it made of the log may be refused."""
         assert not self._is_recovered, "recover() is for once"
         scan = RecoveryScan(self._device.header, policy=self._settings.corruption)
         reads = ReadAhead(self._device.file, self._space.geometry)
@@ -130,17 +131,26 @@ class BlockWal:
         self._ends = scan.ends
         self._report(scan.damages)
         self._trim_asked = min(self._trim_asked, scan.tail)
+        self._build(scan.tail)
+        self._is_recovered = True
+        if not scan.damages:
+            await self._take_over()
+
+    async def _take_over(self) -> None:
+        """Ends what other owners may have written: only this one's blocks count from here on. Durable on return."""
+        tail = self._batcher.tail
         await self._device.write_both(
             trim=self._trim_asked,
             epoch=self._owner.epoch,
-            epoch_start=scan.tail,
-            confirmed=scan.tail,
+            epoch_start=tail,
+            earlier=self._device.header.earlier_than(tail),
+            confirmed=tail,
             closed_end=-1,
             block_bytes_max=self._soft_bytes,
             window_bytes=self._settings.window_bytes,
         )
-        self._build(scan.tail)
-        self._is_recovered = True
+        self._build(tail)
+        self._is_owned = True
 
     def _report(self, damages: list[Damage]) -> None:
         self.damages = damages
@@ -152,7 +162,7 @@ class BlockWal:
             )  # fmt: skip
 
     def start(self, on_confirmed: Callable[[int], None], on_failed: Callable[[BaseException], None]) -> None:
-        assert self._is_recovered, "recover() to its end comes first"
+        assert self._is_owned, "recover() to its end comes first, and reset() where there was damage"
         assert not self._is_started, "start() is for once"
         self._on_confirmed = on_confirmed
         self._on_failed = on_failed
@@ -238,6 +248,8 @@ class BlockWal:
     async def trim(self, end: int) -> None:
         """Many trims share a header write. Cancelling the wait does not undo the trim."""
         assert self._is_recovered, "recover() to its end comes first"
+        if not self._is_owned:
+            await self._take_over()
         assert end <= self._writer.confirmed, (end, self._writer.confirmed)
         self._trim_asked = max(self._trim_asked, end)
         while self._device.header.trim < end:

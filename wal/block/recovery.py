@@ -4,9 +4,10 @@
         records = scan.feed(<the bytes there>)
 
 It walks block by block from the header's head. A block counts when its place, its link to the block before it, its
-epoch and every checksum fit. Below `epoch_start` lies what the last owner accepted: epochs never fall there, and
-everything must be sound. At or above it only that owner's blocks count, so what older owners left behind a hole is void
-for ever. The first block that does not count ends the log, unless something proves that it had been durable: a
+epoch and every checksum fit. The header knows which owner wrote where, and only that one's blocks count there, so what
+older owners left behind a hole is void for ever, also where the block that was written over it is damaged or never
+reached the device. Below `epoch_start` lies what the last owner accepted, and everything must be sound. The first block
+that does not count ends the log, unless something proves that it had been durable: a
 header or a later block that says so. Then it is damage, and the policy says what follows:
 
     refuse      WalCorrupt names the place
@@ -65,6 +66,7 @@ class RecoveryScan:
         # Everything below this was durable once.
         self._certain = max(header.confirmed, header.epoch_start, header.trim)
         self._epoch = -1  # of the block before
+        self._oldest_epoch = header.earlier[0].epoch if header.earlier else header.epoch  # of those who are known
         self.tail = header.head  # the end of the last block that counts
         self.ends = BlockEnds()
         self.damages: list[Damage] = []
@@ -120,9 +122,8 @@ class RecoveryScan:
         return header
 
     def _is_lawful(self, header: BlockHeader) -> bool:
-        if header.position >= self._header.epoch_start:
-            return header.epoch == self._header.epoch
-        return self._epoch <= header.epoch < self._header.epoch
+        reign = self._header.reign_at(header.position)
+        return header.epoch == reign.epoch if reign is not None else self._epoch <= header.epoch < self._oldest_epoch
 
     def _records(self, data: memoryview, header: BlockHeader) -> list[WalRecord] | None:
         """All records of a block, or None when one of them is torn."""

@@ -9,7 +9,7 @@ import pytest
 from millrace.runtime.rand import Rand
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START
 from millrace.wal.errors import WalCorrupt
-from tests.sim.disk import SimDisk, keep
+from tests.sim.disk import SimDisk, holes, keep
 from tests.wal.block.test_damage import filled_disk
 from tests.wal.build import PATH, Journal, open_wal, payload, start_wal
 
@@ -109,6 +109,60 @@ def test_an_owner_that_dies_after_it_stepped_over_begins_again() -> None:
     asyncio.run(run())
 
 
+def test_what_an_older_owner_left_behind_its_hole_stays_void() -> None:
+    """Blocks of an owner that ended in a hole lie under those of the next one. Where writes over them never reached the device, a later
+    start steps over the places: what shows through there was never part of the log."""
+
+    async def run() -> None:
+        disk = SimDisk()
+        wal, _, _ = await start_wal(disk)
+        for number in range(6):
+            wal.append(payload(number, 9000))
+        await asyncio.sleep(0)
+        disk = disk.restart(holes())
+        left = bytes(disk.files[PATH].durable)
+        wal, recovered, journal = await start_wal(disk, 2)
+        assert recovered == []
+        sent = []
+        for number in range(10, 16):
+            record = wal.append(payload(number, 9000))
+            sent.append((record.position, bytes(record.payload)))
+            await journal.reach(record.end)
+        await open_wal(disk := disk.restart(keep), 3)  # it dies before its reset
+        disk = disk.restart(keep)
+        lost_end = RING_START + sent[3][0] // BLOCK_BYTES * BLOCK_BYTES
+        assert left[RING_START + sent[1][0] :][:9000] != bytes(9000), "the older owner's block lies there"
+        for image in (disk.files[PATH].durable, disk.files[PATH].visible):
+            image[RING_START:lost_end] = left[RING_START:lost_end]
+        _, records = await open_wal(disk, 4, corruption="skip")
+        assert [bytes(record.payload) for record in records] == bytes_of(sent[3:])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("policy", ["skip", "truncate"])
+def test_a_start_that_fails_after_damage_changes_nothing(policy: str) -> None:
+    """Until the reset the device is as it was: who takes what was left of the log for too little can choose again."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=False)
+        disk.flip(PATH, RING_START + sent[4][0])
+        before = bytes(disk.files[PATH].durable)
+        wal, _ = await open_wal(disk, 2, corruption=policy)
+        await wal.close()
+        assert bytes(disk.files[PATH].durable) == before
+        with pytest.raises(WalCorrupt):
+            await open_wal(disk, 2)
+        disk = disk.restart(keep)
+        wal, _ = await open_wal(disk, 2, corruption=policy)
+        await wal.reset()
+        await wal.close()
+        _, records = await open_wal(disk, 3)
+        assert records == []
+
+    asyncio.run(run())
+
+
 def test_what_was_forgotten_may_be_damaged_when_the_log_is_cut_there() -> None:
     """Truncated below the trim point: the trim point follows, and the log takes appends and trims again."""
 
@@ -123,6 +177,7 @@ def test_what_was_forgotten_may_be_damaged_when_the_log_is_cut_there() -> None:
         disk.flip(PATH, RING_START + head)
         wal, found = await open_wal(disk, 2, corruption="truncate")
         assert found == []
+        await wal.reset()
         journal = Journal()
         wal.start(journal.on_confirmed, journal.on_failed)
         for number in range(200):

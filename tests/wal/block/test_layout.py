@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from millrace.wal.block.layout import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
+    REIGNS_MAX,
     BlockHeader,
     DeviceHeader,
     Geometry,
+    Reign,
     align_down,
     align_up,
     choose_device_header,
@@ -25,7 +27,7 @@ from millrace.wal.errors import WalCorrupt, WalMismatch
 
 HEADER = DeviceHeader(
     cluster_id="cluster", node_id=3, epoch=9, epoch_start=4096, capacity_bytes=1 << 20, trim=100, head=0, confirmed=8192,
-    block_bytes_max=1 << 16, window_bytes=1 << 18, filled_bytes=12288, closed_end=-1, sequence=5,
+    block_bytes_max=1 << 16, window_bytes=1 << 18, filled_bytes=12288, closed_end=-1, sequence=5, earlier=(Reign(7, 0),),
 )  # fmt: skip
 BLOCK = BlockHeader(epoch=9, position=8192, previous_end=4096, confirmed=4096, length=5000, record_count=3)
 ZEROS = bytes(BLOCK_BYTES)
@@ -44,6 +46,9 @@ def test_the_layouts_are_fixed() -> None:
         "0000000000000064" "0000000000000000" "0000000000002000" "0000000000010000" "0000000000040000"
         "0000000000003000" "ffffffffffffffff" "0000000000000005" "636c757374657200" "0000000000000000" "0000000000000000"
     )  # fmt: skip
+    assert HEADER.encode()[168:312].hex() == (
+        "0000000000000007" "0000000000000000" + 7 * ("ffffffffffffffff" "0000000000000000") + HEADER.encode()[296:300].hex() + 24 * "0"
+    )  # fmt: skip
     assert encode_block_header(BLOCK).hex() == (
         "4d52424b" "0001" "0000" "0000000000000009" "0000000000002000" "0000000000001000" "0000000000001000"
         "00001388" "00000003" "000000000000000000000000"
@@ -53,7 +58,7 @@ def test_the_layouts_are_fixed() -> None:
 def test_any_flipped_bit_of_a_header_is_seen() -> None:
     """A device header or a block header with one bit flipped is no header."""
     copy = HEADER.encode()
-    for bit in range(172 * 8):
+    for bit in range(300 * 8):
         damaged = bytearray(copy)
         damaged[bit // 8] ^= 1 << bit % 8
         assert decode_device_header(bytes(damaged)) is None
@@ -95,12 +100,28 @@ def test_a_later_version_is_refused_by_name() -> None:
     """A sound header of a version from the future says so, rather than passing for damage."""
     from millrace.protocol.crc32c import crc32c
 
-    body = bytearray(HEADER.encode()[:168])
+    body = bytearray(HEADER.encode()[:296])
     body[9] = 2
     copy = (bytes(body) + crc32c(bytes(body)).to_bytes(4, "big")).ljust(BLOCK_BYTES, b"\0")
     with pytest.raises(WalMismatch) as mismatch:
         decode_device_header(copy)
     assert (mismatch.value.field, mismatch.value.found) == ("version", 2)
+
+
+def test_who_wrote_where() -> None:
+    """Each owner's stretch ends where the next began; one that wrote nothing, or only what is forgotten, is left out, and the
+    oldest go beyond the bound."""
+    header = dataclasses.replace(
+        HEADER, earlier=(Reign(3, 8192), Reign(7, 16384)), epoch=9, epoch_start=32768, head=8192
+    )
+    reigns = [header.reign_at(position) for position in (4096, 8192, 12288, 16384, 28672, 32768, 1 << 40)]
+    assert [reign and reign.epoch for reign in reigns] == [None, 3, 3, 7, 7, 9, 9]
+    assert header.earlier_than(40960) == (Reign(3, 8192), Reign(7, 16384), Reign(9, 32768))
+    assert header.earlier_than(32768) == (Reign(3, 8192), Reign(7, 16384))
+    assert header.earlier_than(16384) == (Reign(3, 8192),)
+    assert dataclasses.replace(header, head=16384).earlier_than(32768) == (Reign(7, 16384),)
+    full = dataclasses.replace(header, earlier=tuple(Reign(number, 8192 + number) for number in range(REIGNS_MAX)))
+    assert full.earlier_than(40960) == (*full.earlier[1:], Reign(9, 32768))
 
 
 @given(st.integers(0, 1 << 50), st.integers(1, 1 << 20))
