@@ -8,9 +8,7 @@ What it keeps true: a file that has a key's name is whole and synced, and its na
 
 Unfinished files lie in one folder, not beside their target, so that a start looks at them and not at every object.
 
-Large writes are synced as they come and leave the page cache: readers of history have a cache of their own, one number bounds the
-node's memory, and memory that is used again at once was measured five times cheaper than fresh memory (on a virtual machine, whose
-host gives pages out at their first touch and takes them back when they are free).
+Not here: how bytes get into a file (objectfolder_write.py).
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from millrace.runtime.disk import Buffer
+from millrace.runtime.objectfolder_write import FileWriter, NewFile, SystemCalls, check_open, close_new
 from millrace.runtime.objectstore import (
     ObjectEntry,
     ObjectMissing,
@@ -39,10 +37,7 @@ from millrace.runtime.objectstore import (
 NEW_FOLDER = ".new"
 KEY_BYTES_MAX = 1024
 _PART_BYTES_MAX = 255
-_VECTOR_MAX = 1024  # IOV_MAX
 _READ_BYTES_MAX = 1 << 30  # a single pread gives at most 2 GiB less a page
-_UNCACHED_BYTES_MIN = 1 << 20  # writes from this size on do not stay in the page cache,
-_CACHED_BYTES_MAX = 4 << 20  # and take no more of it than this at a time
 _SYNCED_MAX = 10_000
 _ATTEMPTS_MAX = 100  # at names and folders that other processes take or remove at the same instant
 
@@ -52,17 +47,6 @@ KEPT_FREE_BYTES = 32 << 20
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-class SystemCalls(Protocol):
-    """The calls whose failure decides what is durable. `os` has them; tests hand in ones that fail."""
-
-    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int, /) -> int: ...
-    def pread(self, fd: int, length: int, offset: int, /) -> bytes: ...
-    def fsync(self, fd: int, /) -> None: ...
-    def rename(self, source: str, target: str, /) -> None: ...
-    def link(self, source: str, target: str, /) -> None: ...
-    def fstatvfs(self, fd: int, /) -> os.statvfs_result: ...
 
 
 def store_error(error: OSError, key: str) -> Exception:
@@ -86,19 +70,6 @@ def check_key(key: str) -> None:
         raise ValueError(f"key {key!r} cannot name a file of the store")
 
 
-class NewFile:
-    """A file being written; nothing of it shows under its key before `publish`. Its lock tells the sweep that it lives."""
-
-    def __init__(self, fd: int, path: str, key: str) -> None:
-        self.fd = fd  # -1 once closed
-        self.path = path
-        self.key = key
-        self.is_published = False
-        # Held while `fd` is used: a cancelled call goes on in its thread, and must not meet the number in another
-        # file's hands.
-        self.lock = threading.Lock()
-
-
 class ObjectFolder:
     def __init__(self, root: str, calls: SystemCalls) -> None:
         self._root = os.path.abspath(root)
@@ -108,6 +79,7 @@ class ObjectFolder:
         # Folders two or more above an object whose own names are known to be synced. Such a folder is never removed.
         self._synced: set[str] = set()
         self._writing_bytes = 0  # of writes under way, whose room is spoken for
+        self._writer = FileWriter(calls)
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
@@ -154,14 +126,14 @@ class ObjectFolder:
         size_bytes = sum(map(len, parts))
         self._take_room(new, size_bytes)
         try:
-            self._write_parts(new, parts, position)
+            self._writer.write(new, parts, position)
         finally:
             with self._lock:
                 self._writing_bytes -= size_bytes
 
     def _take_room(self, new: NewFile, size_bytes: int) -> None:
         with new.lock:
-            _check_open(new)
+            check_open(new)
             status = self._calls.fstatvfs(new.fd)
         with self._lock:
             self._writing_bytes += size_bytes
@@ -171,51 +143,17 @@ class ObjectFolder:
         if not is_enough:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), new.path)
 
-    def _write_parts(self, new: NewFile, parts: Sequence[Buffer], position: int) -> None:
-        views = [memoryview(part).cast("B") for part in parts if len(part)]
-        is_large = sum(map(len, views)) >= _UNCACHED_BYTES_MIN
-        cached_from, first = position, 0
-        while first < len(views):
-            with new.lock:
-                _check_open(new)
-                written = self._calls.pwritev(new.fd, views[first : _vector_end(views, first)], position)
-            position += written
-            while first < len(views) and written >= len(views[first]):
-                written -= len(views[first])
-                first += 1
-            if written:
-                views[first] = views[first][written:]
-            if is_large and (position - cached_from >= _CACHED_BYTES_MAX or first == len(views)):
-                self._leave_page_cache(new, cached_from, position - cached_from)
-                cached_from = position
-
-    def _leave_page_cache(self, new: NewFile, position: int, length: int) -> None:
-        """Pages can go only once they are on the disk."""
-        with new.lock:
-            _check_open(new)
-            self._sync_content(new)
-            if hasattr(os, "posix_fadvise"):
-                with suppress(OSError):
-                    os.posix_fadvise(new.fd, position, length, os.POSIX_FADV_DONTNEED)
-
     def publish(self, new: NewFile, *, is_first: bool = False) -> None:
         """Gives the file its key, durably. FileExistsError when `is_first` and another is there. May be called again when the
         outcome is unknown; a file that was discarded, or whose sync failed, is missing for good: a second sync would
         lie."""
         with new.lock:
             if not new.is_published:
-                _check_open(new)
-                self._sync_content(new)
+                check_open(new)
+                self._writer.sync(new)
                 self._place(new.path, self._path(new.key), self._calls.link if is_first else self._calls.rename)
                 new.is_published = True
         self._sync_name(new.key)
-
-    def _sync_content(self, new: NewFile) -> None:
-        try:
-            self._calls.fsync(new.fd)
-        except OSError:
-            _close(new)
-            raise
 
     def _place(self, source: str, target: str, place: Callable[[str, str], None]) -> None:
         for attempt in range(_ATTEMPTS_MAX):
@@ -232,7 +170,7 @@ class ObjectFolder:
         """Closes the file and removes its first name, if it still has it. A second time it does nothing."""
         with new.lock:
             if new.fd >= 0:
-                _close(new)
+                close_new(new)
 
     def read(self, key: str, start: int, end: int | None) -> bytes:
         """Bytes [start, end), to the end of the object when that is None. A file is never changed in place, so one open
@@ -348,29 +286,6 @@ class ObjectFolder:
             self._calls.fsync(fd)
         finally:
             os.close(fd)
-
-
-def _vector_end(views: list[memoryview], first: int) -> int:
-    """Where one write ends that begins at `first`: what the system takes at once, and not much more than may lie in the page cache."""
-    end, left_bytes = first, _CACHED_BYTES_MAX
-    while end < min(len(views), first + _VECTOR_MAX) and left_bytes > 0:
-        left_bytes -= len(views[end])
-        end += 1
-    return end
-
-
-def _check_open(new: NewFile) -> None:
-    if new.fd < 0:
-        raise FileNotFoundError(errno.ENOENT, "the unfinished file is gone", new.path)
-
-
-def _close(new: NewFile) -> None:
-    try:
-        os.unlink(new.path)
-    except OSError:
-        pass  # renamed; or left for the sweep
-    fd, new.fd = new.fd, -1
-    os.close(fd)
 
 
 def _take(fd: int) -> bool:

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed
-from millrace.runtime.objectfolder import NewFile, ObjectFolder, SystemCalls, store_error
+from millrace.runtime.objectfolder import ObjectFolder, store_error
+from millrace.runtime.objectfolder_write import NewFile, SystemCalls
 from millrace.runtime.objectstore import Keys, ObjectEntry
 
 _T = TypeVar("_T")
