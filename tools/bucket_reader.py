@@ -77,10 +77,10 @@ def entries(bucket, wanted):
         for row in range(index + 16, index + size, 36) if magic == b"MILLRACE" else ():
             stream, _, _, _, at, length = struct.unpack_from(">qqiiqi", data, row)
             end = at + length if stream in wanted else at
+            if at < end:
+                check(*struct.unpack_from(">I", data, at + 36), f"the block at {at} of {path}", data[at + 40 : end], data[at : at + 36])
+                at += 40
             while at < end:
-                if data[at : at + 4] == b"MRDB":
-                    check(*struct.unpack_from(">I", data, at + 16), f"the block at {at} of {path}", data[at : at + 16])
-                    at += 20
                 size_bytes, base, crc = struct.unpack_from(">8xi16xqI", data, at)
                 payload = data[at + 40 : at + 40 + size_bytes]
                 check(crc, f"the entry at {at} of {path}", payload[21:], payload[:21], data[at : at + 36])

@@ -2,8 +2,8 @@
 
     sources ──(windows, verified)──► blocks in order ──► the set's output, or the stream's own ──(parts)──► store
 
-Blocks are copied as they are, for they hold one stream each; nothing looks at entries but the checks. Memory is bounded by the settings: half
-for reading, the rest for parts that are gathered or on their way.
+Blocks are copied as they are, for they hold one stream each, and under their own checksums: nothing looks at entries. Memory is bounded by
+the settings: half for reading, the rest for parts that are gathered or on their way.
 
 On return every object is durable in the store and nothing is committed. Cancelling, or any error, aborts what was begun; what was put is
 deleted by the controller when its ids run out.
@@ -20,7 +20,6 @@ from millrace.s3stream.compaction.plan import Bounds, Portion, SetPlan, SourceIn
 from millrace.s3stream.compaction.sources import Source
 from millrace.s3stream.compaction.work import Ids, Work
 from millrace.s3stream.ids import ObjectId
-from millrace.s3stream.objects.format import BlockRef, Buffer
 from millrace.s3stream.objects.joiner import ObjectJoiner
 
 # Objects of streams that end while the next ones are copied.
@@ -67,7 +66,9 @@ class Copying:
             if portion is None or ref.stream_id != portion.stream_id or ref.start >= portion.end:
                 portion = next(portions)
                 await self._enter(portion)
-            await self._add(portion, ref, await self._sources[place].take(ref))
+            output = self._own if portion.is_split else self._set
+            assert output is not None
+            await output.add(ref, *await self._sources[place].take(ref))
             cost += ref.size_bytes + ROW_COST
             if cost >= STEP_BYTES:
                 cost = 0
@@ -79,11 +80,6 @@ class Copying:
         if self._own is not None:
             await self._end(self._own)
         self._own = self._new_output()
-
-    async def _add(self, portion: Portion, ref: BlockRef, data: Buffer) -> None:
-        output = self._own if portion.is_split else self._set
-        assert output is not None
-        await output.add(ref, data)
 
     def _new_output(self) -> Output:
         work, settings = self._work, self._work.settings

@@ -15,7 +15,7 @@ from millrace.runtime.errors import MillraceError
 from millrace.runtime.objectstore import MultipartUpload, ObjectStore
 from millrace.s3stream.compaction.counts import CompactionCounts
 from millrace.s3stream.ids import ObjectId, StreamRange
-from millrace.s3stream.objects.format import BlockRef, Buffer
+from millrace.s3stream.objects.format import BlockRef
 from millrace.s3stream.objects.joiner import ObjectJoiner
 
 log = logging.getLogger(__name__)
@@ -91,8 +91,9 @@ class Output:
         """Gathered, and not yet on its way."""
         return self._joiner.ready_bytes
 
-    async def add(self, ref: BlockRef, data: Buffer) -> None:
-        self._joiner.add(ref, data)
+    async def add(self, ref: BlockRef, data: memoryview, body_sum: int | None) -> None:
+        """See ObjectJoiner.add."""
+        self._joiner.add(ref, data, body_sum)
         if self._joiner.ready_bytes >= self._part_bytes:
             await self._start_part(self._joiner.take())
 

@@ -18,7 +18,7 @@ from millrace.s3stream.compaction.counts import CompactionCounts
 from millrace.s3stream.compaction.plan import Bounds, SourceIndex, wanted_rows
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId
-from millrace.s3stream.objects.format import FOOTER_BYTES, BlockRef, check_in_steps, decode_footer
+from millrace.s3stream.objects.format import FOOTER_BYTES, BlockRef, check_block, decode_footer
 from millrace.s3stream.objects.index import ObjectIndex
 from millrace.s3stream.objects.reader import tail_guess_bytes
 
@@ -136,21 +136,19 @@ class Source:
         if self._whole is None:
             self._read_ahead()
 
-    async def take(self, ref: BlockRef) -> memoryview:
-        """The block's bytes, verified: a view that is good until the next call."""
+    async def take(self, ref: BlockRef) -> tuple[memoryview, int]:
+        """The block's bytes, verified, and the sum of its entries: a view that is good until the next call."""
         try:
             if self._whole is not None:
                 data = self._whole[ref.position : ref.position + ref.size_bytes]
             else:
                 data = await self._next(ref)
-            for _ in check_in_steps(ref, data):
-                await asyncio.sleep(0)
+            return data, check_block(ref, data)
         except ObjectCorrupt as error:
             position = ref.position + error.position
             raise SourceUnreadable(self.object_id, ObjectCorrupt(error.reason, position, self._key)) from None
         except UNREADABLE as error:
             raise SourceUnreadable(self.object_id, error) from None
-        return data
 
     async def close(self) -> None:
         """Ends what is under way and gives the memory back."""

@@ -6,9 +6,10 @@ An object is data blocks, one index block, one footer; docs/formats/objects.md d
     crc
                   then `length` bytes of payload. crc: the payload from byte 21 on, its first 21 bytes, then the 36
                   bytes before the crc
-    block   20 B  "MRDB" | version u8 | flags u8 | zero u16 | entry count i32 | length i32 | crc
-                  then `length` bytes of entries, of one stream, without a gap. crc: the 16 bytes before it; entries
-                  have their own
+    block   40 B  "MRDB" | version u8 | flags u8 | zero u16 | entry count i32 | length i32 | stream i64 | start i64 |
+                  end delta i32 | crc
+                  then `length` bytes of entries, of one stream, without a gap. crc: those entries, then the 36 bytes
+                  before it
     index   16 B  "MRIX" | version u8 | flags u8 | zero u16 | row count i32 | crc, then rows. crc: the 12 bytes
                   before it, then the rows
       row   36 B  stream i64 | start i64 | end delta i32 | entry count i32 | position i64 | size i32; by (stream,
@@ -16,17 +17,19 @@ An object is data blocks, one index block, one footer; docs/formats/objects.md d
     footer  48 B  index position i64 | index size i32 | version u8 | flags u8 | zero u16 | object size i64 | zero 12 B
                   | crc | "MILLRACE". crc: the 36 bytes before it
 
-An entry is also what the WAL keeps as its payload, so that bytes are checksummed once, when they arrive, and carry that sum to the
-end: a Kafka batch's own checksum, verified on arrival, is over its bytes from 21 on, and the entry's continues it. Each byte of an
-object is under exactly one checksum. Every decoder here checks magic, version, bounds and checksum, and raises ObjectCorrupt; it
-never allocates by a length it has not checked. Not here: where blocks are cut (writer.py), how bytes are fetched (reader.py).
+An entry is also what the WAL keeps as its payload, so that bytes carry the sum with which they arrived to the end: a Kafka batch's own
+checksum, verified on arrival, is over its bytes from 21 on, and the entry's continues it. A block's sum is over all of it, so that who
+reads or copies a block checks it in one pass, whatever the number of its entries; it begins with the entries, so that those of two blocks
+become one block by continuing the first one's sum. Every decoder here checks magic, version, bounds and checksum, and raises
+ObjectCorrupt; it never allocates by a length it has not checked. Not here: where blocks are cut (writer.py), how bytes are fetched
+(reader.py).
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from millrace.protocol.crc32c import crc32c
@@ -36,6 +39,7 @@ from millrace.s3stream.ids import StreamId
 Buffer = bytes | bytearray | memoryview
 
 VERSION = 1
+BLOCK_VERSION = 2
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
@@ -47,16 +51,15 @@ FOOTER_MAGIC = b"MILLRACE"
 # Where the checksum of a payload begins; the bytes before come after the rest.
 SUMMED_FROM = 21
 
-# How many entries are checked before others may run: a third of a millisecond.
+# How many entries are looked at before others may run: a fifth of a millisecond.
 SCAN_STEP_COUNT = 128
-CHECK_STEP_COUNT = 256
 
 _ENTRY_HEAD = struct.Struct(">HBBiiqqq")
 _ENTRY = struct.Struct(">HBBiiqqqI")
 _ENTRY_QUICK = struct.Struct(">IiiqqqI")  # the same, magic, version and flags in one
 _ENTRY_WORD = ENTRY_MAGIC << 16 | VERSION << 8
-_BLOCK_HEAD = struct.Struct(">4sBBHii")
-_BLOCK = struct.Struct(">4sBBHiiI")
+_BLOCK_HEAD = struct.Struct(">4sBBHiiqqi")
+_BLOCK = struct.Struct(">4sBBHiiqqiI")
 _INDEX_HEAD = struct.Struct(">4sBBHi")
 _INDEX = struct.Struct(">4sBBHiI")
 _FOOTER_HEAD = struct.Struct(">qiBBHq12x")
@@ -72,7 +75,7 @@ FOOTER_BYTES = _FOOTER.size
 _ENTRY_HEAD_BYTES = _ENTRY_HEAD.size
 _BLOCK_HEAD_BYTES = _BLOCK_HEAD.size
 _INDEX_HEAD_BYTES = _INDEX_HEAD.size
-assert (ENTRY_HEADER_BYTES, BLOCK_HEADER_BYTES, INDEX_HEADER_BYTES, ROW_BYTES, FOOTER_BYTES) == (40, 20, 16, 36, 48)
+assert (ENTRY_HEADER_BYTES, BLOCK_HEADER_BYTES, INDEX_HEADER_BYTES, ROW_BYTES, FOOTER_BYTES) == (40, 40, 16, 36, 48)
 
 
 @dataclass(slots=True)
@@ -111,7 +114,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class BlockRef:
-    """One row of an index: where [start, end) of a stream lies, in one block or (compacted) several side by side."""
+    """One row of an index: the block that holds [start, end) of a stream, and where it lies."""
 
     stream_id: StreamId
     start: int
@@ -171,19 +174,49 @@ def decode_entry(view: memoryview, position: int) -> tuple[EntryHeader, memoryvi
     return EntryHeader(StreamId(stream_id), epoch, base_offset, count, length, crc), payload, end
 
 
-def encode_block_header(entry_count: int, pieces: Sequence[Buffer]) -> bytes:
-    """The 20 bytes that precede a block's entries, given as pieces in order."""
-    length = 0
+def encode_block_header(ref: BlockRef, pieces: Sequence[Buffer]) -> bytes:
+    """The 40 bytes that precede a block's entries, given as pieces in order."""
+    body_sum = 0
     for piece in pieces:
-        length += len(piece)
-    assert 0 < entry_count <= INT32_MAX
+        body_sum = crc32c(piece, body_sum)
+    return encode_block_header_of(ref, body_sum)
+
+
+def encode_block_header_of(ref: BlockRef, body_sum: int) -> bytes:
+    """As `encode_block_header`, with the checksum of the entries known."""
+    length = ref.size_bytes - BLOCK_HEADER_BYTES
+    assert 0 < ref.entry_count <= INT32_MAX
     assert 0 < length <= INT32_MAX - BLOCK_HEADER_BYTES
-    head = _BLOCK_HEAD.pack(BLOCK_MAGIC, VERSION, 0, 0, entry_count, length)
-    return head + _CRC.pack(crc32c(head))
+    head = _BLOCK_HEAD.pack(
+        BLOCK_MAGIC, BLOCK_VERSION, 0, 0, ref.entry_count, length, ref.stream_id, ref.start, ref.end - ref.start
+    )
+    return head + _CRC.pack(crc32c(head, body_sum))
 
 
-def decode_blocks(ref: BlockRef, data: memoryview) -> list[Entry]:
-    """All entries of the blocks that `ref` names, as views of `data`, which is exactly their bytes."""
+def check_block(ref: BlockRef, data: memoryview) -> int:
+    """The checksum of the entries, after the block was found to be whole and the one that its row names. In one pass, without a look at
+    entries: for bytes that are copied as they are."""
+    if len(data) != ref.size_bytes:
+        raise ObjectCorrupt(f"{len(data)} bytes where the index names {ref.size_bytes}")
+    if len(data) < BLOCK_HEADER_BYTES:
+        raise ObjectCorrupt("block header is cut off")
+    magic, version, flags, zero, entry_count, length, stream_id, start, delta, crc = _BLOCK.unpack_from(data, 0)
+    _expect("block", magic == BLOCK_MAGIC, version, flags | zero, 0, BLOCK_VERSION)
+    if length != len(data) - BLOCK_HEADER_BYTES:
+        raise ObjectCorrupt(f"block of {len(data)} bytes says {length} of entries")
+    body_sum = crc32c(data[BLOCK_HEADER_BYTES:])
+    if crc32c(data[:_BLOCK_HEAD_BYTES], body_sum) != crc:
+        raise ObjectCorrupt("block checksum differs")
+    if (stream_id, start, start + delta) != (ref.stream_id, ref.start, ref.end):
+        found = f"block of stream {stream_id} [{start}, {start + delta})"
+        raise ObjectCorrupt(f"{found} where [{ref.start}, {ref.end}) of {ref.stream_id} belongs")
+    if entry_count != ref.entry_count:
+        raise ObjectCorrupt(f"block of {entry_count} entries where the row says {ref.entry_count}")
+    return body_sum
+
+
+def decode_block(ref: BlockRef, data: memoryview) -> list[Entry]:
+    """All entries of a block, as views of `data`, which is exactly its bytes."""
     bases, places = array("q"), array("I")
     for _ in scan_in_steps(ref, data, bases, places):
         pass
@@ -191,20 +224,26 @@ def decode_blocks(ref: BlockRef, data: memoryview) -> list[Entry]:
 
 
 def scan_in_steps(ref: BlockRef, data: memoryview, bases: array[int], places: array[int]) -> Iterator[None]:
-    """Checks all that `decode_blocks` does, and adds where each entry begins: its base offset, and its place in `data`. Stops after every
-    SCAN_STEP_COUNT of them, so that others may run."""
-    if len(data) != ref.size_bytes:
-        raise ObjectCorrupt(f"{len(data)} bytes where the index names {ref.size_bytes}")
-    position, next_offset = 0, ref.start
-    while position < len(data):
-        body_end, entry_count = _check_block(data, position)
-        before = len(bases)
-        next_offset = yield from _scan_body(
-            ref, data[:body_end], position + BLOCK_HEADER_BYTES, next_offset, bases, places
-        )
-        if len(bases) - before != entry_count:
-            raise ObjectCorrupt(f"block of {len(bases) - before} entries says {entry_count}", position)
-        position = body_end
+    """Checks all that `decode_block` does, and adds where each entry begins: its base offset, and its place in `data`. Stops after every
+    SCAN_STEP_COUNT of them, so that others may run. The block's checksum speaks for those of the entries."""
+    check_block(ref, data)
+    unpack, stream_id, body_end = _ENTRY_QUICK.unpack_from, ref.stream_id, len(data)
+    position, next_offset, step_end = BLOCK_HEADER_BYTES, ref.start, SCAN_STEP_COUNT
+    while position < body_end:
+        start = position + ENTRY_HEADER_BYTES
+        if start > body_end:
+            raise ObjectCorrupt("entry header is cut off", position)
+        word, count, length, found_id, _, base_offset, _ = unpack(data, position)
+        end = start + length
+        is_sound = word == _ENTRY_WORD and start <= end <= body_end and count > 0
+        if not is_sound or found_id != stream_id or base_offset != next_offset:
+            raise _misfit(ref, data, position, next_offset)
+        bases.append(base_offset)
+        places.append(position)
+        next_offset, position = next_offset + count, end
+        if len(bases) >= step_end:
+            step_end += SCAN_STEP_COUNT
+            yield
     if next_offset != ref.end or len(bases) != ref.entry_count:
         raise ObjectCorrupt(f"{len(bases)} entries do not fill the row's {ref.entry_count} up to {ref.end}")
 
@@ -216,77 +255,14 @@ def entry_at(data: memoryview, place: int) -> Entry:
     return Entry(base_offset, count, data[start : start + length], epoch, crc)
 
 
-def check_blocks(ref: BlockRef, data: memoryview) -> None:
-    """All that `decode_blocks` checks, without making the entries: for bytes that are copied as they are."""
-    for _ in check_in_steps(ref, data):
-        pass
-
-
-def check_in_steps(ref: BlockRef, data: memoryview) -> Iterator[None]:
-    """As `check_blocks`; stops after every CHECK_STEP_COUNT entries, so that others may run."""
-    if len(data) != ref.size_bytes:
-        raise ObjectCorrupt(f"{len(data)} bytes where the index names {ref.size_bytes}")
-    position, next_offset, seen = 0, ref.start, 0
-    while position < len(data):
-        body_end, entry_count = _check_block(data, position)
-        body = data[position + BLOCK_HEADER_BYTES : body_end]
-        next_offset, count = yield from _check_body(ref, body, next_offset)
-        if count != entry_count:
-            raise ObjectCorrupt(f"block of {count} entries says {entry_count}", position)
-        position, seen = body_end, seen + count
-    if next_offset != ref.end or seen != ref.entry_count:
-        raise ObjectCorrupt(f"{seen} entries do not fill the row's {ref.entry_count} up to {ref.end}")
-
-
-def _check_body(ref: BlockRef, body: memoryview, next_offset: int) -> Generator[None, None, tuple[int, int]]:
-    """Where the entries end that begin at `next_offset`, and how many there are. In one loop, for speed."""
-    unpack, crc_of, stream_id, body_end = _ENTRY_QUICK.unpack_from, crc32c, ref.stream_id, len(body)
-    seen, position, step_end = 0, 0, CHECK_STEP_COUNT
-    while position < body_end:
-        start = position + ENTRY_HEADER_BYTES
-        if start > body_end:
-            raise ObjectCorrupt("entry header is cut off", position)
-        word, count, length, found_id, _, base_offset, crc = unpack(body, position)
-        end = start + length
-        if word != _ENTRY_WORD or not start <= end <= body_end or found_id != stream_id or base_offset != next_offset:
-            raise _misfit(ref, body, position, next_offset)
-        cut = min(start + SUMMED_FROM, end)
-        payload_sum = crc_of(body[start:cut], crc_of(body[cut:end]))
-        if crc_of(body[position : start - _CRC.size], payload_sum) != crc or count <= 0:
-            raise _misfit(ref, body, position, next_offset)
-        next_offset, position, seen = next_offset + count, end, seen + 1
-        if seen >= step_end:
-            step_end += CHECK_STEP_COUNT
+def verify_in_steps(ref: BlockRef, data: memoryview) -> Iterator[None]:
+    """All that `decode_block` checks, and each entry's own checksum. Stops after every SCAN_STEP_COUNT entries, so that others may run."""
+    bases, places = array("q"), array("I")
+    yield from scan_in_steps(ref, data, bases, places)
+    for number, place in enumerate(places):
+        decode_entry(data, place)
+        if not (number + 1) % SCAN_STEP_COUNT:
             yield
-    return next_offset, seen
-
-
-def _scan_body(
-    ref: BlockRef, body: memoryview, position: int, next_offset: int, bases: array[int], places: array[int]
-) -> Generator[None, None, int]:
-    """Adds the entries from `position` to the end of `body`; each continues the one before. Gives their end. In one loop, for speed."""
-    unpack, crc_of = _ENTRY_QUICK.unpack_from, crc32c
-    stream_id, body_end = ref.stream_id, len(body)
-    step_end = len(bases) + SCAN_STEP_COUNT
-    while position < body_end:
-        start = position + ENTRY_HEADER_BYTES
-        if start > body_end:
-            raise ObjectCorrupt("entry header is cut off", position)
-        word, count, length, found_id, _, base_offset, crc = unpack(body, position)
-        end = start + length
-        if word != _ENTRY_WORD or not start <= end <= body_end or found_id != stream_id or base_offset != next_offset:
-            raise _misfit(ref, body, position, next_offset)
-        cut = min(start + SUMMED_FROM, end)
-        payload_sum = crc_of(body[start:cut], crc_of(body[cut:end]))
-        if crc_of(body[position : start - _CRC.size], payload_sum) != crc or count <= 0:
-            raise _misfit(ref, body, position, next_offset)
-        bases.append(base_offset)
-        places.append(position)
-        next_offset, position = next_offset + count, end
-        if len(bases) >= step_end:
-            step_end += SCAN_STEP_COUNT
-            yield
-    return next_offset
 
 
 def _misfit(ref: BlockRef, body: memoryview, position: int, next_offset: int) -> ObjectCorrupt:
@@ -297,21 +273,6 @@ def _misfit(ref: BlockRef, body: memoryview, position: int, next_offset: int) ->
         return error
     found = f"entry of stream {header.stream_id} at offset {header.base_offset}"
     return ObjectCorrupt(f"{found} where {ref.stream_id} at {next_offset} belongs", position)
-
-
-def _check_block(data: memoryview, position: int) -> tuple[int, int]:
-    """Where the block at `position` ends and its count of entries, after its checksum was found right."""
-    if len(data) - position < BLOCK_HEADER_BYTES:
-        raise ObjectCorrupt("block header is cut off", position)
-    magic, version, flags, zero, entry_count, length, crc = _BLOCK.unpack_from(data, position)
-    _expect("block", magic == BLOCK_MAGIC, version, flags | zero, position)
-    start = position + BLOCK_HEADER_BYTES
-    end = start + length
-    if length <= 0 or end > len(data):
-        raise ObjectCorrupt(f"block length {length} exceeds its container", position)
-    if crc32c(data[position : position + _BLOCK_HEAD_BYTES]) != crc:
-        raise ObjectCorrupt("block checksum differs", position)
-    return end, entry_count
 
 
 def encode_row(ref: BlockRef) -> bytes:
@@ -361,10 +322,10 @@ def decode_footer(data: memoryview, object_size_bytes: int, expected_magic: byte
     return Footer(index_position, index_size, object_size)
 
 
-def _expect(what: str, is_magic: bool, version: int, zeros: int, position: int) -> None:
+def _expect(what: str, is_magic: bool, version: int, zeros: int, position: int, known: int = VERSION) -> None:
     if not is_magic:
         raise ObjectCorrupt(f"{what} magic is missing", position)
-    if version != VERSION:
+    if version != known:
         raise ObjectCorrupt(f"{what} version {version} is unknown", position)
     if zeros:
-        raise ObjectCorrupt(f"{what} flags are set that version {VERSION} does not know", position)
+        raise ObjectCorrupt(f"{what} flags are set that version {version} does not know", position)

@@ -133,7 +133,6 @@ class ObjectWriter:
         pieces = self._pieces
         if self._block_bytes < len(pieces) * JOIN_BELOW_BYTES:
             pieces = [b"".join(pieces)]
-        self._parts += (encode_block_header(self._block_entries, pieces), *pieces)
         row = BlockRef(
             StreamId(self._stream_id),
             self._block_start,
@@ -142,6 +141,7 @@ class ObjectWriter:
             self._written_bytes,
             self._block_bytes,
         )
+        self._parts += (encode_block_header(row, pieces), *pieces)
         self._rows += encode_row(row)
         self._written_bytes += self._block_bytes
         self._pieces, self._block_bytes, self._block_entries = [], BLOCK_HEADER_BYTES, 0

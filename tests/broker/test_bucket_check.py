@@ -28,7 +28,7 @@ Ranges = tuple[tuple[int, int, int], ...]
 
 def object_of(*ranges: tuple[int, int, int]) -> bytes:
     """Blocks of two or three entries, an offset each."""
-    writer = ObjectWriter(200)
+    writer = ObjectWriter(240)
     for stream_id, start, end in ranges:
         writer.add(stream_id, [Entry(offset, 1, memoryview(b"%50d" % offset)) for offset in range(start, end)])
     return b"".join(writer.finish().parts)
@@ -114,8 +114,7 @@ def positions(data: bytes) -> dict[str, int]:
     return {
         "block magic": 0,
         "block checksum": 13,
-        "entry magic": BLOCK_HEADER_BYTES,
-        "entry checksum": BLOCK_HEADER_BYTES + 60,
+        "block checksum again": BLOCK_HEADER_BYTES + 60,
         "index magic": index,
         "index checksum": index + 30,
         "footer checksum": len(data) - FOOTER_BYTES + 20,

@@ -77,9 +77,9 @@ def _of_golden() -> Iterator[tuple[str, bytes]]:
             for policy in (0, 2, 4, 10):
                 yield "wal_blocks", bytes([policy]) + bytes(image[start : start + 8192]).rstrip(b"\0")
             yield "wal_record", b"\1" + bytes(image[start + 64 : start + 512])
-    stored = _hex("object_v1.hex")
-    yield "blocks", b"\1" + stored[:105]
-    yield "entry", b"\0" + stored[20:105]
+    stored = _hex("object_v2.hex")
+    yield "blocks", b"\1" + stored[:125]
+    yield "entry", b"\0" + stored[40:125]
     at = stored.index(b"MRIX")
     yield "index", b"\1" + stored[at:-48]
     yield "footer", b"\1" + stored[-48:]

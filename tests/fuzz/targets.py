@@ -27,7 +27,7 @@ from millrace.protocol.records import iter_records
 from millrace.runtime.errors import Corrupt
 from millrace.s3stream.ids import StreamId
 from millrace.s3stream.objects.composite import CompositeIndex
-from millrace.s3stream.objects.format import BlockRef, check_blocks, decode_blocks, decode_entry, decode_footer
+from millrace.s3stream.objects.format import BlockRef, check_block, decode_block, decode_entry, decode_footer
 from millrace.s3stream.objects.index import ObjectIndex
 from millrace.wal.block.layout import DeviceHeader, choose_device_header, decode_block_header
 from millrace.wal.block.recovery import REFUSE, SKIP, TRUNCATE, RecoveryScan
@@ -39,7 +39,7 @@ RECORDS_BYTES_MAX = 1 << 20
 _CRC = Struct(">I")
 RULES = ProduceRules()
 METADATA_VALUES = ValueReader()
-GOLDEN_OBJECT_BYTES = 441
+GOLDEN_OBJECT_BYTES = 501
 
 
 def mended(data: bytes, sum_at: int, start: int = 0) -> bytearray:
@@ -162,10 +162,12 @@ def entry(data: bytes) -> None:
 
 
 def blocks(data: bytes) -> None:
-    body = memoryview(mended(data, 16))
+    body = mended(data, 36)
+    if data[:1] and data[0] & 1 and len(body) >= 40:
+        _CRC.pack_into(body, 36, crc32c(bytes(body[:36]), crc32c(bytes(body[40:]))))
     ref = BlockRef(StreamId(3), 0, 3, 2, 0, len(body))
-    for call in (check_blocks, decode_blocks):
-        call(ref, body)
+    for call in (check_block, decode_block):
+        call(ref, memoryview(body))
 
 
 def index(data: bytes) -> None:

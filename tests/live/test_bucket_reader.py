@@ -85,7 +85,7 @@ def test_it_refuses_a_flipped_byte(broker: tuple[Path, dict[str, list[Row]]], tm
     inside = content.index(words)
     block = content.rindex(b"MRDB", 0, inside)
     for position, part in (
-        (inside, "entry"),
+        (inside, "block"),
         (block + 17, "block"),
         (len(content) - 60, "index"),
         (len(content) - 20, "footer"),

@@ -77,7 +77,7 @@ def test_near_blocks_are_merged() -> None:
         world.store.calls.clear()
         assert await read(cache, 0, 12) == " ".join(map(str, range(12)))
         assert world.store.count("get") == 3, "0-3, 4-7 with 6 again, 8-11"
-        assert cache.loader.wasted_bytes == 900 + 7 + 1 + 40 + 20
+        assert cache.loader.wasted_bytes == 900 + 7 + 1 + 40 + 40
         assert await read(cache, 0, 12, max_bytes=2500) == "0 1"
         assert world.store.count("get") == 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,8 +27,8 @@ from millrace.s3stream.objects.format import (
     Entry,
     EntryHeader,
     Footer,
-    check_blocks,
-    decode_blocks,
+    check_block,
+    decode_block,
     decode_entry,
     decode_footer,
     decode_index,
@@ -38,24 +39,28 @@ from millrace.s3stream.objects.format import (
     encode_row,
     entry_at,
     scan_in_steps,
+    verify_in_steps,
 )
 from millrace.s3stream.objects.index import ObjectIndex
 from millrace.s3stream.objects.writer import ObjectWriter
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "object_v1.hex"
+GOLDEN = Path(__file__).parent.parent / "golden" / "object_v2.hex"
 ids = st.integers(-(2**63), INT64_MAX)
 payloads = st.lists(st.binary(max_size=40), max_size=4)
 
 
-def both_blocks(ref: BlockRef, data: memoryview) -> list[Entry]:
-    """What `decode_blocks` gives, after `check_blocks` was seen to take and refuse the same bytes."""
+def every_check(ref: BlockRef, data: memoryview) -> list[Entry]:
+    """What `decode_block` gives, after the checks of those who copy and of those who verify were seen to take and refuse the same bytes."""
     try:
-        entries = decode_blocks(ref, data)
+        entries = decode_block(ref, data)
     except ObjectCorrupt:
         with pytest.raises(ObjectCorrupt):
-            check_blocks(ref, data)
+            check_block(ref, data)
+        with pytest.raises(ObjectCorrupt):
+            deque(verify_in_steps(ref, data))
         raise
-    check_blocks(ref, data)
+    assert check_block(ref, data) == crc32c(data[BLOCK_HEADER_BYTES:])
+    deque(verify_in_steps(ref, data))
     return entries
 
 
@@ -63,15 +68,18 @@ def entry_bytes(stream_id: int, base_offset: int, count: int, payload: bytes, ep
     return encode_entry_header(stream_id, epoch, base_offset, count, [payload]) + payload
 
 
-def block_bytes(*entries: bytes) -> bytes:
-    return encode_block_header(len(entries), entries) + b"".join(entries)
+def block_bytes(start: int, end: int, *entries: bytes) -> bytes:
+    body = b"".join(entries)
+    ref = BlockRef(StreamId(7), start, end, len(entries), 0, BLOCK_HEADER_BYTES + len(body))
+    return encode_block_header(ref, entries) + body
 
 
 def ref_to(data: bytes, start: int, end: int, entry_count: int, stream_id: int = 7) -> BlockRef:
     return BlockRef(StreamId(stream_id), start, end, entry_count, 0, len(data))
 
 
-BLOCK = block_bytes(entry_bytes(7, 100, 5, b"hello"), entry_bytes(7, 105, 1, b""), entry_bytes(7, 106, 10, b"world!"))
+ENTRIES = (entry_bytes(7, 100, 5, b"hello"), entry_bytes(7, 105, 1, b""), entry_bytes(7, 106, 10, b"world!"))
+BLOCK = block_bytes(100, 116, *ENTRIES)
 BLOCK_REF = ref_to(BLOCK, 100, 116, 3)
 ROWS = b"".join(
     encode_row(BlockRef(StreamId(stream), start, start + 10, 2, position, 50))
@@ -127,7 +135,7 @@ def test_an_entry_too_long_is_refused() -> None:
 
 
 def decode_block_again(data: bytes) -> object:
-    return both_blocks(BLOCK_REF, memoryview(data))
+    return every_check(BLOCK_REF, memoryview(data))
 
 
 DECODERS: list[tuple[str, bytes, Callable[[bytes], object]]] = [
@@ -154,8 +162,8 @@ def resealed(data: bytes, place: int, patch: bytes, head_bytes: int, crc_place: 
     """`data` patched, under a checksum that is right: what only a check of the values themselves can refuse."""
     head = bytearray(data[:head_bytes])
     head[place : place + len(patch)] = patch
-    is_entry = head[:2] == b"ME"
-    crc = struct.pack(">I", crc32c(bytes(head), crc32c(body)) if is_entry else crc32c(body, crc32c(bytes(head))))
+    is_after = head[:2] in (b"ME", b"MR") and head[:4] != b"MRIX"
+    crc = struct.pack(">I", crc32c(bytes(head), crc32c(body)) if is_after else crc32c(body, crc32c(bytes(head))))
     return bytes(head) + crc + data[crc_place + 4 :]
 
 
@@ -168,11 +176,14 @@ def resealed(data: bytes, place: int, patch: bytes, head_bytes: int, crc_place: 
         ("entry", 8, struct.pack(">i", -1), "exceeds"),
         ("entry", 28, struct.pack(">q", -1), "out of bounds"),
         ("entry", 28, struct.pack(">q", INT64_MAX), "out of bounds"),
-        ("block", 4, b"\x02", "version 2 is unknown"),
+        ("block", 4, b"\x01", "version 1 is unknown"),
         ("block", 5, b"\x01", "flags"),
         ("block", 6, b"\x01", "flags"),
-        ("block", 8, struct.pack(">i", 2), "of 3 entries says 2"),
-        ("block", 12, struct.pack(">i", -1), "exceeds"),
+        ("block", 8, struct.pack(">i", 2), "of 2 entries where the row says 3"),
+        ("block", 12, struct.pack(">i", -1), "says -1 of entries"),
+        ("block", 16, struct.pack(">q", 8), "block of stream 8"),
+        ("block", 24, struct.pack(">q", 99), "99, 115. where"),
+        ("block", 32, struct.pack(">i", 17), "100, 117. where"),
         ("index", 4, b"\x02", "version 2 is unknown"),
         ("index", 5, b"\x01", "flags"),
         ("index", 8, struct.pack(">i", 2), "says 2 rows"),
@@ -189,15 +200,15 @@ def resealed(data: bytes, place: int, patch: bytes, head_bytes: int, crc_place: 
 def test_a_right_checksum_does_not_excuse_wrong_values(name: str, place: int, patch: bytes, reason: str) -> None:
     """Versions, flags, counts and bounds are judged for themselves, and the reason says which."""
     _, data, decode = next(found for found in DECODERS if found[0] == name)
-    head_bytes = {"entry": 36, "block": 16, "index": 12, "footer": 36}[name]
-    body = b"" if name in ("footer", "block") else data[head_bytes + 4 :]
+    head_bytes = {"entry": 36, "block": 36, "index": 12, "footer": 36}[name]
+    body = b"" if name == "footer" else data[head_bytes + 4 :]
     with pytest.raises(ObjectCorrupt, match=reason):
         decode(resealed(data, place, patch, head_bytes, head_bytes, body))
 
 
 def test_a_block_comes_back_as_views() -> None:
     """Entries of a block point into the bytes given, and carry epoch and checksum on."""
-    entries = both_blocks(BLOCK_REF, memoryview(BLOCK))
+    entries = every_check(BLOCK_REF, memoryview(BLOCK))
     assert [(e.base_offset, e.count, bytes(e.data), e.epoch) for e in entries] == [
         (100, 5, b"hello", 1),
         (105, 1, b"", 1),
@@ -207,40 +218,57 @@ def test_a_block_comes_back_as_views() -> None:
     assert entries[0].crc == decode_entry(memoryview(BLOCK), BLOCK_HEADER_BYTES)[0].crc
 
 
-def test_several_blocks_under_one_row() -> None:
-    """A row may name blocks that lie side by side; they are read as one."""
-    data = block_bytes(entry_bytes(7, 0, 2, b"a")) + block_bytes(entry_bytes(7, 2, 3, b"b"), entry_bytes(7, 5, 1, b"c"))
-    entries = both_blocks(ref_to(data, 0, 6, 3), memoryview(data))
-    assert [entry.base_offset for entry in entries] == [0, 2, 5]
-
-
 @pytest.mark.parametrize(
     ("ref", "reason"),
     [
         (ref_to(BLOCK, 100, 116, 3, stream_id=8), "of stream 7"),
-        (ref_to(BLOCK, 99, 116, 3), "where 7 at 99 belongs"),
-        (ref_to(BLOCK, 100, 117, 3), "do not fill"),
-        (ref_to(BLOCK, 100, 116, 4), "do not fill"),
+        (ref_to(BLOCK, 99, 116, 3), r"where \[99, 116\) of 7 belongs"),
+        (ref_to(BLOCK, 100, 117, 3), r"where \[100, 117\) of 7 belongs"),
+        (ref_to(BLOCK, 100, 116, 4), "where the row says 4"),
         (ref_to(BLOCK + b"x", 100, 116, 3), "index names"),
     ],
 )
 def test_a_block_must_be_what_its_row_says(ref: BlockRef, reason: str) -> None:
     """A sound block under the wrong row (another stream, range, count or size) is refused: it was misdirected."""
     with pytest.raises(ObjectCorrupt, match=reason):
-        both_blocks(ref, memoryview(BLOCK))
+        every_check(ref, memoryview(BLOCK))
 
 
-def test_a_gap_within_a_block_is_refused() -> None:
-    """Entries that do not continue one another are corruption, though each is sound."""
-    data = block_bytes(entry_bytes(7, 0, 2, b"a"), entry_bytes(7, 3, 1, b"b"))
-    with pytest.raises(ObjectCorrupt, match="where 7 at 2 belongs"):
-        both_blocks(ref_to(data, 0, 4, 2), memoryview(data))
-    with pytest.raises(ObjectCorrupt, match="where 7 at 2 belongs"):
-        both_blocks(ref_to(data, 0, 3, 2), memoryview(data))  # as long as its counts together
+@pytest.mark.parametrize(
+    ("end", "count", "entries", "reason"),
+    [
+        (4, 2, (entry_bytes(7, 0, 2, b"a"), entry_bytes(7, 3, 1, b"b")), "where 7 at 2 belongs"),
+        (3, 2, (entry_bytes(7, 0, 2, b"a"), entry_bytes(7, 3, 1, b"b")), "where 7 at 2 belongs"),
+        (2, 1, (entry_bytes(8, 0, 2, b"a"),), "of stream 8"),
+        (4, 2, (entry_bytes(7, 0, 2, b"a"), entry_bytes(7, 2, 1, b"b")), "do not fill"),
+        (3, 1, (entry_bytes(7, 0, 2, b"a"), entry_bytes(7, 2, 1, b"b")), "do not fill"),
+        (3, 2, (entry_bytes(7, 0, 2, b"a"), entry_bytes(7, 2, 1, b"b")[:20]), "cut off"),
+        (3, 2, (entry_bytes(7, 0, 2, b"a"), entry_bytes(7, 2, 1, b"b")[:-1]), "exceeds"),
+    ],
+)
+def test_a_right_block_does_not_excuse_wrong_entries(
+    end: int, count: int, entries: tuple[bytes, ...], reason: str
+) -> None:
+    """Entries that do not continue one another, of another stream, or that do not fill the block are corruption under a right checksum."""
+    body = b"".join(entries)
+    ref = BlockRef(StreamId(7), 0, end, count, 0, BLOCK_HEADER_BYTES + len(body))
+    data = memoryview(encode_block_header(ref, entries) + body)
+    for check in (lambda: decode_block(ref, data), lambda: deque(verify_in_steps(ref, data))):
+        with pytest.raises(ObjectCorrupt, match=reason):
+            check()
+
+
+def test_verifying_looks_at_each_entry_itself() -> None:
+    """An entry that was wrong before its block was made, and an empty one, do not hide behind the block's checksum."""
+    wrong = bytearray(ENTRIES[0])
+    wrong[-1] ^= 1
+    data = block_bytes(100, 116, bytes(wrong), *ENTRIES[1:])
+    with pytest.raises(ObjectCorrupt, match="entry checksum differs"):
+        deque(verify_in_steps(BLOCK_REF, memoryview(data)))
     empty = resealed(entry_bytes(7, 2, 1, b"b"), 4, struct.pack(">i", 0), 36, 36, b"b")
-    data = block_bytes(entry_bytes(7, 0, 2, b"a"), empty)
+    data = block_bytes(0, 2, entry_bytes(7, 0, 2, b"a"), empty)
     with pytest.raises(ObjectCorrupt, match="out of bounds"):
-        both_blocks(ref_to(data, 0, 2, 2), memoryview(data))
+        decode_block(ref_to(data, 0, 2, 2), memoryview(data))
 
 
 @pytest.mark.parametrize(
@@ -326,7 +354,7 @@ def golden_object() -> bytes:
     return b"".join(writer.finish().parts)
 
 
-def test_version_1_stays_readable_and_unchanged() -> None:
+def test_version_2_stays_readable_and_unchanged() -> None:
     """The object in tests/golden is what the writer makes today. A change of layout is a new version, beside a new file."""
     lines = GOLDEN.read_text(encoding="ascii").splitlines()
     golden = bytes.fromhex("".join(line.partition("#")[0] for line in lines))
@@ -336,7 +364,7 @@ def test_version_1_stays_readable_and_unchanged() -> None:
     found = [
         (ref.stream_id, entry.base_offset, entry.count, entry.epoch, bytes(entry.data))
         for ref in index.rows()
-        for entry in both_blocks(ref, memoryview(golden)[ref.position : ref.position + ref.size_bytes])
+        for entry in every_check(ref, memoryview(golden)[ref.position : ref.position + ref.size_bytes])
     ]
     assert found == [
         (3, 0, 2, 1, b"first"),
@@ -351,9 +379,9 @@ def test_many_small_entries_are_scanned_in_steps() -> None:
     parts: list[bytes] = []
     for offset in range(1000):
         parts += [encode_entry_header(1, 0, offset, 1, [b"x" * 50]), b"x" * 50]
-    data = memoryview(encode_block_header(1000, parts) + b"".join(parts))
-    ref = BlockRef(StreamId(1), 0, 1000, 1000, 0, len(data))
+    ref = BlockRef(StreamId(1), 0, 1000, 1000, 0, BLOCK_HEADER_BYTES + sum(map(len, parts)))
+    data = memoryview(encode_block_header(ref, parts) + b"".join(parts))
     bases, places = array("q"), array("I")
     assert [len(bases) for _ in scan_in_steps(ref, data, bases, places)] == [128 * step for step in range(1, 8)]
     assert list(bases) == list(range(1000))
-    assert [entry_at(data, place) for place in places] == decode_blocks(ref, data)
+    assert [entry_at(data, place) for place in places] == decode_block(ref, data)

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import StreamId
-from millrace.s3stream.objects.format import BlockRef, decode_blocks, encode_block_header, encode_entry_header
+from millrace.s3stream.objects.format import (
+    BLOCK_HEADER_BYTES,
+    BlockRef,
+    decode_block,
+    encode_block_header,
+    encode_entry_header,
+)
 from millrace.s3stream.objects.packed import PackedBlock
 
 
@@ -21,8 +27,9 @@ def block_of(entries: list[tuple[int, int]], start: int = 0) -> tuple[BlockRef, 
         payload = bytes([offset % 251]) * size_bytes
         parts += [encode_entry_header(1, 0, offset, count, [payload]), payload]
         offset += count
-    data = memoryview(encode_block_header(len(entries), parts) + b"".join(parts))
-    return BlockRef(StreamId(1), start, offset, len(entries), 0, len(data)), data
+    size_bytes = BLOCK_HEADER_BYTES + sum(map(len, parts))
+    ref = BlockRef(StreamId(1), start, offset, len(entries), 0, size_bytes)
+    return ref, memoryview(encode_block_header(ref, parts) + b"".join(parts))
 
 
 @settings(max_examples=200, deadline=None)
@@ -46,8 +53,8 @@ def test_a_read_gets_what_a_harvest_of_all_entries_gets(
         step = packed.entries(few.next_offset, few.end, few.left_bytes, step_count)
         few.take(step)
         made += len(step)
-    first = next(place for place, entry in enumerate(decode_blocks(ref, data)) if entry.end > start)
-    whole.take(decode_blocks(ref, data), first)
+    first = next(place for place, entry in enumerate(decode_block(ref, data)) if entry.end > start)
+    whole.take(decode_block(ref, data), first)
     assert few.entries == whole.entries
     assert (few.next_offset, few.left_bytes, few.is_full) == (whole.next_offset, whole.left_bytes, whole.is_full)
     assert made <= len(few.entries) + 1

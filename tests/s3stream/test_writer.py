@@ -16,7 +16,7 @@ from millrace.s3stream.objects.format import (
     FOOTER_BYTES,
     INT32_MAX,
     Entry,
-    decode_blocks,
+    decode_block,
     decode_footer,
     encode_entry_header,
 )
@@ -40,7 +40,7 @@ def read_all(data: bytes) -> list[tuple[int, int, int, int, bytes]]:
     return [
         (ref.stream_id, e.base_offset, e.count, e.epoch, bytes(e.data))
         for ref in index_of(data).rows()
-        for e in decode_blocks(ref, memoryview(data)[ref.position : ref.position + ref.size_bytes])
+        for e in decode_block(ref, memoryview(data)[ref.position : ref.position + ref.size_bytes])
     ]
 
 
