@@ -16,6 +16,7 @@ Not here: what a request means (dispatch.py and the handlers), who may connect a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from millrace.protocol.errors import WireError
 from millrace.protocol.frame import FrameSplitter
 from millrace.runtime.disk import Buffer
 
+log = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 64
 FRAMES_A_TURN = 32
 # What a connection holds uncharged is bounded by this and one read (256 KiB).
@@ -185,12 +187,19 @@ class Connection(asyncio.Protocol):
     def _on_turn(self) -> None:
         self._is_yielding = False
         if not (self._is_queued or self._is_ending):
-            self._advance()
+            self._go_on()
 
     def _on_room(self) -> None:
         self._is_queued = False
         if not (self._is_yielding or self._is_ending):
-            self._advance(is_turn=True)
+            self._go_on(is_turn=True)
+
+    def _go_on(self, is_turn: bool = False) -> None:
+        """As `_advance`, from a callback of the loop or the budget, whom a defect here must not break."""
+        try:
+            self._advance(is_turn)
+        except Exception as error:
+            self._break(error)
 
     def _steer(self) -> None:
         """Reads exactly while nothing holds the next frame back."""
@@ -206,11 +215,14 @@ class Connection(asyncio.Protocol):
     # Replies
 
     def _on_done(self, _: asyncio.Future[object]) -> None:
-        self._send()
-        if self._frames and not (self._is_queued or self._is_yielding):
-            self._advance()
-        else:
-            self._steer()
+        try:
+            self._send()
+            if self._frames and not (self._is_queued or self._is_yielding):
+                self._advance()
+            else:
+                self._steer()
+        except Exception as error:
+            self._break(error)
 
     def _collect(self) -> None:
         """Encodes every reply whose turn has come."""
@@ -246,12 +258,15 @@ class Connection(asyncio.Protocol):
         self._collect()
         if self._ready:
             self._write()
+        self._release_done()
+        if self._is_ending and (self._is_mute or not self._exchanges):
+            self._transport.close()
+
+    def _release_done(self) -> None:
         for is_bulk in (False, True):
             if self._done_bytes[is_bulk]:
                 released_bytes, self._done_bytes[is_bulk] = self._done_bytes[is_bulk], 0
                 self._budget.of_frames(is_bulk).release(released_bytes)
-        if self._is_ending and (self._is_mute or not self._exchanges):
-            self._transport.close()
 
     def charge_unsent(self) -> bool:
         """Brings the charge for unsent replies up to date; whether the client took any since the last time."""
@@ -273,7 +288,7 @@ class Connection(asyncio.Protocol):
         self.is_active = True
         self.charge_unsent()
         if not (self._is_queued or self._is_yielding or self._is_ending):
-            self._advance()
+            self._go_on()
 
     # Ends
 
@@ -296,6 +311,14 @@ class Connection(asyncio.Protocol):
         self._is_mute = True
         self._take_no_more()
         self._transport.abort()
+
+    def _break(self, error: Exception) -> None:
+        """A defect, met while we served this client: its connection ends, and the others go on."""
+        log.error("the connection of %s fails", self.peer, exc_info=error)
+        if not self._is_ending:
+            self._parts.on_ended(self, "it met a defect")
+        self._release_done()
+        self.abort()
 
     def _cut(self, reason: str) -> None:
         """Sends nothing after what is ready: the next reply would be taken for the missing one's. `_send` closes."""

@@ -22,9 +22,11 @@ from millrace.broker.config_source import gather
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.version import VERSION
 from millrace.runtime import process
+from millrace.runtime.escapes import CallbackFailed, guard_loop
 
 log = logging.getLogger(__name__)
 DEFAULT_DATA_DIR = "./millrace-data"
+STOP_BROKEN_S = 60.0
 
 
 class ServedBroker(Protocol):
@@ -122,6 +124,12 @@ async def serve(settings: BrokerSettings) -> int:
 
 async def run_broker(broker: ServedBroker, settings: BrokerSettings) -> int:
     asked_to_stop = _watch_signals()
+
+    def on_fatal(error: CallbackFailed) -> None:
+        if not broker.failed.done():
+            broker.failed.set_exception(error)
+
+    guard_loop(asyncio.get_running_loop(), on_fatal)
     starting = asyncio.ensure_future(broker.start())
     await asyncio.wait([starting, asked_to_stop, broker.failed], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -137,8 +145,19 @@ async def run_broker(broker: ServedBroker, settings: BrokerSettings) -> int:
         _say_failed("cannot go on", failure, settings)
     elif refusal is not None:
         _say_failed("cannot start", refusal, settings)
-    await broker.stop()
+    await _stop(broker, STOP_BROKEN_S if isinstance(failure, CallbackFailed) else None)
     return 0 if failure is None and refusal is None else 1
+
+
+async def _stop(broker: ServedBroker, patience_s: float | None) -> None:
+    """What can be put away in order is. A broker in which a callback broke may wait for ever for what it left undone: it ends at once when
+    its time is over."""
+    stopping = asyncio.ensure_future(broker.stop())
+    await asyncio.wait([stopping], timeout=patience_s)
+    if not stopping.done():
+        log.critical("the broker did not end in order within %.0f s", patience_s)
+        process.exit_now(1)
+    stopping.result()
 
 
 def ready_line(broker: ServedBroker, settings: BrokerSettings) -> str:

@@ -26,6 +26,7 @@ from millrace.broker.cli import serve
 from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
 from millrace.broker.server import Server
+from millrace.runtime import process
 from millrace.runtime.net import LoopNet
 
 class ShellBroker:
@@ -42,18 +43,21 @@ class ShellBroker:
             print("starting", flush=True)
             await asyncio.sleep(60)
         self.listeners = await self.server.start(self.settings.listeners.clients)
+        if self.mode.startswith("broken"):
+            asyncio.get_running_loop().call_later(0.05, process.read_text, "/nowhere")
         if self.mode == "fail":
             asyncio.get_running_loop().call_later(0.05, self.failed.set_exception, OSError("the WAL is gone"))
     async def stop(self):
         print("stopping", flush=True)
         await self.server.stop()
-        if self.mode == "slow-stop":
+        if self.mode.endswith("slow-stop"):
             await asyncio.sleep(60)
 
 async def serve_shell(settings):
     return await serve.run_broker(ShellBroker(settings), settings)
 
 serve.serve = serve_shell
+serve.STOP_BROKEN_S = 0.2
 sys.exit(serve.run(sys.argv[2:], {}, run_loop))
 """
 
@@ -191,6 +195,20 @@ def test_a_broker_that_cannot_go_on_ends_with_code_1() -> None:
     rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (1, "stopping\n")
     assert "the WAL is gone" in errors
+
+
+@pytest.mark.parametrize("mode", ["broken", "broken-slow-stop"])
+def test_a_callback_that_fails_ends_the_broker(mode: str) -> None:
+    """Its trace is logged, one sentence says that the broker cannot go on, and it ends with code 1: in order, or at once when that takes
+    too long."""
+    process = start_shell(mode)
+    first_line(process)
+    rest, errors = process.communicate(timeout=60)
+    assert (process.returncode, rest) == (1, "stopping\n")
+    (sentence,) = [line for line in errors.splitlines() if line.startswith("millrace: ")]
+    assert sentence.startswith("millrace: cannot go on: a callback failed (FileNotFoundError(")
+    assert errors.count("Traceback") == 1
+    assert ("did not end in order" in errors) is (mode == "broken-slow-stop")
 
 
 def test_a_taken_address_is_one_line() -> None:

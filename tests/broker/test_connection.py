@@ -66,6 +66,32 @@ def echo(context: RequestContext, request: HeartbeatRequest) -> HeartbeatRespons
 
 
 @both_loops
+def test_a_defect_ends_one_connection(loop_name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """An account of a connection that is spoilt fails in a callback of the loop: that client is cut off, its memory is given back, the trace
+    is logged, and others are served."""
+
+    async def run() -> None:
+        parking = Parking()
+        async with Shell({HEARTBEAT: parking.handle}) as shell:
+            client, other = await shell.client(), await shell.client()
+            client.send(HEARTBEAT, 4, beat(1))
+            await eventually(lambda: 1 in parking.waiting)
+            other.send(HEARTBEAT, 4, beat(2))
+            await eventually(lambda: 2 in parking.waiting)
+            spoilt = next(each for each in shell.server.connections.values() if each.in_flight_count)
+            spoilt._ready_bytes = None  # type: ignore[assignment]
+            parking.finish(1)
+            assert await client.is_ended()
+            parking.finish(2)
+            assert (await other.receive(HEARTBEAT, 4))[1].error_code == 2
+            await eventually(lambda: shell.memory.used_bytes == 0)
+            assert len(shell.server.connections) == 1
+
+    LOOPS[loop_name](run())
+    assert [record.exc_info is not None for record in caplog.records if "fails" in record.message] == [True]
+
+
+@both_loops
 def test_replies_leave_in_request_order(loop_name: str) -> None:
     """Futures that finish in reverse are answered in the order of their requests, and nothing leaves before the first."""
 

@@ -129,6 +129,13 @@ class LiveBroker:
         self._close()
         return code
 
+    def wait_end(self, timeout_s: float = 60.0) -> int:
+        """Waits until the process has ended by itself; its exit code."""
+        assert self._process is not None
+        code = self._process.wait(timeout_s)
+        self._close()
+        return code
+
     def _close(self) -> None:
         assert self._process is not None
         self._process.wait()
