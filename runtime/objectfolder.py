@@ -20,11 +20,11 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectfolder_write import FileWriter, NewFile, SystemCalls, check_open, close_new
+from millrace.runtime.objectfolder_write import VECTOR_MAX, FileWriter, NewFile, SystemCalls, check_open, close_new
 from millrace.runtime.objectstore import (
     ObjectEntry,
     ObjectMissing,
@@ -175,6 +175,37 @@ class ObjectFolder:
     def read(self, key: str, start: int, end: int | None) -> bytes:
         """Bytes [start, end), to the end of the object when that is None. A file is never changed in place, so one open
         sees one object."""
+        with self._opened(key) as (fd, size_bytes):
+            end = size_bytes if end is None else end
+            pieces: list[bytes] = []
+            while start < end:
+                piece = self._calls.pread(fd, min(end - start, _READ_BYTES_MAX), start)
+                if not piece:
+                    break
+                pieces.append(piece)
+                start += len(piece)
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def read_into(self, key: str, start: int, views: Sequence[memoryview]) -> int:
+        """Fills the views, one after the other, from `start` on; how many bytes there were. With the fewest calls: each takes the interpreter
+        from the loop when it returns."""
+        left = [view for view in views if len(view)]
+        came = 0
+        with self._opened(key) as (fd, _):
+            while left:
+                count = self._calls.preadv(fd, left[:VECTOR_MAX], start + came)
+                if not count:
+                    break
+                came += count
+                while left and count >= len(left[0]):
+                    count -= len(left.pop(0))
+                if count:
+                    left[0] = left[0][count:]
+        return came
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[tuple[int, int]]:
+        """An object's file and its size."""
         check_key(key)
         try:
             fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
@@ -184,15 +215,7 @@ class ObjectFolder:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key)
-            end = status.st_size if end is None else end
-            pieces: list[bytes] = []
-            while start < end:
-                piece = self._calls.pread(fd, min(end - start, _READ_BYTES_MAX), start)
-                if not piece:
-                    break
-                pieces.append(piece)
-                start += len(piece)
-            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            yield fd, status.st_size
         finally:
             os.close(fd)
 

@@ -7,7 +7,7 @@ ObjectMissing, PreconditionFailed (another writer was first), StoreDenied.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -56,6 +56,9 @@ class StoreDenied(MillraceError):
 
 
 Keys = list[str]  # inside a store class, `list` is its own verb
+# Writable views of bytes, end - start in all: memory for one attempt at a read. One that was given up (late, cancelled) may still write into its own,
+# and holds them until it no longer does; so each attempt is given others.
+Lend = Callable[[], Sequence[memoryview]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,11 @@ class ObjectStore(Protocol):
         """Bytes [start, end), start < end; what lies beyond the object is cut. ObjectMissing when there is none."""
         ...
 
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        """As get_range, into memory of the caller's: the views that `lend` gave the attempt that was answered, filled one after the other,
+        and how many bytes there were; fewer than asked for where the object ends."""
+        ...
+
     async def get(self, key: str) -> bytes: ...
 
     async def head(self, key: str) -> ObjectEntry | None: ...
@@ -111,3 +119,13 @@ class ObjectStore(Protocol):
     async def start_multipart(self, key: str) -> MultipartUpload: ...
 
     async def close(self) -> None: ...
+
+
+def fill(views: Sequence[memoryview], content: Buffer) -> tuple[Sequence[memoryview], int]:
+    """What get_into gives, of bytes that are there already."""
+    left = memoryview(content)
+    for view in views:
+        part = left[: len(view)]
+        view[: len(part)] = part
+        left = left[len(part) :]
+    return views, len(content)

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Unavailable
-from millrace.runtime.objectstore import Keys, MultipartUpload, ObjectEntry, ObjectStore
+from millrace.runtime.objectstore import Keys, Lend, MultipartUpload, ObjectEntry, ObjectStore
+
+T = TypeVar("T")
 
 SAMPLES_MAX = 200
 SAMPLES_MIN = 50
@@ -69,19 +72,22 @@ class HedgingObjectStore:
         self.hedges_won = 0
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
+        return await self._get(end - start, lambda: self._store.get_range(key, start, end))
+
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        return await self._get(end - start, lambda: self._store.get_into(key, start, end, lend))
+
+    async def _get(self, size_bytes: int, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        late_after_s = self._times.late_after_s(end - start)
-        if late_after_s is None:
-            data = await self._store.get_range(key, start, end)
-        else:
-            data = await self._hedged(key, start, end, late_after_s)
+        late_after_s = self._times.late_after_s(size_bytes)
+        answer = await (ask() if late_after_s is None else self._hedged(ask, late_after_s))
         self._earned = min(SAVED_MAX, self._earned + 1 / GETS_A_HEDGE)
-        self._times.note(end - start, loop.time() - began)
-        return data
+        self._times.note(size_bytes, loop.time() - began)
+        return answer
 
-    async def _hedged(self, key: str, start: int, end: int, late_after_s: float) -> bytes:
-        first: asyncio.Future[bytes] = asyncio.ensure_future(self._store.get_range(key, start, end))
+    async def _hedged(self, ask: Callable[[], Coroutine[Any, Any, T]], late_after_s: float) -> T:
+        first: asyncio.Future[T] = asyncio.ensure_future(ask())
         attempts = [first]
         try:
             await asyncio.wait(attempts, timeout=late_after_s)
@@ -91,7 +97,7 @@ class HedgingObjectStore:
             self._in_flight += 1
             self.hedges += 1
             try:
-                attempts.append(asyncio.ensure_future(self._store.get_range(key, start, end)))
+                attempts.append(asyncio.ensure_future(ask()))
                 winner = await _first_answer(attempts)
             finally:
                 self._in_flight -= 1
@@ -127,7 +133,7 @@ class HedgingObjectStore:
         await self._store.close()
 
 
-async def _first_answer(attempts: Sequence[asyncio.Future[bytes]]) -> asyncio.Future[bytes]:
+async def _first_answer(attempts: Sequence[asyncio.Future[T]]) -> asyncio.Future[T]:
     """The first that is not Unavailable; the last one, when all are. In the order of the attempts when several are done."""
     left = list(attempts)
     while True:
@@ -138,7 +144,7 @@ async def _first_answer(attempts: Sequence[asyncio.Future[bytes]]) -> asyncio.Fu
             left.remove(attempt)
 
 
-def _retrieve(attempt: asyncio.Future[bytes]) -> None:
+def _retrieve(attempt: asyncio.Future[Any]) -> None:
     """What became of the loser is nobody's."""
     if not attempt.cancelled():
         attempt.exception()

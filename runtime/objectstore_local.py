@@ -19,7 +19,7 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed
 from millrace.runtime.objectfolder import ObjectFolder, store_error
 from millrace.runtime.objectfolder_write import NewFile, SystemCalls
-from millrace.runtime.objectstore import Keys, ObjectEntry
+from millrace.runtime.objectstore import Keys, Lend, ObjectEntry
 
 _T = TypeVar("_T")
 
@@ -55,6 +55,11 @@ class LocalObjectStore:
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         assert 0 <= start < end, (start, end)
         return await self._run(key, lambda: self._folder.read(key, start, end))
+
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        assert 0 <= start < end, (start, end)
+        views = lend()  # the thread holds them, also when nobody waits for it any more
+        return views, await self._run(key, lambda: self._folder.read_into(key, start, views))
 
     async def get(self, key: str) -> bytes:
         return await self._run(key, lambda: self._folder.read(key, 0, None))

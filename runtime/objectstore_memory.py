@@ -12,7 +12,7 @@ from typing import Any
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed
-from millrace.runtime.objectstore import Keys, ObjectEntry, ObjectMissing, PreconditionFailed
+from millrace.runtime.objectstore import Keys, Lend, ObjectEntry, ObjectMissing, PreconditionFailed, fill
 
 
 class MemoryObjectStore:
@@ -34,6 +34,9 @@ class MemoryObjectStore:
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         assert 0 <= start < end, (start, end)
         return (await self.get(key))[start:end]
+
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        return fill(lend(), await self.get_range(key, start, end))
 
     async def get(self, key: str) -> bytes:
         await self._turn()

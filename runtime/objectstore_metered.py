@@ -16,6 +16,7 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Exhausted, Unavailable
 from millrace.runtime.objectstore import (
     Keys,
+    Lend,
     MultipartUpload,
     ObjectEntry,
     ObjectMissing,
@@ -92,6 +93,12 @@ class MeteredObjectStore:
             data = await self._store.get_range(key, start, end)
             span.received_bytes = len(data)
             return data
+
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        with self._timer.span("get") as span:
+            found = await self._store.get_into(key, start, end, lend)
+            span.received_bytes = found[1]
+            return found
 
     async def get(self, key: str) -> bytes:
         with self._timer.span("get") as span:

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Unavailable
-from millrace.runtime.objectstore import Keys, MultipartUpload, ObjectEntry, ObjectStore, StoreUnavailable
+from millrace.runtime.objectstore import Keys, Lend, MultipartUpload, ObjectEntry, ObjectStore, StoreUnavailable
 from millrace.runtime.rand import Rand
 
 _T = TypeVar("_T")
@@ -85,6 +85,9 @@ class RetryingObjectStore:
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         return await self.attempt("get", lambda: self._store.get_range(key, start, end), 0, end - start)
+
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        return await self.attempt("get", lambda: self._store.get_into(key, start, end, lend), 0, end - start)
 
     async def get(self, key: str) -> bytes:
         data = await self.attempt("get", lambda: self._store.get(key))

@@ -29,10 +29,12 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed, Unavailable
 from millrace.runtime.objectstore import (
     Keys,
+    Lend,
     ObjectEntry,
     ObjectMissing,
     PreconditionFailed,
     StoreDenied,
+    fill,
 )
 from millrace.runtime.objectstore_s3_errors import S3_ERRORS, s3_error
 from millrace.runtime.objectstore_s3_http import BeyondEnd, KeySource, S3Http
@@ -122,6 +124,9 @@ class S3ObjectStore:
                 return await self.http.get(key, f"bytes={start}-{end - 1}")
         except BeyondEnd:
             return b""
+
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        return fill(lend(), await self.get_range(key, start, end))
 
     async def get(self, key: str) -> bytes:
         with self._call(key):

@@ -3,8 +3,8 @@
 Not here: what is in the log cache (storage.py asks it first), which blocks to keep (block_lru.py), how far to read ahead (readahead.py), how
 blocks are fetched (block_loader.py: once, few GETs).
 Keeps true:
-  * what is cached and what is on its way are within one bound; a block is charged with its bytes and the places of its entries, and pins nothing
-    but them;
+  * what is cached, what is on its way and what was dropped while a slow reader's reply still shows it are within one bound; a block is charged
+    with its memory and the places of its entries, and pins nothing but them;
   * objects are replaced by compaction while they are read: one that is gone is looked up anew, a bounded number of times.
 """
 
@@ -14,6 +14,7 @@ import asyncio
 import logging
 
 from millrace.runtime.errors import Unavailable
+from millrace.runtime.lending import LendingPool
 from millrace.runtime.objectstore import ObjectMissing
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.block_lru import BlockLru
@@ -33,6 +34,8 @@ LOOKUP_PAUSES_MS = (0, 10, 50, 200, 500)
 GETS_IN_FLIGHT_MAX = 16
 # A stream that has little in each object is read from so many at a time: the store's delay is paid once for all of them.
 OBJECTS_AT_A_TIME = 8
+# Replies under way show blocks that the cache dropped; their memory is used again rather than made anew, up to this part of the bound beside it.
+LOOSE_PART = 4
 # How many entries are made for one reader before others may run: a third of a millisecond.
 TAKE_STEP_COUNT = 256
 
@@ -41,6 +44,7 @@ class BlockCache:
     def __init__(self, stores: EngineStores, objects: ObjectCatalog, settings: StreamSettings, cluster_id: str) -> None:
         self._settings = settings
         self._blocks: BlockLru[BlockKey, CachedBlock] = BlockLru(settings.block_cache_bytes)
+        self.pool = LendingPool(settings.block_cache_bytes + settings.block_cache_bytes // LOOSE_PART)
         self.finder = ObjectFinder(stores.reads, objects, cluster_id, settings.index_cache_bytes)
         self._ahead: dict[asyncio.Task[None], None] = {}
         self._sequential = Readers(
@@ -85,7 +89,8 @@ class BlockCache:
 
     def drop_all(self) -> None:
         """Forgets every block and index, so that the next read reads objects."""
-        self._blocks.drop_all()
+        for block in self._blocks.drop_all():
+            block.piece.let_go()
         self.finder.drop_all()
 
     async def close(self) -> None:
@@ -99,12 +104,14 @@ class BlockCache:
     # Keeper, for the loader.
 
     def reserve(self, size_bytes: int) -> None:
+        self._blocks.beside_bytes = self.pool.loose_bytes
         self._note_evicted(self._blocks.reserve(size_bytes))
 
     def release(self, size_bytes: int) -> None:
         self._blocks.release(size_bytes)
 
     def keep(self, block: CachedBlock) -> None:
+        self._blocks.beside_bytes = self.pool.loose_bytes
         self._note_evicted(self._blocks.put(block.key, block, block.packed.charge_bytes))
 
     async def _read_patiently(self, harvest: Harvest) -> None:
@@ -176,6 +183,7 @@ class BlockCache:
 
     def _note_evicted(self, evicted: list[CachedBlock]) -> None:
         for block in evicted:
+            block.piece.let_go()
             if block.ahead is not None:
                 self.unused_readahead_evicted += 1
                 block.ahead.on_evicted(_now_ms())

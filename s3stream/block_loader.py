@@ -6,7 +6,8 @@ goes together. A block that was wanted ahead and is now waited for moves up, unl
 
 Keeps true:
   * what is under way has its room in the cache's bound: it is made before the GET;
-  * a block pins the bytes of that block alone, so that the cache may keep one and drop its neighbour;
+  * a block pins the bytes of that block alone, so that the cache may keep one and drop its neighbour: the store reads each into memory of
+    its own, which is used again (runtime/lending.py);
   * a block that is damaged fails who wants it, and no other of its GET;
   * a load goes on when its waiters are gone; those who wait when it is closed are told Closed;
   * checking stops after some entries, and one block is checked at a time: the loop is held for half a millisecond.
@@ -19,6 +20,7 @@ from collections import OrderedDict
 from typing import Protocol
 
 from millrace.runtime.errors import Closed
+from millrace.runtime.lending import LendingPool, Piece, lent_size
 from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId
@@ -35,17 +37,21 @@ class CachedBlock:
     """The entries of one index row. `ahead`: the reader it was read ahead for, until somebody uses it. `is_for_once`: it was, and
     was not yet read to its end."""
 
-    __slots__ = ("ahead", "is_for_once", "key", "packed")
+    __slots__ = ("ahead", "is_for_once", "key", "packed", "piece")
 
-    def __init__(self, key: BlockKey, packed: PackedBlock, ahead: ReadAhead | None) -> None:
+    def __init__(self, key: BlockKey, packed: PackedBlock, piece: Piece, ahead: ReadAhead | None) -> None:
         self.key = key
         self.packed = packed
+        self.piece = piece
         self.ahead = ahead
         self.is_for_once = ahead is not None
 
 
 class Keeper(Protocol):
-    """Where blocks go."""
+    """Where blocks go, and their memory comes from."""
+
+    @property
+    def pool(self) -> LendingPool: ...
 
     def reserve(self, size_bytes: int) -> None:
         """Makes room for what is about to come, and holds it."""
@@ -169,44 +175,49 @@ class BlockLoader:
     async def _bring(self, lane: Lane, run: list[Wanted]) -> None:
         first = run[0].ref.position
         span_bytes = run[-1].ref.position + run[-1].ref.size_bytes - first
-        # Held to the end, for the span is: what is kept of it meanwhile is counted twice rather than not at all.
-        self._keeper.reserve(span_bytes)
+        reserved_bytes = sum(lent_size(wanted.ref.size_bytes) for wanted in run)
+        self._keeper.reserve(reserved_bytes)
+        pieces: list[Piece] = []
         try:
             refs = [wanted.ref for wanted in run]
             self.gets += 1
             self.get_bytes += span_bytes
             self.wasted_bytes += span_bytes - sum(ref.size_bytes for ref in refs)
-            data = await run[0].reader.read_span(refs, lane.store)
+            pieces = await run[0].reader.read_apart(refs, self._keeper.pool, lane.store)
             while run:
-                await self._take_one(run[0], data, first)
-                del run[0]
+                packed = await self._scan(run[0], pieces[0])
+                wanted, piece = run.pop(0), pieces.pop(0)
+                self._keeper.release(piece.size_bytes)
+                reserved_bytes -= piece.size_bytes
+                self._give(wanted, packed, piece)
         except asyncio.CancelledError:
             self._fail_all(run, Closed("the block cache is closed"))
             raise
         except Exception as error:
             self._fail_all(run, error)
         finally:
-            self._keeper.release(span_bytes)
+            for piece in pieces:
+                piece.let_go()
+            self._keeper.release(reserved_bytes)
             lane.slots_free += 1
             self._start_soon()
 
-    async def _take_one(self, wanted: Wanted, data: memoryview, first: int) -> None:
+    def _give(self, wanted: Wanted, packed: PackedBlock | ObjectCorrupt, piece: Piece) -> None:
         """A damaged block fails those who want it; its neighbours are as good as if they had come alone."""
-        try:
-            packed = await self._scan(wanted, data, first)
-        except ObjectCorrupt as error:
-            self._fail(wanted.key, error)
+        if isinstance(packed, ObjectCorrupt):
+            piece.let_go()
+            self._fail(wanted.key, packed)
             return
-        block = CachedBlock(wanted.key, packed, wanted.ahead)
+        block = CachedBlock(wanted.key, packed, piece, wanted.ahead)
         self._keeper.keep(block)
         self._futures.pop(wanted.key).set_result(block)
 
-    async def _scan(self, wanted: Wanted, data: memoryview, first: int) -> PackedBlock:
-        ref = wanted.ref
-        start = ref.position - first
+    async def _scan(self, wanted: Wanted, piece: Piece) -> PackedBlock | ObjectCorrupt:
         async with self._scanning:
-            own = data if len(data) == ref.size_bytes else memoryview(bytes(data[start : start + ref.size_bytes]))
-            return await wanted.reader.scan(ref, own)
+            try:
+                return await wanted.reader.scan(wanted.ref, piece.view, piece.size_bytes)
+            except ObjectCorrupt as error:
+                return error
 
     def _fail_all(self, run: list[Wanted], error: Exception) -> None:
         for wanted in run:

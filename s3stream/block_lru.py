@@ -1,6 +1,7 @@
 """What a cache bounded by bytes keeps: the most recently used. Pure.
 
-Used for blocks of objects and for the indexes of objects. What is on its way has its room in the bound as well. The value that is being added
+Used for blocks of objects and for the indexes of objects. What is on its way has its room in the bound as well, and so has what was dropped
+and is not gone yet (`beside_bytes`, its owner's to set). The value that is being added
 is always kept, even when it alone exceeds the bound: a reader needs it now, and refusing it would read it again and again.
 """
 
@@ -20,6 +21,7 @@ class BlockLru(Generic[K, V]):
         self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self.size_bytes = 0
         self.reserved_bytes = 0
+        self.beside_bytes = 0
         self.evicted_count = 0
 
     def __len__(self) -> int:
@@ -57,7 +59,8 @@ class BlockLru(Generic[K, V]):
 
     def _evict(self, kept_count_min: int) -> list[V]:
         evicted: list[V] = []
-        while self.size_bytes + self.reserved_bytes > self._capacity_bytes and len(self._kept) > kept_count_min:
+        capacity_bytes = self._capacity_bytes - self.beside_bytes
+        while self.size_bytes + self.reserved_bytes > capacity_bytes and len(self._kept) > kept_count_min:
             _, (old, charge) = self._kept.popitem(last=False)
             self.size_bytes -= charge
             evicted.append(old)
@@ -76,6 +79,8 @@ class BlockLru(Generic[K, V]):
         self.size_bytes -= found[1]
         return found[0]
 
-    def drop_all(self) -> None:
+    def drop_all(self) -> list[V]:
+        dropped = [value for value, _ in self._kept.values()]
         self._kept.clear()
         self.size_bytes = 0
+        return dropped

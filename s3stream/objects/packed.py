@@ -17,12 +17,14 @@ PACKED_OVERHEAD_BYTES = 512
 
 
 class PackedBlock:
-    """Of one index row. It pins `data`, which is exactly the row's bytes. To be used once `scan` is over."""
+    """Of one index row. Its bytes are `data`, exactly the row's. To be used once `scan` is over."""
 
-    __slots__ = ("_bases", "_data", "_places", "end")
+    __slots__ = ("_bases", "_data", "_pinned_bytes", "_places", "end")
 
-    def __init__(self, data: memoryview, end: int) -> None:
+    def __init__(self, data: memoryview, end: int, pinned_bytes: int | None = None) -> None:
+        """`pinned_bytes`: what `data` keeps alive, where that is more than itself."""
         self._data = data
+        self._pinned_bytes = len(data) if pinned_bytes is None else pinned_bytes
         self._bases = array("q")
         self._places = array("I")
         self.end = end
@@ -45,7 +47,7 @@ class PackedBlock:
     @property
     def charge_bytes(self) -> int:
         """What it pins."""
-        return len(self._data) + ENTRY_PLACE_BYTES * len(self._bases) + PACKED_OVERHEAD_BYTES
+        return self._pinned_bytes + ENTRY_PLACE_BYTES * len(self._bases) + PACKED_OVERHEAD_BYTES
 
     def entries(self, start: int, end: int, max_bytes: int, count_max: int) -> list[Entry]:
         """From the one that holds `start` (or the first), those that begin before `end`, up to the one with which `max_bytes` are exceeded, at most

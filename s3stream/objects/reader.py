@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.lending import LendingPool, Piece
+from millrace.runtime.objectstore import ObjectStore, fill
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.objects.composite import CompositeIndex, Link
 from millrace.s3stream.objects.format import FOOTER_BYTES, ROW_BYTES, BlockRef, Entry, decode_footer
@@ -20,6 +21,8 @@ from millrace.s3stream.objects.packed import PackedBlock
 
 # The first GET reaches this far back from the end: room for 450 rows, and for two per MiB of the object.
 TAIL_BYTES_MIN = 16 << 10
+# What nobody asked for is read over this: by several at once, for nobody reads it.
+_SCRAP = memoryview(bytearray(64 << 10))
 
 
 def tail_guess_bytes(size_bytes: int) -> int:
@@ -85,9 +88,26 @@ class ObjectReader:
         another way than the reader's own. What comes pins nothing but itself."""
         return await self._read(refs[0].position, _end(refs[-1]), store)
 
-    async def scan(self, ref: BlockRef, data: memoryview) -> PackedBlock:
+    async def read_apart(
+        self, refs: Sequence[BlockRef], pool: LendingPool, store: ObjectStore | None = None
+    ) -> list[Piece]:
+        """As read_span, each block in a piece of its own. What nobody asked for between them is read over something that nobody reads."""
+        room = _Room(refs, pool)
+        start, end = refs[0].position, _end(refs[-1])
+        try:
+            if self._whole is not None:
+                views, came_bytes = fill(room.lend(), self._whole[start:end])
+            else:
+                views, came_bytes = await (store or self._store).get_into(self.key, start, end, room.lend)
+            self._check_whole(start, end, came_bytes)
+        except BaseException:
+            room.let_go()
+            raise
+        return room.taken(views)
+
+    async def scan(self, ref: BlockRef, data: memoryview, pinned_bytes: int | None = None) -> PackedBlock:
         """A block from its bytes, checked; in steps that leave the loop to others."""
-        block = PackedBlock(data, ref.end)
+        block = PackedBlock(data, ref.end, pinned_bytes)
         try:
             for _ in block.scan(ref):
                 await asyncio.sleep(0)
@@ -119,9 +139,12 @@ class ObjectReader:
         if self._whole is not None:
             return memoryview(bytes(self._whole[start:end]))
         data = memoryview(await (store or self._store).get_range(self.key, start, end))
-        if len(data) != end - start:
-            raise ObjectCorrupt(f"the store gave {len(data)} bytes of [{start}, {end})", start, self.key)
+        self._check_whole(start, end, len(data))
         return data
+
+    def _check_whole(self, start: int, end: int, came_bytes: int) -> None:
+        if came_bytes != end - start:
+            raise ObjectCorrupt(f"the store gave {came_bytes} bytes of [{start}, {end})", start, self.key)
 
     def _named(self, error: ObjectCorrupt, position: int) -> ObjectCorrupt:
         return error if error.key else ObjectCorrupt(error.reason, position + error.position, self.key)
@@ -159,6 +182,43 @@ class CompositeReader:
             return index.find(stream_id, start, end, max_bytes)
         except ObjectCorrupt as error:
             raise ObjectCorrupt(error.reason, error.position, self.key) from None
+
+
+class _Room:
+    """Where one span of an object is read to: pieces for its blocks, others for each attempt, for one that was given up may still be writing
+    into its own."""
+
+    def __init__(self, refs: Sequence[BlockRef], pool: LendingPool) -> None:
+        self._refs = refs
+        self._pool = pool
+        self._attempts: list[tuple[list[memoryview], list[Piece]]] = []
+
+    def lend(self) -> list[memoryview]:
+        self.let_go()
+        pieces = [self._pool.lend(ref.size_bytes) for ref in self._refs]
+        views: list[memoryview] = []
+        place = self._refs[0].position
+        for ref, piece in zip(self._refs, pieces, strict=True):
+            for gap_start in range(place, ref.position, len(_SCRAP)):
+                views.append(_SCRAP[: ref.position - gap_start])
+            views.append(piece.view)
+            place = _end(ref)
+        self._attempts.append((views, pieces))
+        return views
+
+    def let_go(self) -> None:
+        """Whoever writes into what was lent goes on with it alone."""
+        for _, pieces in self._attempts:
+            for piece in pieces:
+                piece.let_go()
+
+    def taken(self, views: Sequence[memoryview]) -> list[Piece]:
+        """The pieces of the attempt that was answered."""
+        [taken] = [pieces for lent, pieces in self._attempts if lent is views]
+        self.let_go()
+        for piece in taken:
+            piece.take_back()
+        return taken
 
 
 def _adjacent(refs: Sequence[BlockRef]) -> list[list[BlockRef]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import pytest
 
@@ -71,6 +72,35 @@ class ObjectStoreContract:
             assert await store.get_range("c/a", 8, 100) == b"89"
             assert await store.get_range("c/a", 10, 11) == b""
             assert await store.get_range("c/a", 50, 60) == b""
+
+        self.run(test)
+
+    def test_ranges_into_memory(self) -> None:
+        """A range fills the views it is lent, one after the other, and nothing beside them; what lies beyond the object is cut and told."""
+
+        async def test(store: ObjectStore) -> None:
+            content = bytes(range(256)) * 2000
+            await store.put("c/a", [content])
+            for start, sizes in (
+                (0, (1,)),
+                (7, (100, 1, 300_000, 5)),
+                (len(content) - 10, (4, 6)),
+                (len(content) - 10, (4, 60, 2)),
+            ):
+                memory = bytearray(b"-" * (sum(sizes) + 3))
+                views, place = [], 0
+                for size in sizes:
+                    views.append(memoryview(memory)[place : place + size])
+                    place += size
+                expected = content[start : start + sum(sizes)]
+                found, count = await store.get_into("c/a", start, start + sum(sizes), partial(list, views))
+                assert [len(view) for view in found] == list(sizes)
+                assert count == len(expected)
+                assert memory == expected + b"-" * (len(memory) - len(expected))
+            for key, start in (("c/a", len(content)), ("c/a", len(content) + 1)):
+                assert (await store.get_into(key, start, start + 5, lambda: [memoryview(bytearray(5))]))[1] == 0
+            with pytest.raises(ObjectMissing):
+                await store.get_into("c/none", 0, 5, lambda: [memoryview(bytearray(5))])
 
         self.run(test)
 

@@ -59,6 +59,11 @@ class WatchedCalls:
         self._note("pwritev", fd)
         return os.pwritev(fd, [buffers[0][: self.piece_bytes]], offset)  # a short write, as the system may give
 
+    def preadv(self, fd: int, buffers: Sequence[memoryview], offset: int, /) -> int:
+        """As a system that gives less than it was asked for."""
+        self._note("preadv", fd)
+        return os.preadv(fd, [buffers[0][:1000]], offset)
+
     def pread(self, fd: int, length: int, offset: int, /) -> bytes:
         self._note("pread", fd)
         return os.pread(fd, min(length, 1000), offset)

@@ -15,6 +15,7 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import (
     Keys,
+    Lend,
     MultipartUpload,
     ObjectEntry,
     ObjectMissing,
@@ -23,6 +24,7 @@ from millrace.runtime.objectstore import (
     StoreDenied,
     StoreFull,
     StoreUnavailable,
+    fill,
 )
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.objectstore_retry import FOR_EVER, RetryingObjectStore, RetryPolicy
@@ -50,6 +52,9 @@ class Flaky:
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         return await self.run(lambda: self.store.get_range(key, start, end))
+
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        return fill(lend(), await self.get_range(key, start, end))
 
     async def get(self, key: str) -> bytes:
         return await self.run(lambda: self.store.get(key))

@@ -13,7 +13,15 @@ from typing import Any, TypeVar
 
 from millrace.protocol.crc32c import crc32c
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore import Keys, MultipartUpload, ObjectEntry, ObjectMissing, PreconditionFailed
+from millrace.runtime.objectstore import (
+    Keys,
+    Lend,
+    MultipartUpload,
+    ObjectEntry,
+    ObjectMissing,
+    PreconditionFailed,
+    fill,
+)
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import StreamFenced, StreamMissing, UploadExpired
 from millrace.s3stream.ids import (
@@ -168,6 +176,9 @@ class MemoryStore:
         if key not in self.objects:
             raise ObjectMissing(key)
         return self.objects[key][start:end]
+
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        return fill(lend(), await self.get_range(key, start, end))
 
     async def get(self, key: str) -> bytes:
         return await self.get_range(key, 0, 1 << 62)

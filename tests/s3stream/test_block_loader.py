@@ -9,6 +9,7 @@ import pytest
 
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.errors import Closed
+from millrace.runtime.lending import LendingPool, lent_size
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.rand import Rand
 from millrace.s3stream.block_cache import BlockCache
@@ -38,6 +39,7 @@ class Shelf:
         self.reserved_bytes = 0
         self.most_reserved_bytes = 0
         self.kept: list[BlockKey] = []
+        self.pool = LendingPool(1 << 30)
 
     def reserve(self, size_bytes: int) -> None:
         self.reserved_bytes += size_bytes
@@ -241,5 +243,44 @@ def test_memory_is_flat_over_a_long_run() -> None:
         assert (cache.reserved_bytes, cache.loader.wanted_count, len(cache._ahead)) == (0, 0, 0)
         assert len(cache._sequential) < 600
         assert cache.evicted_count > 500
+
+    run(scenario())
+
+
+def test_what_slow_readers_still_show_is_within_the_bound() -> None:
+    """Replies that are not sent yet keep the memory of blocks that the cache dropped: the cache keeps so much less, and has it back afterwards."""
+
+    async def scenario() -> None:
+        world = World(settings={"block_bytes": 128 * KIB})
+        engine = await world.started()
+        stream = open_stream(world, engine, 1)
+        for number in range(64):
+            await append(stream, bytes([number]) * 126 * KIB)
+        await engine.close(60_000)
+        settings = StreamSettings(block_cache_bytes=2 << 20, read_merge_bytes=256 * KIB)
+        cache = BlockCache(EngineStores.same(world.store), world.catalog, settings, CLUSTER_ID)
+
+        async def read(offset: int) -> list[Entry]:
+            harvest = Harvest(StreamId(1), offset, offset + 1, 1)
+            await cache.read(harvest)
+            await asyncio.sleep(1)
+            return harvest.entries
+
+        unsent = [await read(offset) for offset in range(0, 64, 2)]
+        assert cache.pool.loose_bytes > 1 << 20
+        assert cache.size_bytes < 512 * KIB
+        assert all(bytes(entry.data) == bytes([entry.base_offset]) * 126 * KIB for [entry] in unsent)
+        unsent.clear()
+        assert cache.pool.loose_bytes == 0
+        for offset in range(1, 64, 2):
+            await read(offset)
+        assert cache.size_bytes > 1 << 20
+        assert cache.size_bytes + cache.reserved_bytes <= settings.block_cache_bytes
+        [shown] = await read(63)
+        cache.drop_all()
+        assert cache.pool.lent_bytes == cache.pool.loose_bytes == lent_size(128 * KIB)
+        assert bytes(shown.data) == bytes([63]) * 126 * KIB
+        kept_bytes = cache.pool.lent_bytes + cache.pool.free_bytes
+        assert kept_bytes <= settings.block_cache_bytes * 5 // 4
 
     run(scenario())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 
 import pytest
 
 from millrace.runtime.clock import SystemClock
-from millrace.runtime.objectstore import ObjectMissing
+from millrace.runtime.lending import LendingPool, lent_size
+from millrace.runtime.objectstore import Lend, ObjectMissing, StoreUnavailable, fill
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.objects.format import BlockRef, Entry
@@ -17,6 +18,7 @@ from millrace.s3stream.objects.reader import ObjectReader, tail_guess_bytes
 from millrace.s3stream.objects.writer import ObjectWriter
 
 KEY = "cluster/objects/10000000/1"
+MIB = 1 << 20
 
 
 class CountedStore(MemoryObjectStore):
@@ -248,3 +250,65 @@ def test_a_missing_object_is_told_as_the_store_tells_it() -> None:
             await ObjectReader(CountedStore(), KEY, 1000).index()
 
     asyncio.run(main())
+
+
+class TwoAttempts(MemoryObjectStore):
+    """Asks for memory twice, as a hedged or repeated GET does; what is asked first is answered, the second goes on writing."""
+
+    def __init__(self, winner: int | None) -> None:
+        super().__init__(SystemClock())
+        self.winner = winner
+        self.lent: list[Sequence[memoryview]] = []
+
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        self.lent = [lend(), lend()]
+        if self.winner is None:
+            raise StoreUnavailable(key, "away")
+        for view in self.lent[1 - self.winner]:
+            view[:] = b"x" * len(view)
+        return fill(self.lent[self.winner], await self.get_range(key, start, end))
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_each_attempt_has_memory_of_its_own(winner: int) -> None:
+    """Whichever attempt is answered, its pieces are given; the other's are let go, and lent to nobody while it may still write."""
+
+    async def scenario() -> None:
+        store, pool = TwoAttempts(winner), LendingPool(64 * MIB)
+        content = build({1: 8}, entry_bytes=100_000, block_bytes_max=250_000)
+        await store.put("k", [content])
+        reader = ObjectReader(store, "k", len(content))
+        refs = await reader.find(1, 100, 1 << 40, 1 << 40)
+        wanted = [refs[0], refs[1], refs[3]]  # a gap that nobody asked for
+        pieces = await reader.read_apart(wanted, pool)
+        assert [len(piece.view) for piece in pieces] == [ref.size_bytes for ref in wanted]
+        for ref, piece in zip(wanted, pieces, strict=True):
+            assert piece.view == content[ref.position : ref.position + ref.size_bytes]
+        one_attempt = sum(lent_size(ref.size_bytes) for ref in wanted)
+        assert (pool.lent_bytes, pool.loose_bytes) == (2 * one_attempt, one_attempt)
+        store.lent.clear()
+        assert (pool.lent_bytes, pool.loose_bytes) == (one_attempt, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_read_keeps_no_memory() -> None:
+    """When the store does not answer, or gives less than there should be, all that was lent comes back."""
+
+    async def scenario() -> None:
+        store, pool = TwoAttempts(None), LendingPool(64 * MIB)
+        content = build({1: 8}, entry_bytes=100_000, block_bytes_max=250_000)
+        await store.put("k", [content])
+        reader = ObjectReader(store, "k", len(content))
+        refs = await reader.find(1, 100, 1 << 40, 1 << 40)
+        with pytest.raises(StoreUnavailable):
+            await reader.read_apart(refs, pool)
+        store.lent.clear()
+        store.winner = 0
+        await store.put("k", [content[: refs[-1].position + 5]])
+        with pytest.raises(ObjectCorrupt, match="the store gave"):
+            await reader.read_apart(refs, pool)
+        store.lent.clear()
+        assert (pool.lent_bytes, pool.loose_bytes) == (0, 0)
+
+    asyncio.run(scenario())

@@ -33,11 +33,13 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed
 from millrace.runtime.objectstore import (
     Keys,
+    Lend,
     ObjectEntry,
     ObjectMissing,
     PreconditionFailed,
     StoreFull,
     StoreUnavailable,
+    fill,
 )
 from millrace.runtime.rand import Rand
 from tests.sim.loop import own_context
@@ -219,6 +221,9 @@ class SimObjectStore:
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         assert 0 <= start < end, (start, end)
         return await self._call("get", key, lambda: self.bucket.get(key)[start:end])
+
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        return fill(lend(), await self.get_range(key, start, end))
 
     async def get(self, key: str) -> bytes:
         return await self._call("get", key, lambda: self.bucket.get(key))

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from typing import Any
 
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore import Keys, MultipartUpload, ObjectEntry
+from millrace.runtime.objectstore import Keys, Lend, MultipartUpload, ObjectEntry, fill
 from tests.sim.objectstore import SimBucket
 
 # So many turns of the loop without a new request mean that everybody waits for one.
@@ -105,6 +105,9 @@ class TurnstileStore:
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         found: bytes = await self._pass(f"{self._name} get {key[-41:]}", lambda: self._bucket.get(key)[start:end])
         return found
+
+    async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        return fill(lend(), await self.get_range(key, start, end))
 
     async def get(self, key: str) -> bytes:
         found: bytes = await self._pass(f"{self._name} get {key[-41:]}", lambda: self._bucket.get(key))
