@@ -214,7 +214,9 @@ class Connection(asyncio.Protocol):
 
     # Replies
 
-    def _on_done(self, _: asyncio.Future[object]) -> None:
+    def _on_done(self, outcome: asyncio.Future[object]) -> None:
+        if self._is_mute:
+            _retrieve(outcome)
         try:
             self._send()
             if self._frames and not (self._is_queued or self._is_yielding):
@@ -340,6 +342,15 @@ class Connection(asyncio.Protocol):
         self.info.is_open = False
         self._is_mute = True
         self._is_write_paused = False
+        for exchange in self._exchanges:
+            if exchange.is_parked and exchange.outcome.done():
+                _retrieve(exchange.outcome)
         self.charge_unsent()
         self.drain()
         self._parts.on_lost(self)
+
+
+def _retrieve(outcome: asyncio.Future[object]) -> None:
+    """What failed for a client that is gone, behind a request that may never be done, is nobody's news."""
+    if not outcome.cancelled():
+        outcome.exception()

@@ -50,6 +50,7 @@ class RoomQueue:
         _, future = self._waiting.popleft()
         if not future.done():
             future.set_exception(error)
+            future.exception()  # whoever waited may have gone: then it is nobody's news
 
     def refuse(self, error: BaseException) -> None:
         """Ends the waiting of all: the engine is closing or has failed."""

@@ -171,7 +171,13 @@ class Uploader:
         job.prepared_at = asyncio.get_running_loop().time()
         job.puts = asyncio.create_task(self._put_objects(job.plan, first_id), name=f"upload-{job.block.number}")
         self._running[job.puts] = None
-        job.puts.add_done_callback(self._running.pop)
+        job.puts.add_done_callback(self._forget)
+
+    def _forget(self, puts: asyncio.Task[UploadCommit]) -> None:
+        """When the commits have ended already, what became of the puts is nobody's."""
+        del self._running[puts]
+        if not puts.cancelled():
+            puts.exception()
 
     async def _puts_of(self, job: UploadJob) -> UploadCommit:
         if job.puts is None:

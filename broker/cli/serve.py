@@ -146,6 +146,10 @@ async def run_broker(broker: ServedBroker, settings: BrokerSettings) -> int:
     elif refusal is not None:
         _say_failed("cannot start", refusal, settings)
     await _stop(broker, STOP_BROKEN_S if isinstance(failure, CallbackFailed) else None)
+    if failure is None and broker.failed.done():
+        failure = broker.failed.exception()
+        assert failure is not None
+        _say_failed("did not end in order", failure, settings)
     return 0 if failure is None and refusal is None else 1
 
 

@@ -50,6 +50,8 @@ class ShellBroker:
     async def stop(self):
         print("stopping", flush=True)
         await self.server.stop()
+        if self.mode == "fail-at-stop":
+            self.failed.set_exception(OSError("the WAL is gone"))
         if self.mode.endswith("slow-stop"):
             await asyncio.sleep(60)
 
@@ -195,6 +197,17 @@ def test_a_broker_that_cannot_go_on_ends_with_code_1() -> None:
     rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (1, "stopping\n")
     assert "the WAL is gone" in errors
+
+
+def test_a_failure_on_the_way_out_is_no_orderly_end() -> None:
+    """A write that fails while the broker stops is told, and the exit code is 1."""
+    process = start_shell("fail-at-stop")
+    first_line(process)
+    process.send_signal(signal.SIGTERM)
+    rest, errors = process.communicate(timeout=60)
+    assert (process.returncode, rest) == (1, "stopping\n")
+    assert "millrace: did not end in order: the WAL is gone" in errors
+    assert "never retrieved" not in errors
 
 
 @pytest.mark.parametrize("mode", ["broken", "broken-slow-stop"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from typing import Any
 
@@ -89,6 +90,34 @@ def test_a_defect_ends_one_connection(loop_name: str, caplog: pytest.LogCaptureF
 
     LOOPS[loop_name](run())
     assert [record.exc_info is not None for record in caplog.records if "fails" in record.message] == [True]
+
+
+@both_loops
+def test_what_fails_behind_a_request_that_is_never_done_is_not_complained_of(loop_name: str) -> None:
+    """After a failed write nothing that waits for the log is ever answered; requests behind it that failed, before or after their client
+    went, leave no warning of an exception that nobody took."""
+    warned: list[str] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: warned.append(context["message"]))
+        parking = Parking()
+        async with Shell({HEARTBEAT: parking.handle}) as shell:
+            client = await shell.client()
+            for number in range(3):
+                client.send(HEARTBEAT, 4, beat(number))
+            await eventually(lambda: len(parking.waiting) == 3)
+            parking.waiting.pop(1).set_exception(OSError("before"))
+            await asyncio.sleep(0)
+            client.close()
+            await eventually(lambda: not shell.server.connections)
+            parking.waiting.pop(2).set_exception(OSError("after"))
+            await asyncio.sleep(0)
+            parking.waiting.clear()
+        gc.collect()
+
+    LOOPS[loop_name](run())
+    gc.collect()
+    assert warned == []
 
 
 @both_loops

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -57,3 +58,18 @@ def test_those_who_gave_up_hold_nobody_up() -> None:
         assert len(room) == 0
 
     run(scenario())
+
+
+def test_a_refusal_that_nobody_waits_for_is_not_complained_of() -> None:
+    """Who asked has gone for another reason before the engine failed: no warning of an exception that nobody took."""
+    warned: list[str] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: warned.append(context["message"]))
+        room = RoomQueue(lambda: None)
+        room.ask(10)
+        room.refuse(Closed("the engine failed"))
+        gc.collect()
+
+    run(scenario())
+    assert warned == []

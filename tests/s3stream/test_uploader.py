@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from typing import Any
 
@@ -19,6 +20,7 @@ from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.reader import ObjectReader
 from millrace.s3stream.uploader import SILENT_S, Uploader
+from millrace.wal.errors import WalClosed
 from tests.s3stream.build import CLUSTER_ID, MemoryCatalog, MemoryStore, run
 
 
@@ -418,3 +420,32 @@ def test_many_small_entries_leave_the_loop_to_others() -> None:
         await bench.stop()
 
     run(scenario())
+
+
+def test_puts_that_fail_after_the_commits_have_ended_are_not_complained_of() -> None:
+    """A trim that fails, as after a failed write of the WAL, ends the commits; the puts of the next block, which fail later, are no news."""
+    warned: list[str] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: warned.append(context["message"]))
+        bench = Bench()
+
+        async def trim(end: int) -> None:
+            raise WalClosed("a write failed")
+
+        bench.uploader._trim_wal = trim
+        bench.uploader.submit(bench.block((1, 100)))
+        await asyncio.sleep(1)
+        assert bench.failures
+        bench.store.meet = broken  # type: ignore[method-assign]
+        bench.uploader.submit(bench.block((1, 100)))
+        await asyncio.sleep(1)
+        await bench.uploader.stop()
+        gc.collect()
+
+    async def broken(operation: str, key: str) -> None:
+        raise AssertionError("a defect")
+
+    run(scenario())
+    gc.collect()
+    assert warned == []

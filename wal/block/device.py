@@ -129,6 +129,7 @@ class ReadAhead:
 
     def drop(self) -> None:
         if self._read is not None:
+            self._read.add_done_callback(lambda read: read.cancelled() or read.exception())  # nobody wants it any more
             self._read.cancel()
             self._read = None
 
