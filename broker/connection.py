@@ -135,10 +135,10 @@ class Connection(asyncio.Protocol):
                 break
             is_turn = False
             left -= 1
-            self._begin(frames.popleft())
-            self._collect()
-            if self._ready_bytes >= WRITE_LOW_BYTES:
-                self._write()  # here, so that a slow reader is known before more is begun for it
+            if self._begin(frames.popleft()):
+                self._collect()
+                if self._ready_bytes >= WRITE_LOW_BYTES:
+                    self._write()  # here, so that a slow reader is known before more is begun for it
         is_between = not (frames or self._prepaid_bytes or self._is_ending)
         if is_between and self._splitter.received_bytes >= RESERVE_MIN_BYTES:
             self._reserve(self._splitter.pending_bytes, True, is_turn)
@@ -152,12 +152,16 @@ class Connection(asyncio.Protocol):
 
     def _may_begin(self, frame: Buffer, is_turn: bool) -> bool:
         """Charges the frame, unless it is; or joins the line for what is missing."""
-        key = frame[0] << 8 | frame[1] if len(frame) > 1 else -1
+        size_bytes = len(frame)
+        key = frame[0] << 8 | frame[1] if size_bytes > 1 else -1
+        is_bulk = key == PRODUCE_KEY or size_bytes >= RESERVE_MIN_BYTES
+        if not self._prepaid_bytes and self._budget.take_at_once(size_bytes, is_bulk):
+            self._prepaid_bytes, self._is_prepaid_bulk = size_bytes, is_bulk
+            return True
         if self._budget.is_held_by_readers(key, is_turn=is_turn):
             self._join(self._budget.replies)
             return False
-        is_bulk = key == PRODUCE_KEY or len(frame) >= RESERVE_MIN_BYTES
-        return self._prepaid_bytes > 0 or self._reserve(len(frame), is_bulk, is_turn)
+        return self._prepaid_bytes > 0 or self._reserve(size_bytes, is_bulk, is_turn)
 
     def _reserve(self, size_bytes: int, is_bulk: bool, is_turn: bool) -> bool:
         memory = self._budget.of_frames(is_bulk)
@@ -171,17 +175,24 @@ class Connection(asyncio.Protocol):
         self._is_queued = True
         memory.wait(self, self._on_room)
 
-    def _begin(self, frame: Buffer) -> None:
+    def _begin(self, frame: Buffer) -> bool:
+        """Whether a reply may be there already."""
         charged_bytes, self._prepaid_bytes = self._prepaid_bytes, 0
         try:
             exchange = self._dispatcher.begin(frame, self.info)
         except WireError as error:
             self._budget.of_frames(self._is_prepaid_bulk).release(charged_bytes)
             self.end(str(error))
-            return
+            return True
         exchange.charged_bytes, exchange.is_bulk = charged_bytes, self._is_prepaid_bulk
         self._exchanges.append(exchange)
-        if exchange.is_parked:
+        if exchange.is_parked and exchange.route.is_barrier:
+            self._watch(exchange)
+        return not exchange.is_parked
+
+    def _watch(self, exchange: Exchange) -> None:
+        if not exchange.is_watched:
+            exchange.is_watched = True
             exchange.outcome.add_done_callback(self._on_done)
 
     def _on_turn(self) -> None:
@@ -227,13 +238,14 @@ class Connection(asyncio.Protocol):
             self._break(error)
 
     def _collect(self) -> None:
-        """Encodes every reply whose turn has come."""
+        """Encodes every reply whose turn has come. The first that is not there is watched, and calls us again; those behind it need not."""
         exchanges = self._exchanges
         while exchanges:
             exchange = exchanges[0]
             outcome = exchange.outcome
             if exchange.is_parked:
                 if not outcome.done():
+                    self._watch(exchange)
                     break
                 outcome = self._dispatcher.settle(exchange)
             exchanges.popleft()
@@ -265,10 +277,11 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _release_done(self) -> None:
-        for is_bulk in (False, True):
-            if self._done_bytes[is_bulk]:
-                released_bytes, self._done_bytes[is_bulk] = self._done_bytes[is_bulk], 0
-                self._budget.of_frames(is_bulk).release(released_bytes)
+        brief_bytes, bulk_bytes = self._done_bytes
+        if brief_bytes or bulk_bytes:
+            self._done_bytes = [0, 0]
+            self._budget.brief.release(brief_bytes)
+            self._budget.bulk.release(bulk_bytes)
 
     def charge_unsent(self) -> bool:
         """Brings the charge for unsent replies up to date; whether the client took any since the last time."""
@@ -343,8 +356,10 @@ class Connection(asyncio.Protocol):
         self._is_mute = True
         self._is_write_paused = False
         for exchange in self._exchanges:
-            if exchange.is_parked and exchange.outcome.done():
-                _retrieve(exchange.outcome)
+            if exchange.is_parked:
+                self._watch(exchange)
+                if exchange.outcome.done():
+                    _retrieve(exchange.outcome)
         self.charge_unsent()
         self.drain()
         self._parts.on_lost(self)

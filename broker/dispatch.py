@@ -79,7 +79,17 @@ class Exchange:
     that the reply is encoded in, the request's own but for the answer to an unknown ApiVersions.
     """
 
-    __slots__ = ("charged_bytes", "context", "is_bulk", "is_parked", "outcome", "request", "route", "version")
+    __slots__ = (
+        "charged_bytes",
+        "context",
+        "is_bulk",
+        "is_parked",
+        "is_watched",
+        "outcome",
+        "request",
+        "route",
+        "version",
+    )
 
     def __init__(self, route: Route, context: RequestContext, request: Any, outcome: Any, version: int) -> None:
         self.route = route
@@ -88,6 +98,7 @@ class Exchange:
         self.outcome = outcome
         self.version = version
         self.is_parked = False
+        self.is_watched = False  # its end is told to the connection
         self.charged_bytes = 0
         self.is_bulk = False  # charged as a request with records, or a large one
 
@@ -135,7 +146,9 @@ class Dispatcher:
         exchange = Exchange(route, context, request, None, version)
         try:
             outcome = route.handle(context, request)
-            if type(outcome) is not route.api.response_type and not isinstance(outcome, Verdict):
+            if isinstance(outcome, asyncio.Future):
+                exchange.is_parked = True
+            elif type(outcome) is not route.api.response_type and not isinstance(outcome, Verdict):
                 outcome = outcome if asyncio.isfuture(outcome) else self._start_task(outcome)
                 exchange.is_parked = True
             exchange.outcome = outcome

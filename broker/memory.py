@@ -118,6 +118,18 @@ class RequestBudget:
     def of_frames(self, is_bulk: bool) -> RequestMemory:
         return self.bulk if is_bulk else self.brief
 
+    def take_at_once(self, size_bytes: int, is_bulk: bool) -> bool:
+        """Admits a frame of whatever API where nobody waits and nothing is used up. False says nothing: ask in order then."""
+        memory = self.bulk if is_bulk else self.brief
+        if (
+            memory.used_bytes >= memory.limit_bytes
+            or memory.is_short
+            or self.replies.used_bytes >= self.replies.limit_bytes
+        ):
+            return False
+        memory.used_bytes += size_bytes
+        return True
+
     def is_held_by_readers(self, key: int, *, is_turn: bool) -> bool:
         """Whether a request of this API has to wait until readers have read."""
         replies = self.replies

@@ -61,3 +61,29 @@ def test_what_follows_a_change_sees_it(key: int) -> None:
             assert (await client.receive(HEARTBEAT, 4))[1].error_code == 2
 
     asyncio.run(run())
+
+
+def test_a_change_behind_one_who_waits_still_lets_others_begin() -> None:
+    """A request that is never done holds back the answers behind it, and nothing else: a change behind it ends, and what followed the change
+    begins."""
+
+    async def run() -> None:
+        key = min(BARRIER_KEYS)
+        ledger = Ledger(key)
+        begun: list[int] = []
+
+        def wait(context: RequestContext, request: HeartbeatRequest) -> asyncio.Future[Any]:
+            begun.append(request.generation_id)
+            return asyncio.get_running_loop().create_future()
+
+        async with Shell({key: ledger.change, HEARTBEAT: wait}) as shell:
+            client = await shell.client()
+            client.send(HEARTBEAT, 4, HeartbeatRequest(generation_id=1))
+            client.send(key, API[key].max_stable_version)
+            client.send(HEARTBEAT, 4, HeartbeatRequest(generation_id=2))
+            await eventually(lambda: bool(ledger.changes))
+            assert begun == [1]
+            ledger.finish()
+            await eventually(lambda: begun == [1, 2])
+
+    asyncio.run(run())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.broker.memory import RequestMemory
+from millrace.broker.memory import RequestBudget, RequestMemory
 
 
 class Soon:
@@ -64,6 +64,23 @@ def test_nobody_overtakes_the_line() -> None:
     assert not memory.take(1)
     soon.run()
     assert memory.take(1)
+
+
+def test_the_common_case_is_admitted_in_one_step_and_nothing_else_is() -> None:
+    """Where nothing is used up and nobody waits, a frame is charged to its part at once; else nothing is changed, and it has to ask in order."""
+    soon = Soon()
+    budget = RequestBudget(400, soon)
+    assert budget.take_at_once(150, True)
+    assert budget.take_at_once(500, True), "one frame may overrun"
+    assert not budget.take_at_once(1, True)
+    assert budget.take_at_once(99, False)
+    assert (budget.bulk.used_bytes, budget.brief.used_bytes) == (650, 99)
+    budget.brief.wait("somebody", lambda: None)
+    assert not budget.take_at_once(1, False), "there is room, but also a line"
+    budget.brief.forget("somebody")
+    budget.replies.charge(100)
+    assert not budget.take_at_once(1, False), "readers hold it up"
+    assert (budget.bulk.used_bytes, budget.brief.used_bytes) == (650, 99)
 
 
 def test_turns_go_round() -> None:
