@@ -261,4 +261,5 @@ def read_object_wal(values: Values, options: Mapping[str, str]) -> ObjectWalSett
         uploads_max=number("maxInflightUploadCount", default.uploads_max),
         ahead_bytes=number("readaheadDataSize", default.ahead_bytes),
         fence=options.get("fence") or default.fence,
+        hedge=options.get("hedge") or default.hedge,
     )

@@ -20,7 +20,7 @@ from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.compaction.counts import SKIP_REASONS
 from millrace.s3stream.limiter import Tier
 from millrace.s3stream.storage import Storage
-from millrace.wal.log import WriteAheadLog
+from millrace.wal.log import HedgeCounts, HedgedLog, WriteAheadLog
 
 
 class StoreCounts:
@@ -57,6 +57,8 @@ class StoreCounts:
 def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> None:
     registry.gauge("millrace_wal_used_bytes", "Bytes in the WAL that are not trimmed", lambda: wal.used_bytes)
     registry.gauge("millrace_wal_capacity_bytes", "Size of the WAL", lambda: wal.capacity_bytes)
+    if isinstance(wal, HedgedLog):
+        show_hedging(registry, wal.hedging)
     registry.gauge("millrace_room_bytes", "Bytes that may be appended now", lambda: storage.room_bytes)
     phases = "Seconds of the recovery at start, by phase"
     for phase, seconds in storage.recovered.phases.items():
@@ -67,6 +69,13 @@ def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> Non
     registry.gauge("millrace_reads", reads, lambda: cache.reads_from_block_cache, source="block_cache")
     registry.gauge("millrace_reads", reads, lambda: cache.reads_from_objects, source="objects")
     show_block_cache(registry, cache)
+
+
+def show_hedging(registry: Registry, counts: HedgeCounts) -> None:
+    """Duplicates are among the store's requests too: the one that is given up is `cancelled` there."""
+    registry.gauge("millrace_wal_hedges", "Objects of the WAL put a second time", lambda: counts.begun)
+    registry.gauge("millrace_wal_hedges_won", "Second puts that answered first", lambda: counts.won)
+    registry.gauge("millrace_wal_hedged_bytes", "Bytes of second puts", lambda: counts.begun_bytes)
 
 
 def show_block_cache(registry: Registry, cache: BlockCache) -> None:

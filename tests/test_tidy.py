@@ -112,6 +112,7 @@ PURE = (
     "wal/block/pace.py",
     "wal/block/recovery.py",
     "wal/object/batcher.py",
+    "wal/object/hedging.py",
     "wal/object/layout.py",
     "wal/object/recovery.py",
     "wal/object/space.py",

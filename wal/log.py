@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import NewType, Protocol, runtime_checkable
 
 from millrace.runtime.disk import Buffer
 
@@ -43,6 +43,7 @@ class WalRecord:
 
 class WriteAheadLog(Protocol):
     capacity_bytes: int
+    max_record_bytes: int  # no payload may be longer
     is_new: bool  # no owner wrote to it before this one opened it
 
     @property
@@ -91,3 +92,16 @@ class WriteAheadLog(Protocol):
     async def close(self) -> None:
         """Waits for what was appended to be confirmed, then releases the device. Idempotent."""
         ...
+
+
+class HedgeCounts(Protocol):
+    begun: int
+    won: int
+    begun_bytes: int
+
+
+@runtime_checkable
+class HedgedLog(Protocol):
+    """A log that may write something twice at once; counted for metrics."""
+
+    hedging: HedgeCounts

@@ -3,6 +3,7 @@
     0@file:///FILE-OR-DEVICE?capacity=                      a ring in a file or on a device
     0@file:///DIR/?...   0@file:///DIR?kind=object&...      objects in a directory: a slash at the end, or `kind`, tells them
     0@s3://BUCKET?capacity=&batchInterval=&maxBytesInBatch=&maxUnflushedBytes=&maxInflightUploadCount=&readaheadDataSize=&fence=
+                                                            &hedge=
     0@mem://?...                                            objects in memory, for tests alone
 
 Not here: what the parameters mean (config.py), and reading them from the address (whoever makes the settings).
@@ -11,7 +12,7 @@ Not here: what the parameters mean (config.py), and reading them from the addres
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore
@@ -87,7 +88,10 @@ async def _open_objects(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
 
     if place.address.scheme == "s3" and place.object.fence == "conditional":
         await _check_conditions(place)
-    return await ObjectWal.open(await place.open_store(place.address), place.object, owner, place.rand)
+    settings = place.object
+    if settings.hedge == "auto" and place.address.scheme == "file":
+        settings = replace(settings, hedge="off")  # a second write to the same disk is late for the same reason
+    return await ObjectWal.open(await place.open_store(place.address), settings, owner, place.rand)
 
 
 async def _check_conditions(place: WalPlace) -> None:

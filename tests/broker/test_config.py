@@ -274,10 +274,12 @@ def test_a_refused_key_may_have_its_default() -> None:
 def test_an_object_wal_is_told_by_its_address() -> None:
     """The parameters of the address under AutoMQ's names; bytes may have units."""
     address = "0@s3://b?batchInterval=100&maxBytesInBatch=1MiB&maxUnflushedBytes=1048576&maxInflightUploadCount=7&readaheadDataSize=2MiB"
-    wal = make(f"s3.wal.path={address}&capacity=1GiB&fence=reservation&region=r").settings.object_wal
+    wal = make(f"s3.wal.path={address}&capacity=1GiB&fence=reservation&hedge=off&region=r").settings.object_wal
     assert (wal.batch_interval_ms, wal.batch_bytes_max, wal.unflushed_bytes_max) == (100, 1 << 20, 1 << 20)
     assert (wal.uploads_max, wal.ahead_bytes, wal.capacity_bytes, wal.fence) == (7, 2 << 20, GIB, "reservation")
-    assert make("s3.wal.path=0@file:///wal/").settings.object_wal.fence == "conditional"
+    assert wal.hedge == "off"
+    unset = make("s3.wal.path=0@file:///wal/").settings.object_wal
+    assert (unset.fence, unset.hedge) == ("conditional", "auto")
 
 
 def test_a_start_without_settings() -> None:

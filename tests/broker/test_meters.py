@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from millrace.broker.meters import StoreCounts, show_traffic
+from millrace.broker.meters import StoreCounts, show_hedging, show_traffic
 from millrace.broker.stores import stack_stores
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
 from millrace.s3stream.config import TrafficSettings
+from millrace.s3stream.limiter import Tier
 from tests.sim.loop import SimLoop, run_simulation
+from tests.sim.objectstore import StoreFaults
+from tests.wal.object.build import make_bucket, start_wal, store_on
 
 
 def test_store_requests_are_counted_by_operation_and_outcome() -> None:
@@ -70,3 +73,33 @@ def test_traffic_is_shown_by_tier_and_way() -> None:
         assert line in page, page
     [seconds] = [line for line in page if line.startswith('millrace_traffic_wait_seconds{tier="catch_up",way="in"}')]
     assert float(seconds.split()[-1]) > 0.5
+
+
+def test_second_puts_of_the_log_are_counted_as_what_they_are() -> None:
+    """One object of two is put twice: three requests that are charged to the log's tier, of which the loser shows as cancelled; and it has
+    counters of its own."""
+
+    async def main(loop: SimLoop) -> str:
+        registry = Registry()
+        bucket = make_bucket()
+        store = store_on(bucket, faults=StoreFaults(latency_ms=(60, 60)))
+        stores = stack_stores(store, StoreCounts(registry), Rand(b"meters"), TrafficSettings(), lambda *_: None)
+        wal, _, journal = await start_wal(bucket, 1, stores.wal(store))  # type: ignore[arg-type]
+        for _ in range(8):
+            wal.hedging.on_uploaded(60.0)
+        wal.append(b"first")
+        await asyncio.sleep(0.01)
+        await journal.reach(wal.append(b"second").end)
+        show_hedging(registry, wal.hedging)
+        assert stores.traffic.outbound.tiers.counts[Tier.WAL].requests == 2 + 3
+        return registry.render()
+
+    page = run_simulation(main)
+    for line in (
+        'millrace_store_requests_total{operation="put_if_absent",outcome="ok"} 4',
+        'millrace_store_requests_total{operation="put_if_absent",outcome="cancelled"} 1',
+        "millrace_wal_hedges 1",
+        "millrace_wal_hedges_won 0",
+        "millrace_wal_hedged_bytes 229",
+    ):
+        assert line in page.splitlines(), page

@@ -20,17 +20,24 @@ def test_every_violation_is_reported() -> None:
 
 
 def test_every_violation_of_an_object_wal_is_reported() -> None:
-    """Seven mistakes give seven sentences, under the names that the address has for them."""
+    """Eight mistakes give eight sentences, under the names that the address has for them."""
     settings = ObjectWalSettings(
         capacity_bytes=1,
         batch_bytes_max=1,
         unflushed_bytes_max=1,
         uploads_max=0,
         fence="wire",
+        hedge="maybe",
         arena_bytes=1,
         batch_interval_ms=-1,
     )
     found = " ".join(settings.problems())
-    assert len(settings.problems()) == 7
-    for name in ("maxBytesInBatch", "maxUnflushedBytes", "maxInflightUploadCount", "fence is 'wire'"):
+    assert len(settings.problems()) == 8
+    for name in (
+        "maxBytesInBatch",
+        "maxUnflushedBytes",
+        "maxInflightUploadCount",
+        "fence is 'wire'",
+        "hedge is 'maybe'",
+    ):
         assert name in found

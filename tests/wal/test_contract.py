@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -19,12 +20,14 @@ from millrace.wal.object.log import ObjectWal
 from millrace.wal.opening import OPENERS, WalPlace, is_object_wal, is_wal_used, open_wal
 from tests.sim.disk import SimDisk, drop
 from tests.sim.loop import run_simulation
-from tests.sim.objectstore import SimBucket, SimObjectStore
+from tests.sim.objectstore import SimBucket, SimObjectStore, StoreFaults
 from tests.wal import build
 from tests.wal.contract import CHECKS, Yard
-from tests.wal.object.build import StillClock, copy_of, make_bucket, small_settings, store_on
+from tests.wal.object.build import QUICK, StillClock, copy_of, make_bucket, small_settings, store_on
 from tests.wal.object.build import open_wal as open_object_wal
 from tests.wal.shelf.log import SHELF, SHELVES, Shelf, open_shelf
+
+UNEVEN = StoreFaults(latency_ms=(1, 150))
 
 
 class BlockYard:
@@ -46,13 +49,14 @@ class BlockYard:
 class ObjectYard:
     record_bytes_max = 40 * build.KIB
 
-    def __init__(self, fence: str, bucket: SimBucket | None = None) -> None:
+    def __init__(self, fence: str, bucket: SimBucket | None = None, faults: StoreFaults = QUICK) -> None:
         self._fence = fence
+        self._faults = faults
         self._bucket = bucket or make_bucket()
         self._stores: list[SimObjectStore] = []
 
     async def open(self, owner: WalOwner) -> WriteAheadLog:
-        store = store_on(self._bucket, f"store {owner.epoch}")
+        store = store_on(self._bucket, f"store {owner.epoch}", self._faults)
         self._stores.append(store)
         return await open_object_wal(self._bucket, owner, store, fence=self._fence)
 
@@ -60,7 +64,7 @@ class ObjectYard:
         self._stores[-1].cut(takes_effect=False)
 
     def survivor(self) -> ObjectYard:
-        return ObjectYard(self._fence, copy_of(self._bucket))
+        return ObjectYard(self._fence, copy_of(self._bucket), self._faults)
 
 
 class ShelfYard:
@@ -90,6 +94,7 @@ YARDS: dict[str, Callable[[], Yard]] = {
     "block": BlockYard,
     "object": lambda: ObjectYard("conditional"),
     "object, reserved": lambda: ObjectYard("reservation"),
+    "object, put twice": lambda: ObjectYard("conditional", faults=UNEVEN),
     "shelf": ShelfYard,
 }
 
@@ -156,6 +161,29 @@ def test_an_address_says_which_kind_it_is() -> None:
         assert is_object_wal(parse_address(text)) is is_object, text
     with pytest.raises(AddressError, match="kind=ring"):
         is_object_wal(parse_address("0@file:///wal?kind=ring"))
+
+
+@pytest.mark.parametrize(
+    ("text", "hedge", "is_on"),
+    [
+        ("0@mem://", "auto", True),
+        ("0@mem://", "off", False),
+        ("0@file:///data/wal/", "auto", False),
+        ("0@file:///data/wal/", "on", True),
+    ],
+)
+def test_a_directory_is_not_written_twice_unasked(text: str, hedge: str, is_on: bool) -> None:
+    """A second write to the same disk would be late for the same reason; over a network both are independent."""
+
+    async def run() -> None:
+        here = place(text, Unclosed(StillClock()))
+        wal = await open_wal(replace(here, object=small_settings(hedge=hedge)), build.owner(1))
+        assert isinstance(wal, ObjectWal)
+        for _ in range(8):
+            wal.hedging.on_uploaded(100.0)
+        assert (wal.hedging.early_ms is not None) == is_on
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("text", ["0@file:///data/wal", "0@mem://"])

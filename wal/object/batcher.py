@@ -7,6 +7,7 @@ When: at once if no upload is under way. Else the store is the clock: with n upl
 last, so that few go side by side while the store is quick, batches grow when it is slow, and requests stay bounded: n settles near
 the root of (time of an upload / GATHER_MS). Never later than the batch interval, and at once when the batch is full. Shorter steps
 were measured to buy requests and no latency: with many uploads side by side each acknowledgement waits for the slowest before it.
+Where objects are put twice (hedging.py), an upload takes its time with less chance, and the next begins about one such time after the last.
 """
 
 from __future__ import annotations
@@ -18,11 +19,20 @@ from millrace.wal.record import RECORD_HEADER_BYTES, epoch_seed, put_record
 GATHER_MS = 20.0
 
 
-def wait_ms(uploads: int, since_last_ms: float, open_bytes: int, batch_bytes_max: int, batch_interval_ms: int) -> float:
-    """How long the open batch still waits: 0 when it is to be closed now. `since_last_ms`: since the last upload began."""
+def wait_ms(
+    uploads: int,
+    since_last_ms: float,
+    open_bytes: int,
+    batch_bytes_max: int,
+    batch_interval_ms: int,
+    hedged_gather_ms: float | None = None,
+) -> float:
+    """How long the open batch still waits: 0 when it is to be closed now. `since_last_ms`: since the last upload began. `hedged_gather_ms`: what
+    hedging.py says, where there is hedging."""
     if uploads == 0 or open_bytes >= batch_bytes_max:
         return 0.0
-    return max(0.0, min(float(batch_interval_ms), GATHER_MS * uploads) - since_last_ms)
+    step_ms = GATHER_MS * uploads if hedged_gather_ms is None else max(GATHER_MS, hedged_gather_ms)
+    return max(0.0, min(float(batch_interval_ms), step_ms) - since_last_ms)
 
 
 class ClosedBatch:

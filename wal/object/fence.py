@@ -21,6 +21,16 @@ others) and puts a *seal* into it, on the same condition. Then it may read. The 
      owner had said that it writes no more (CLOSING), and nothing it wrote is needed. So a crash costs one object of 208 bytes, for ever.
   7. Deleted slots below the head may be filled again by a late duplicate. It has the bytes that were there, it lies below what any
      later header calls the head, and nobody reads it; the next opening deletes it.
+  8. Two puts of one slot may be under way at once (a late one is sent again, a given up one may still arrive). Nothing above counts puts:
+     they are one owner's, of the same bytes, and what is known is known of the slot. If either succeeds, or is answered by "exists" with
+     our own bytes read back, the slot holds them, or held them until somebody trimmed it who had them: it is acknowledged once. If either
+     finds another's, or, told "exists", finds nothing there any more, while no put of this slot has been answered by success, then a newer owner
+     sealed the slot (2), or has taken the log with it and trimmed it: for we delete only below what we confirmed. Either way we are
+     fenced, and whether the other put says success before that makes no difference to what the new owner has read. What a loser says
+     after the first answer is not listened to: by then the slot may be trimmed, deleted, and by (3) hold a late seal.
+     A duplicate that arrives behind all that finds its slot (a) with its own bytes: nothing happens; (b) sealed: it is refused; (c)
+     deleted: as in 7. (c) is a slot below the head or void, never the tip or beyond it: the tip's seal stays (6), an owner that said CLOSING has
+     no slot under way but those up to its closing, and these are all its own; and a void one that comes back is void by the same links.
 
 Without conditional writes (`fence=reservation`): each owner puts a claim under its epoch before it lists the log, and acknowledges a group of
 slots when a listing that began after their puts shows nothing of a higher epoch. What an old owner acknowledged was put before a
@@ -29,7 +39,8 @@ higher epochs count: whatever arrives late, an owner that was shut out once stay
 the higher claim. (One object that each owner overwrites and reads back was refused: a lower epoch that looks before and writes after a
 higher one's name is acknowledged, and then voided by what the higher one had under way.) It is weaker in this: every acknowledgement
 waits for a listing as well, at the price of a put; the store must list what was just put; and a replaced owner learns of it only
-when it asks, so that what it wrote meanwhile is litter. The two fences do not stop each other's owners, so the setting changes only after a
+when it asks, so that what it wrote meanwhile is litter. A second put of a slot writes the bytes that are there, or those of a slot that was
+deleted, which is below the head or void. The two fences do not stop each other's owners, so the setting changes only after a
 close in order; a log whose last owner may live under the other one is refused.
 """
 

@@ -25,6 +25,7 @@ from millrace.wal.errors import WalClosed, WalCorrupt, WalFull
 from millrace.wal.log import WalOwner, WalRecord
 from millrace.wal.object.batcher import Batcher, ClosedBatch, wait_ms
 from millrace.wal.object.fence import Fence, Taken, make_fence
+from millrace.wal.object.hedging import Hedging
 from millrace.wal.object.layout import (
     HEADER_BYTES,
     FenceKind,
@@ -79,10 +80,13 @@ class ObjectWal:
         self._objects = LiveObjects(extent.position)
         self._leftovers = Leftovers(store)
         self._batcher = Batcher(owner.epoch, extent.end)
+        self.hedging = Hedging(is_on=settings.hedge != "off")
         self._writer = BatchWriter(
             fence,
             extent.end,
+            hedging=self.hedging,
             uploads_max=settings.uploads_max,
+            has_more=lambda: self._batcher.is_open,
             stamp=self._stamp,
             on_group=self._on_group,
             on_failed=self._fail,
@@ -234,12 +238,14 @@ class ObjectWal:
                 batcher.body_bytes,
                 settings.batch_bytes_max,
                 settings.batch_interval_ms,
+                self.hedging.gather_ms(batcher.body_bytes, now * 1000),
             )
             / 1000
         )
         if wait_s <= 0:
             self._close_batch()
             return
+        writer.hurry()
         if self._timer is not None:
             if self._timer.when() <= now + wait_s + TIMER_SLACK_S:
                 return

@@ -2,8 +2,10 @@
 
 An upload is repeated for as long as it takes: a timeout or a refusal leaves its outcome unknown, every attempt sends the same bytes, and the
 store knows them again. So a slow store makes producers wait and fails nothing. What ends the log is a newer owner's object in one of
-our slots (WalFenced), or an error that no repetition mends. `on_failed` is called once and nothing is confirmed after it. Not here:
-what keeps a replaced owner from writing (fence.py), when a batch is closed (batcher.py).
+our slots (WalFenced), or an error that no repetition mends. `on_failed` is called once and nothing is confirmed after it. An upload that is
+late is put a second time, the same bytes in the same slot; the first answer counts and the other put is given up, its outcome unknown,
+as after a time-out. Not here: what keeps a replaced owner from writing, and why a late duplicate does no harm (fence.py), when a batch is
+closed (batcher.py), when an upload is late (hedging.py).
 """
 
 from __future__ import annotations
@@ -11,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Exhausted, Unavailable
 from millrace.runtime.objectstore import ObjectMissing, StoreDenied
 from millrace.wal.object.batcher import ClosedBatch
 from millrace.wal.object.fence import Fence
-from millrace.wal.object.layout import Place, Stamp
+from millrace.wal.object.hedging import Hedging
+from millrace.wal.object.layout import HEADER_BYTES, Place, Stamp
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +35,17 @@ ATTEMPT_MS_MAX = 160_000
 
 
 class Upload:
-    __slots__ = ("batch", "is_done", "stamp", "task")
+    __slots__ = ("batch", "hurry", "is_done", "is_hedged", "size_bytes", "stamp", "task")
 
     def __init__(self, batch: ClosedBatch, stamp: Stamp) -> None:
         self.batch = batch
         self.stamp = stamp
+        self.size_bytes = HEADER_BYTES + batch.body_bytes
         self.is_done = False
+        self.is_hedged = False
+        self.hurry: asyncio.Future[None] | None = (
+            None  # while it is late for whoever would wait behind it, and nobody does
+        )
         self.task: asyncio.Task[None] | None = None
 
 
@@ -49,14 +57,19 @@ class BatchWriter:
         fence: Fence,
         confirmed: int,
         *,
+        hedging: Hedging,
         uploads_max: int,
+        has_more: Callable[[], bool],
         stamp: Callable[[ClosedBatch], tuple[Stamp, list[Buffer]]],
         on_group: Callable[[list[Upload]], None],
         on_failed: Callable[[BaseException], None],
     ) -> None:
-        """`stamp` gives a batch's last word, and its bytes; `on_group` is told of those just confirmed, in order."""
+        """`has_more`: records gather behind what is given. `stamp` gives a batch's last word, and its bytes; `on_group` is told of those just
+        confirmed, in order."""
         self._fence = fence
+        self._hedging = hedging
         self._uploads_max = uploads_max
+        self._has_more = has_more
         self._stamp = stamp
         self._on_group = on_group
         self._on_failed = on_failed
@@ -64,6 +77,8 @@ class BatchWriter:
         self._under_way: deque[Upload] = deque()  # in order of slot; those that wait for an earlier one too
         self._verifying: asyncio.Task[None] | None = None
         self._active_count = 0  # uploads that are not done
+        self._puts: dict[asyncio.Future[None], None] = {}  # under way, losers that were given up included
+        self._duplicates = 0  # under way
         self._began_at = float("-inf")
         self._waits: dict[int, str] = {}  # slot -> why
         self.confirmed = confirmed
@@ -112,6 +127,12 @@ class BatchWriter:
             self._active_count += 1
             upload.task = asyncio.create_task(self._upload(upload, parts), name=f"wal-slot-{batch.slot}")
 
+    def hurry(self) -> None:
+        """A record waits behind what is under way."""
+        for upload in self._under_way:
+            if upload.hurry is not None and not upload.hurry.done():
+                upload.hurry.set_result(None)
+
     async def stop(self) -> None:
         """Gives up what is under way: its outcome stays unknown, and nobody is told."""
         self.has_failed = True
@@ -121,10 +142,11 @@ class BatchWriter:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._puts, return_exceptions=True)
 
     async def _upload(self, upload: Upload, parts: list[Buffer]) -> None:
         try:
-            await self._put(upload.batch.slot, parts)
+            await self._put(upload, parts)
         except Exception as error:
             self.fail(error)
             return
@@ -137,20 +159,90 @@ class BatchWriter:
         else:
             self._confirm(self._done_count())
 
-    async def _put(self, slot: int, parts: list[Buffer]) -> None:
-        place = Place(self._fence.epoch, slot)
+    async def _put(self, upload: Upload, parts: list[Buffer]) -> None:
+        slot, began_ms, has_waited = upload.batch.slot, now_ms(), False
         pause_ms, attempt_ms = RETRY_PAUSE_MS_MIN, ATTEMPT_MS_MIN
         while not self.has_failed:
             try:
                 async with asyncio.timeout(attempt_ms / 1000):
-                    await self._fence.put(place, parts)
+                    await self._attempt(upload, parts)
                 break
             except NOT_NOW as error:
+                has_waited = True
+                self._hedging.on_refused(now_ms())
                 self._note_wait(slot, error)
             await asyncio.sleep(pause_ms / 1000)
             pause_ms, attempt_ms = min(RETRY_PAUSE_MS_MAX, 2 * pause_ms), min(ATTEMPT_MS_MAX, 2 * attempt_ms)
+        if not has_waited:
+            self._hedging.on_uploaded(now_ms() - began_ms)
         if self._waits.pop(slot, None) is not None and not self._waits:
             log.info("the WAL goes on")
+
+    async def _attempt(self, upload: Upload, parts: list[Buffer]) -> None:
+        """One put, or two at once; raises what the first answer was, or the last refusal where both were refused."""
+        early_ms = self._hedging.early_ms
+        if early_ms is None or upload.is_hedged:
+            return await self._fence.put(Place(self._fence.epoch, upload.batch.slot), parts)
+        puts, winner = [self._begin_put(upload, parts)], None
+        try:
+            if await self._is_late(upload, puts[0], early_ms) and self._may_duplicate(upload):
+                upload.is_hedged = True
+                self._duplicates += 1
+                puts.append(self._begin_put(upload, parts))
+            winner = await self._first_answer(puts)
+            return winner.result()
+        finally:
+            if upload.is_hedged:
+                self._duplicates -= 1
+                is_answer = winner is not None and winner.exception() is None
+                self._hedging.end(upload.size_bytes, has_won=winner is not puts[0] if is_answer else None)
+            for put in puts:
+                put.cancel()
+
+    def _begin_put(self, upload: Upload, parts: list[Buffer]) -> asyncio.Future[None]:
+        place = Place(self._fence.epoch, upload.batch.slot)
+        put = asyncio.create_task(self._fence.put(place, parts), name=f"wal-put-{place.slot}")
+        self._puts[put] = None
+        put.add_done_callback(self._on_put_done)
+        return put
+
+    def _on_put_done(self, put: asyncio.Future[None]) -> None:
+        """What became of a loser is nobody's, but it is taken."""
+        del self._puts[put]
+        if not put.cancelled():
+            put.exception()
+
+    async def _is_late(self, upload: Upload, first: asyncio.Future[None], early_ms: float) -> bool:
+        """Waits until the put is late or done."""
+        await asyncio.wait([first], timeout=early_ms / 1000)
+        if not first.done() and not self._is_waited_for:
+            upload.hurry = asyncio.get_running_loop().create_future()
+            left_s = (self._hedging.late_ms - early_ms) / 1000
+            await asyncio.wait([first, upload.hurry], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            upload.hurry = None
+        return not first.done()
+
+    @property
+    def _is_waited_for(self) -> bool:
+        """Whether anything stands behind the first upload, or before the last."""
+        return len(self._under_way) > 1 or bool(self._closed) or self._has_more()
+
+    def _may_duplicate(self, upload: Upload) -> bool:
+        """Duplicates count among the uploads at once: there may be no more connections than these."""
+        if self.has_failed or self._waits or self._active_count + self._duplicates >= self._uploads_max:
+            return False
+        return self._hedging.begin(upload.size_bytes, now_ms())
+
+    async def _first_answer(self, puts: Sequence[asyncio.Future[None]]) -> asyncio.Future[None]:
+        """The first that is no refusal; the last one, where all are refused. In the order of the puts when both are done."""
+        left = list(puts)
+        while True:
+            await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            for put in [put for put in left if put.done()]:
+                if len(left) == 1 or not isinstance(put.exception(), NOT_NOW):
+                    return put
+                self._hedging.on_refused(now_ms())
+                left.remove(put)
 
     def _note_wait(self, slot: int, error: BaseException) -> None:
         self.retries += 1
@@ -202,3 +294,7 @@ class BatchWriter:
             self.has_failed = True
             self._closed.clear()
             self._on_failed(error)
+
+
+def now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000

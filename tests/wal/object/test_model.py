@@ -34,6 +34,7 @@ STORMY = StoreFaults(
     timeout_ms=400,
     late_ms=(0, 5000),
 )
+FINE = StoreFaults(late=2, latency_ms=(1, 120), timeout_ms=400, late_ms=(0, 5000))  # late puts are sent twice
 MEETINGS: Counter[str] = Counter()
 
 
@@ -64,7 +65,8 @@ class Model:
 
 class Owner:
     def __init__(self, model: Model, bucket: SimBucket, epoch: int, rand: Rand, fence: str) -> None:
-        self.store: SimObjectStore = store_on(bucket, f"store {rand.below(1 << 30)}", STORMY)
+        faults = FINE if rand.below(3) == 0 else STORMY
+        self.store: SimObjectStore = store_on(bucket, f"store {rand.below(1 << 30)}", faults)
         self.journal = Journal()
         self.wal: ObjectWal | None = None
         self._model = model
@@ -88,6 +90,10 @@ class Owner:
             await self._work(asyncio.get_running_loop().time() + seconds)
         except (Fenced, Closed) as error:
             MEETINGS[type(error).__name__] += 1
+        finally:
+            if self.wal is not None:
+                MEETINGS["put twice"] += self.wal.hedging.begun
+                MEETINGS["second was first"] += self.wal.hedging.won
 
     def _on_confirmed(self, end: int) -> None:
         self.journal.on_confirmed(end)
@@ -165,5 +171,7 @@ def test_nothing_acknowledged_is_lost_whoever_owns_the_log(fence: str) -> None:
         "LATE",
         "LOST_ANSWER",
         "REFUSED",
+        "put twice",
+        "second was first",
     ):
         assert MEETINGS[what], (what, MEETINGS)
