@@ -29,7 +29,7 @@ from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import OpenedStream, StreamId
 from millrace.s3stream.log_cache import ENTRY_OVERHEAD_BYTES, CacheBlock, LogCache
 from millrace.s3stream.metadata import ObjectCatalog, StreamCatalog
-from millrace.s3stream.objects.format import Entry
+from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, Entry
 from millrace.s3stream.recovery import Recovered, close_in_catalog, recover
 from millrace.s3stream.room import RoomQueue
 from millrace.s3stream.stream import Append, Stream
@@ -59,6 +59,10 @@ class StateRoom:
     @property
     def room_bytes(self) -> int:
         return self._storage.state_room_bytes
+
+    @property
+    def entry_bytes_max(self) -> int:
+        return self._storage.entry_bytes_max
 
     def wait_for_room(self, needed_bytes: int) -> asyncio.Future[None]:
         return self._storage.wait_for_state_room(needed_bytes)
@@ -212,6 +216,11 @@ class Storage:
                 stream.trimmed_start = target
 
     # -- append
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """A payload that is longer is never taken, whatever the room."""
+        return self._wal.max_record_bytes - ENTRY_HEADER_BYTES
 
     @property
     def room_bytes(self) -> int:

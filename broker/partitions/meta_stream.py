@@ -52,6 +52,9 @@ class Room(Protocol):
     @property
     def room_bytes(self) -> int: ...
 
+    @property
+    def entry_bytes_max(self) -> int: ...
+
     def wait_for_room(self, needed_bytes: int) -> asyncio.Future[None]: ...
 
 
@@ -159,7 +162,8 @@ class MetaStream:
     def _rewrite(self) -> None:
         """Writes all that lives behind what was written, in several entries: a crash between them leaves values as they were."""
         entries = self._split()
-        if sum(map(len, entries)) + ENTRY_OVERHEAD_BYTES * len(entries) > self._room.room_bytes:
+        needed_bytes = sum(map(len, entries)) + ENTRY_OVERHEAD_BYTES * len(entries)
+        if needed_bytes > self._room.room_bytes or max(map(len, entries)) > self._room.entry_bytes_max:
             return  # the next put tries again
         self._is_rewriting = True
         freed_bytes = self._written_bytes

@@ -36,7 +36,7 @@ from millrace.protocol.batches import CRC_START, BatchHeader, check_produced_bat
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.runtime.errors import Closed, Fenced
+from millrace.runtime.errors import Closed, Exhausted, Fenced
 from millrace.s3stream.errors import StreamMissing
 from millrace.s3stream.objects.format import SUMMED_FROM
 from millrace.s3stream.stream import Append, Stream
@@ -299,14 +299,20 @@ class Partition:
     # -- life
 
     async def save(self) -> None:
-        """Writes a checkpoint of everything appended by now; durable on return. Nothing is written when nothing changed."""
+        """Writes a checkpoint of everything appended by now; durable on return. Nothing is written when nothing changed, nor when it could
+        never fit: then the next opening reads the log's headers from the checkpoint before."""
         async with self._save_lock:
             state = self.state
             if state.is_saved:
                 return
             needed_bytes = state.checkpoint_bytes
-            if needed_bytes > self._room.room_bytes:
-                await self._room.wait_for_room(needed_bytes)
+            if needed_bytes > self._room.entry_bytes_max:
+                state.forget_times()
+                needed_bytes = state.checkpoint_bytes
+            if not await self._has_room(needed_bytes):
+                self._save_at_bytes = state.unsaved_bytes + CHECKPOINT_BYTES
+                log.info("%r: the WAL is too small for a checkpoint of %d bytes", self, needed_bytes)
+                return
             loop = asyncio.get_running_loop()
             checkpoint = state.checkpoint(self.data.next_offset, self.time.next_offset, int(loop.time() * 1000))
             for chunk in checkpoint.chunks:
@@ -315,6 +321,17 @@ class Partition:
             self.meta.put(checkpoint.values, lambda: None if done.done() else done.set_result(None))
             self._save_at_bytes = max(CHECKPOINT_BYTES, CHECKPOINT_RATIO * needed_bytes)
             await done
+
+    async def _has_room(self, needed_bytes: int) -> bool:
+        """Waits for it; False when it could never be."""
+        if needed_bytes > self._room.entry_bytes_max:
+            return False
+        if needed_bytes > self._room.room_bytes:
+            try:
+                await self._room.wait_for_room(needed_bytes)
+            except Exhausted:
+                return False
+        return True
 
     async def saved(self) -> None:
         """Returns once no checkpoint is under way."""

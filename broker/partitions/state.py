@@ -168,6 +168,11 @@ class PartitionState:
             + 4096 * (3 + len(self._ended))
         )
 
+    def forget_times(self) -> None:
+        """Gives up the index entries that were not stored: lookups in their place scan more headers."""
+        self._ended = []
+        self.tail.clear()
+
     def checkpoint(self, log_end: int, time_end: int, tick_ms: int) -> Checkpoint:
         """Everything that changed since the last one. `time_end`: the time stream's next offset."""
         chunks = []

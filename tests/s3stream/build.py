@@ -52,7 +52,7 @@ class MemoryWal:
     def __init__(
         self, capacity_bytes: int = 1 << 30, *, is_auto: bool = True, records: Sequence[WalRecord] = ()
     ) -> None:
-        self.capacity_bytes = capacity_bytes
+        self.capacity_bytes = self.max_record_bytes = capacity_bytes
         self.is_auto = is_auto
         self.records = list(records)
         self.end = records[-1].end if records else 0

@@ -537,6 +537,56 @@ def test_checkpoints_come_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario())
 
 
+def test_index_entries_that_the_wal_is_too_small_for_are_given_up() -> None:
+    """The rest of the checkpoint is written; a time is found all the same."""
+    from millrace.broker.partitions.time_lookup import find_time
+
+    async def scenario() -> None:
+        house = await House().start()
+        settings = TopicSettings(index_interval_bytes=0)
+        partition = await house.open(settings=settings)
+        for number in range(900):
+            await house.produce(partition, batch(1, timestamp=START_MS + number))
+        house.world.wal.max_record_bytes = (
+            14_000  # of which the checkpoint's own bound is 12,500, and the entries 10,800
+        )
+        assert partition.state.checkpoint_bytes > 14_000
+        await partition.save()
+        assert (partition.meta.stream.next_offset, partition.time.next_offset) == (1, 0)
+        await house.crash()
+        partition = await house.open(leader_epoch=1, settings=settings)
+        assert partition.state.unsaved_bytes == 0
+        found = await find_time(partition, START_MS + 700, 900)
+        assert found is not None
+        assert found.offset == 700
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_one_too_long", [True, False], ids=["too long for an entry", "no room"])
+def test_a_checkpoint_that_the_wal_is_too_small_for_is_done_without(is_one_too_long: bool) -> None:
+    """Nothing is written and nothing raised, at a close as well; the next opening reads the log again and knows all producers."""
+
+    async def scenario() -> None:
+        house = await House(World(wal_bytes=1 << 17)).start()
+        partition = await house.open()
+        sent = [batch(1, producer_id=number, sequence=0) for number in range(400)]
+        for data in sent:
+            await house.produce(partition, data)
+        if is_one_too_long:
+            house.world.wal.max_record_bytes = 40_000
+        assert partition.state.checkpoint_bytes > 60_000
+        await partition.save()
+        assert partition.meta.stream.next_offset == 0
+        await partition.close()
+        await house.crash()
+        partition = await house.open(leader_epoch=1)
+        assert [(await house.produce(partition, data)).base_offset for data in sent] == list(range(400))
+        assert partition.log_end_offset == 400
+
+    run(scenario())
+
+
 def test_a_checkpoint_torn_between_its_streams_is_healed() -> None:
     """Index entries that no checkpoint names are passed over: a new segment begins at the checkpoint, and times are still found."""
     from millrace.broker.partitions.time_lookup import find_time
