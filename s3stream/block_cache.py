@@ -36,6 +36,8 @@ GETS_IN_FLIGHT_MAX = 16
 OBJECTS_AT_A_TIME = 8
 # Replies under way show blocks that the cache dropped; their memory is used again rather than made anew, up to this part of the bound beside it.
 LOOSE_PART = 4
+# At most this part of the cache is read ahead for one reader.
+READAHEAD_PART = 2
 # How many entries are made for one reader before others may run: a third of a millisecond.
 TAKE_STEP_COUNT = 256
 
@@ -47,10 +49,12 @@ class BlockCache:
         self.pool = LendingPool(settings.block_cache_bytes + settings.block_cache_bytes // LOOSE_PART)
         self.finder = ObjectFinder(stores.reads, objects, cluster_id, settings.index_cache_bytes)
         self._ahead: dict[asyncio.Task[None], None] = {}
-        self._sequential = Readers(
-            settings.readahead_bytes_min, min(settings.readahead_bytes_max, settings.block_cache_bytes // 4)
-        )
         get_bytes_max = settings.read_merge_bytes
+        self._sequential = Readers(
+            settings.readahead_bytes_min,
+            min(settings.readahead_bytes_max, settings.block_cache_bytes // READAHEAD_PART),
+            get_bytes_max // 2,
+        )
         gets_max = max(2, min(GETS_IN_FLIGHT_MAX, settings.block_cache_bytes // (2 * get_bytes_max)))
         self.loader = BlockLoader(self, stores.reads, stores.read_ahead, get_bytes_max, gets_max)
         self.reads_from_block_cache = 0
@@ -73,13 +77,14 @@ class BlockCache:
 
     async def read(self, harvest: Harvest) -> None:
         """Fills the harvest from objects, up to its end. On return it is full, or at least one entry richer. Cancelling loses nothing."""
-        start = harvest.next_offset
+        start, left_bytes = harvest.next_offset, harvest.left_bytes
         await self._read_patiently(harvest)
         if harvest.has_loaded:
             self.reads_from_objects += 1
         else:
             self.reads_from_block_cache += 1
-        planned = self._sequential.on_read(harvest.stream_id, start, harvest.next_offset, _now_ms())
+        read_bytes = left_bytes - harvest.left_bytes
+        planned = self._sequential.on_read(harvest.stream_id, start, harvest.next_offset, read_bytes, _now_ms())
         if planned is not None:
             self._start_reading_ahead(harvest.stream_id, *planned)
 
@@ -163,23 +168,15 @@ class BlockCache:
             found.append(self._blocks.get(key) or self.loader.load(key, ref, blocks.reader, None))
         return found
 
-    async def _load_ahead(self, found: list[FoundBlocks], reader: ReadAhead) -> None:
-        """Returns when all of them are in the cache, or could not be read. It holds none: what the cache drops meanwhile is gone."""
-        wanted = [((blocks.object_id, ref.position), ref, blocks.reader) for blocks in found for ref in blocks.refs]
-        missing = [one for one in wanted if one[0] not in self._blocks]
-        is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        left_count = len(missing)
-
-        def on_loaded(_: asyncio.Future[CachedBlock]) -> None:
-            nonlocal left_count
-            left_count -= 1
-            if not left_count and not is_over.done():
-                is_over.set_result(None)
-
-        for one in missing:
-            self.loader.load(*one, reader).add_done_callback(on_loaded)
-        if missing:
-            await is_over
+    def _load_ahead(self, found: list[FoundBlocks], reader: ReadAhead) -> None:
+        """Waits for none of them and holds none: what the cache drops meanwhile is gone."""
+        for blocks in found:
+            for ref in blocks.refs:
+                key = (blocks.object_id, ref.position)
+                if key not in self._blocks:
+                    self.loader.load(key, ref, blocks.reader, reader)
+                reader.on_asked(ref.end, ref.size_bytes)
+                self.readahead_bytes += ref.size_bytes
 
     def _note_evicted(self, evicted: list[CachedBlock]) -> None:
         for block in evicted:
@@ -189,7 +186,6 @@ class BlockCache:
                 block.ahead.on_evicted(_now_ms())
 
     def _start_reading_ahead(self, stream_id: int, reader: ReadAhead, start: int, size_bytes: int) -> None:
-        reader.is_loading = True
         task = asyncio.create_task(
             self._read_ahead(stream_id, reader, start, size_bytes), name=f"readahead-{stream_id}"
         )
@@ -204,13 +200,11 @@ class BlockCache:
                     found = await self.finder.find_some(stream_id, offset, INT64_MAX, left_bytes, OBJECTS_AT_A_TIME)
                 except (ObjectMissing, OffsetGap):
                     return  # the end of what is committed, or an object that is gone: who reads there looks again
-                await self._load_ahead(found, reader)
+                self._load_ahead(found, reader)
                 offset = found[-1].refs[-1].end
-                loaded_bytes = sum(ref.size_bytes for blocks in found for ref in blocks.refs)
-                left_bytes -= loaded_bytes
-                self.readahead_bytes += loaded_bytes
+                left_bytes -= sum(ref.size_bytes for blocks in found for ref in blocks.refs)
         finally:
-            reader.on_loaded(offset)
+            reader.on_looked()
 
     def _on_read_ahead(self, task: asyncio.Task[None]) -> None:
         """A failure is nobody's: whoever needs the bytes reads them itself and meets it there."""

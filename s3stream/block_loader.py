@@ -114,7 +114,7 @@ class BlockLoader:
         self._keeper = keeper
         self._get_bytes_max = get_bytes_max
         self._now = Lane(reads, gets_max)
-        self._ahead = Lane(read_ahead, max(1, gets_max // 2))
+        self._ahead = Lane(read_ahead, max(1, gets_max * 3 // 4))
         self._futures: dict[BlockKey, asyncio.Future[CachedBlock]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._scanning = asyncio.Lock()

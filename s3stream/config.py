@@ -30,7 +30,7 @@ class TrafficSettings:
 class StreamSettings:
     # Recent entries, confirmed and not yet uploaded or still kept for readers. When what is not yet uploaded fills it, producers wait.
     log_cache_bytes: int = 192 * MIB
-    # Blocks read from objects, least recently used first to go; read-ahead never takes more than a quarter of it.
+    # Blocks read from objects, least recently used first to go; read-ahead for one reader never takes more than half of it.
     block_cache_bytes: int = 96 * MIB
     # An upload begins when this much waits for it (never more than a third of the log cache or of the WAL). Larger: fewer objects,
     # a longer recovery after a crash.

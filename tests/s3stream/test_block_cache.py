@@ -125,14 +125,14 @@ def test_the_cache_keeps_to_its_bound() -> None:
     async def scenario() -> None:
         world = world_of_small_blocks()
         cache = await stored(world, 60, block_cache_bytes=16 * KIB)
-        for offset in range(60):
+        for offset in range(0, 60, 2):  # nobody reads on: nothing is read ahead
             await read(cache, offset, offset + 1)
         assert cache.size_bytes <= 16 * KIB
-        assert cache.evicted_count >= 45
+        assert cache.evicted_count >= 15
         world.store.calls.clear()
-        await read(cache, 59, 60)
+        await read(cache, 58, 59)
         assert world.store.count("get") == 0
-        await read(cache, 5, 6)
+        await read(cache, 0, 1)
         assert world.store.count("get") == 1
 
     run(scenario())

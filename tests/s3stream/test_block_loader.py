@@ -118,7 +118,7 @@ def test_read_ahead_leaves_room_for_readers_and_moves_up_for_one() -> None:
 
     async def main(loop: SimLoop) -> None:
         bench = await Bench(40, get_bytes_max=1).ready()
-        ahead = bench.load(*range(30), ahead=ReadAhead(1, 1))
+        ahead = bench.load(*range(30), ahead=ReadAhead(1, 1, 1))
         await asyncio.sleep(0.001)
         began = loop.time()
         [now] = bench.load(35)
