@@ -116,9 +116,9 @@ def show_traffic(registry: Registry, stores: NodeStores) -> None:
     registry.gauge(
         "millrace_write_pace_bytes", "Bytes a second that writes keep to; 0: no limit", lambda: pace.bytes_per_s or 0
     )
-    hedging = stores.hedging
-    registry.gauge("millrace_store_hedges", "GETs sent a second time", lambda: hedging.hedges)
-    registry.gauge("millrace_store_hedges_won", "Second GETs that answered first", lambda: hedging.hedges_won)
+    hedges = stores.hedges
+    registry.gauge("millrace_store_hedges", "GETs sent a second time", lambda: hedges.begun)
+    registry.gauge("millrace_store_hedges_won", "Second GETs that answered first", lambda: hedges.won)
 
 
 def show_compaction(registry: Registry, task: CompactionTask) -> None:

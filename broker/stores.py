@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace.runtime.objectstore import ObjectStore
-from millrace.runtime.objectstore_hedge import HedgingObjectStore
+from millrace.runtime.objectstore_hedge import Hedges, HedgingObjectStore
 from millrace.runtime.objectstore_metered import MeteredObjectStore, StoreMeter
 from millrace.runtime.objectstore_retry import OnRetry, RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
@@ -35,7 +35,7 @@ class NodeStores:
     compaction: ObjectStore
     wal: Callable[[ObjectStore], ObjectStore]
     traffic: Traffic
-    hedging: HedgingObjectStore
+    hedges: Hedges
 
 
 def stack_stores(
@@ -45,7 +45,8 @@ def stack_stores(
     traffic = Traffic(settings)
 
     def of(tier: Tier) -> ObjectStore:
-        return RetryingObjectStore(hedging, rand, STORE_RETRIES, on_retry, traffic.gate(tier))
+        gate = traffic.gate(tier)
+        return RetryingObjectStore(hedging.told(gate.on_received), rand, STORE_RETRIES, on_retry, gate)
 
     def of_wal(own: ObjectStore) -> ObjectStore:
         return RetryingObjectStore(MeteredObjectStore(own, meter), rand, WAL_RETRIES, gate=traffic.gate(Tier.WAL))
@@ -56,5 +57,5 @@ def stack_stores(
         compaction=of(Tier.COMPACTION),
         wal=of_wal,
         traffic=traffic,
-        hedging=hedging,
+        hedges=hedging.hedges,
     )

@@ -4,7 +4,8 @@
 
 A store's slowest answers are chance more often than load: a second attempt is likely to be quick. When it is load, more requests make it worse, so
 there is a budget: one hedge for so many GETs, and only a few under way. Under the retry wrapper, above the meter: each attempt is counted, and one
-that was cancelled shows as cancelled. ObjectMissing is an answer. An attempt that fails while the other is under way is forgotten.
+that was cancelled shows as cancelled. Whoever bounds traffic is told of the second one's bytes, which do not wait. ObjectMissing is an answer.
+An attempt that fails while the other is under way is forgotten.
 Not here: writes, which are not sent twice at once.
 """
 
@@ -62,14 +63,32 @@ def _class_of(size_bytes: int) -> int:
     return (size_bytes.bit_length() + 1) // 2
 
 
+class Hedges:
+    """What is known of a store, and the budget: of all who share it."""
+
+    def __init__(self) -> None:
+        self.times = GetTimes()
+        self.in_flight = 0
+        self.earned = 0.0
+        self.begun = 0
+        self.won = 0
+
+    @property
+    def is_allowed(self) -> bool:
+        return self.in_flight < HEDGES_IN_FLIGHT_MAX and self.earned >= 1
+
+
 class HedgingObjectStore:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._times = GetTimes()
-        self._in_flight = 0
-        self._earned = 0.0
-        self.hedges = 0
-        self.hedges_won = 0
+        self._on_hedge: Callable[[int], None] = lambda size_bytes: None
+        self.hedges = Hedges()
+
+    def told(self, on_hedge: Callable[[int], None]) -> HedgingObjectStore:
+        """The same store and budget for one who is told how many bytes each second attempt of its own asks for."""
+        other = HedgingObjectStore(self._store)
+        other.hedges, other._on_hedge = self.hedges, on_hedge
+        return other
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         return await self._get(end - start, lambda: self._store.get_range(key, start, end))
@@ -80,28 +99,31 @@ class HedgingObjectStore:
     async def _get(self, size_bytes: int, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        late_after_s = self._times.late_after_s(size_bytes)
-        answer = await (ask() if late_after_s is None else self._hedged(ask, late_after_s))
-        self._earned = min(SAVED_MAX, self._earned + 1 / GETS_A_HEDGE)
-        self._times.note(size_bytes, loop.time() - began)
+        hedges = self.hedges
+        late_after_s = hedges.times.late_after_s(size_bytes)
+        answer = await (ask() if late_after_s is None else self._hedged(ask, late_after_s, size_bytes))
+        hedges.earned = min(SAVED_MAX, hedges.earned + 1 / GETS_A_HEDGE)
+        hedges.times.note(size_bytes, loop.time() - began)
         return answer
 
-    async def _hedged(self, ask: Callable[[], Coroutine[Any, Any, T]], late_after_s: float) -> T:
+    async def _hedged(self, ask: Callable[[], Coroutine[Any, Any, T]], late_after_s: float, size_bytes: int) -> T:
+        hedges = self.hedges
         first: asyncio.Future[T] = asyncio.ensure_future(ask())
         attempts = [first]
         try:
             await asyncio.wait(attempts, timeout=late_after_s)
-            if first.done() or self._in_flight >= HEDGES_IN_FLIGHT_MAX or self._earned < 1:
+            if first.done() or not hedges.is_allowed:
                 return await first
-            self._earned -= 1
-            self._in_flight += 1
-            self.hedges += 1
+            hedges.earned -= 1
+            hedges.in_flight += 1
+            hedges.begun += 1
+            self._on_hedge(size_bytes)
             try:
                 attempts.append(asyncio.ensure_future(ask()))
                 winner = await _first_answer(attempts)
             finally:
-                self._in_flight -= 1
-            self.hedges_won += winner is not first
+                hedges.in_flight -= 1
+            hedges.won += winner is not first
             return winner.result()
         finally:
             for attempt in attempts:
