@@ -15,24 +15,24 @@ class RoomQueue:
     def __init__(self, on_released: Callable[[], None]) -> None:
         """`on_released` is called when a grant was taken, or came too late for one who had gone."""
         self._on_released = on_released
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.granted_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     @property
     def first_needed_bytes(self) -> int:
-        return self._waiting[0][0]
+        return self.waiting[0][0]
 
     def ask(self, needed_bytes: int) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((needed_bytes, future))
+        self.waiting.append((needed_bytes, future))
         return future
 
     def grant(self, room_bytes: int) -> None:
         """Lets through those at the head for whom `room_bytes` (less what is granted and not yet taken) is enough."""
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting:
             needed_bytes, future = waiting[0]
             if future.done():
@@ -47,14 +47,14 @@ class RoomQueue:
             asyncio.get_running_loop().call_soon(self._release, needed_bytes)
 
     def refuse_first(self, error: BaseException) -> None:
-        _, future = self._waiting.popleft()
+        _, future = self.waiting.popleft()
         if not future.done():
             future.set_exception(error)
             future.exception()  # whoever waited may have gone: then it is nobody's news
 
     def refuse(self, error: BaseException) -> None:
         """Ends the waiting of all: the engine is closing or has failed."""
-        while self._waiting:
+        while self.waiting:
             self.refuse_first(error)
 
     def _release(self, granted_bytes: int) -> None:

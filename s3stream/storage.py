@@ -51,7 +51,7 @@ NOTHING = memoryview(b"")
 
 
 class StateRoom:
-    """The engine's room as small states see it: the same two verbs, another line."""
+    """The engine's room as small states see it: the same verbs, another line."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -63,6 +63,9 @@ class StateRoom:
     @property
     def entry_bytes_max(self) -> int:
         return self._storage.entry_bytes_max
+
+    def has_room(self, needed_bytes: int) -> bool:
+        return needed_bytes <= self._storage.state_room_bytes
 
     def wait_for_room(self, needed_bytes: int) -> asyncio.Future[None]:
         return self._storage.wait_for_state_room(needed_bytes)
@@ -97,6 +100,7 @@ class Storage:
         self._room = RoomQueue(self._make_room)
         self._states = RoomQueue(self._make_room)
         self._kept_bytes = 0  # for states
+        self._wal_room_end = 0  # the WAL had room up to here when last asked: a lower bound, trims only add to it
         self.state_room = StateRoom(self)
         self._confirmed = asyncio.Event()
         self._uploaded = asyncio.Event()
@@ -222,6 +226,18 @@ class Storage:
         """A payload that is longer is never taken, whatever the room."""
         return self._wal.max_record_bytes - ENTRY_HEADER_BYTES
 
+    def has_room(self, needed_bytes: int) -> bool:
+        """Whether `room_bytes` is that much. In one step where there is plenty."""
+        cache = self.log_cache
+        if self._room.waiting or self._states.waiting:
+            return False
+        free_bytes = self._settings.log_cache_bytes - cache.size_bytes + cache.free_bytes - self._pending_bytes
+        granted_bytes = self._room.granted_bytes + self._states.granted_bytes
+        plenty_bytes = 2 * (needed_bytes + granted_bytes + self._kept_bytes + ROOM_RESERVE_BYTES)
+        if plenty_bytes < free_bytes and plenty_bytes < self._wal_room_end - self._appended_end:
+            return True
+        return needed_bytes <= self.room_bytes
+
     @property
     def room_bytes(self) -> int:
         """Payload bytes that may be appended now; 0 while somebody waits for room."""
@@ -258,9 +274,9 @@ class Storage:
         self._appended_end = append.wal_end
 
     def _free_room(self) -> int:
-        raw = min(
-            self._wal.room_bytes, self._settings.log_cache_bytes - self.log_cache.held_bytes - self._pending_bytes
-        )
+        wal_bytes = self._wal.room_bytes
+        self._wal_room_end = self._appended_end + wal_bytes
+        raw = min(wal_bytes, self._settings.log_cache_bytes - self.log_cache.held_bytes - self._pending_bytes)
         return max(0, raw - min(raw // 2, ROOM_RESERVE_BYTES))
 
     def _make_room(self) -> None:

@@ -113,7 +113,10 @@ class Stream:
         base_offset = self.next_offset
         header = encode_entry_header(self.stream_id, self.epoch, base_offset, count, parts, tail_crc)
         # An error from here to the return is not caught by anybody: a hole in offsets is worse than a restart.
-        record = self._storage.append_wal(header, *parts, tail_crc=tail_crc)
+        if tail_crc is None:
+            record = self._storage.append_wal(header, *parts)
+        else:
+            record = self._storage.append_wal(b"".join((header, *parts[:-1])), parts[-1], tail_crc=tail_crc)
         end = base_offset + count
         self.next_offset = end
         append = Append(

@@ -134,7 +134,7 @@ class Produce:
         if work.is_transactional or request.transactional_id is not None:
             refusal = self.refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
             return refusal if request.acks else CLOSE
-        if work.openings or work.needed_bytes > self._room.room_bytes or (self._turns and self._is_behind(work)):
+        if work.openings or not self._room.has_room(work.needed_bytes) or (self._turns and self._is_behind(work)):
             return self._park(work)
         self._append(work)
         if work.missing_count == 0 or request.acks == 0:
@@ -276,7 +276,7 @@ class Produce:
 
     def _admit(self, work: _Work) -> None:
         """First at all its partitions, and each is open or refused."""
-        if work.is_over or work.needed_bytes <= self._room.room_bytes:
+        if work.is_over or self._room.has_room(work.needed_bytes):
             self._run(work)
             return
         self._room.wait_for_room(work.needed_bytes).add_done_callback(lambda room: self._on_room(work, room))

@@ -7,12 +7,14 @@ acknowledged entry, nothing that was never appended, and each offset with the by
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 
 from millrace.runtime.rand import Rand
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Append, Stream
 from millrace.wal.block.log import BlockWal
+from millrace.wal.config import BlockWalSettings
 from tests.s3stream.build import World, open_stream, run
 from tests.sim.disk import Cut, SimDisk
 from tests.wal.build import PATH, owner, small_settings
@@ -129,3 +131,34 @@ def test_power_cuts() -> None:
     print(counted)
     for name in ("cuts", "stops", "recovered", "found committed", "unacknowledged survived", "waits", "read"):
         assert counted[name], name
+
+
+def test_a_quick_answer_about_room_is_the_right_one() -> None:
+    """From an empty log to a full one, over several laps: `has_room`, asked first, says what `room_bytes` says, in whatever sizes records come,
+    and what it promised is taken."""
+
+    async def scenario() -> None:
+        rand = Rand(b"room")
+        disk = SimDisk(rand.split("disk"))
+        settings = dataclasses.replace(BlockWalSettings(), capacity_bytes=12 << 20)
+        world = World(settings={"log_cache_bytes": 24 << 20, "upload_threshold_bytes": 1 << 30})
+        engine = world.engine(wal=await BlockWal.open(disk, PATH, settings, owner(1)))
+        await engine.start()
+        stream = open_stream(world, engine, 1)
+        appended_bytes, uploads = 0, 0
+        while appended_bytes < 60 << 20:
+            size = 64 + rand.below(400_000 if rand.below(3) else 3000)
+            has_room = engine.has_room(size)
+            assert has_room is (size <= engine.room_bytes)
+            if not has_room:
+                assert await engine.upload_all(30_000)
+                uploads += 1
+                continue
+            stream.append(1, [bytes(size)])
+            appended_bytes += size
+            if not rand.below(4):
+                await asyncio.sleep(0)
+        assert uploads >= 4
+        await engine.close(30_000)
+
+    run(scenario())

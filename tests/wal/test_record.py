@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from millrace.protocol.crc32c import crc32c
-from millrace.wal.record import RECORD_HEADER_BYTES, decode_record, encode_record_header, epoch_seed
+from millrace.wal.record import RECORD_HEADER_BYTES, decode_record, encode_record_header, epoch_seed, put_record
 
 SEED = epoch_seed(7)
 
@@ -30,6 +32,24 @@ def test_the_layout_is_fixed() -> None:
     """The bytes of one record, field by field: a format that disks hold does not drift."""
     assert encoded(b"abc").hex() == "4d520000000000030000000000002000364b3fb793d85308616263"
     assert encoded(b"abc", lead=2).hex() == "4d520002000000030000000000002000bfa846206515309e616263"
+
+
+@pytest.mark.parametrize("cuts", [(), (40,), (40, 61), (0,), (700,)])
+@pytest.mark.parametrize("is_summed", [False, True])
+def test_a_record_is_put_in_place_from_parts(cuts: tuple[int, ...], is_summed: bool) -> None:
+    """However a payload is cut, and whether its tail's checksum is known or not, what stands in the arena is read back, and nothing beside it
+    is touched."""
+    body = bytes(range(256)) * 3
+    edges = (0, *cuts, len(body))
+    parts = tuple(body[start:end] for start, end in itertools.pairwise(edges))
+    tail_crc = crc32c(parts[-1]) if is_summed else None
+    arena = bytearray(b"\xff" * 1000)
+    payload = put_record(memoryview(arena), 64, parts, len(body), 8192, tail_crc, SEED)
+    assert payload.readonly
+    assert bytes(payload) == body
+    end = 64 + RECORD_HEADER_BYTES + len(body)
+    assert bytes(decode_record(memoryview(arena), 64, end, 8192, SEED) or b"") == body
+    assert arena[:64] + arena[end:] == b"\xff" * (64 + 1000 - end)
 
 
 def test_truncated_at_every_byte() -> None:
