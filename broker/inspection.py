@@ -1,8 +1,10 @@
 """A node's metadata and bucket, opened to look and change nothing: for fsck and the commands that list.
 
 Metadata comes from the log directory: the newest whole snapshot and the log behind it, through the same code as a start, on a disk that takes no
-writes (a torn tail is read up to, and not cut). Whether a broker runs on the directory is told by its lock: `hold` takes the lock so that none
-starts meanwhile. Kept true: nothing here writes to the directory but the lock's own file.
+writes (a torn tail is read up to, and not cut). A broker that runs there may make a snapshot and remove what it replaces meanwhile: then
+it is read again, so that what is given is the metadata at one moment. Who runs on the directory is told by its lock, which is looked at and
+not taken, so that no start is refused; `hold` takes it, so that none starts meanwhile. Kept true: nothing here writes to the directory but
+the lock's own file.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from typing import cast
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.errors import CommandRefused
-from millrace.kraft.errors import LogCorrupt
+from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt
 from millrace.kraft.image import MetadataImage
-from millrace.kraft.log_store import LogStore
+from millrace.kraft.log_store import FOLDER, LogStore
 from millrace.kraft.meta_properties import read_meta_properties
 from millrace.kraft.node import replay
 from millrace.runtime import Runtime
@@ -24,6 +26,7 @@ from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 
 RETRIES = RetryPolicy(attempts_max=5, longest_wait_ms=5_000)
+READS_MAX = 10  # of a log whose files go while they are read
 
 
 @dataclass(slots=True)
@@ -49,21 +52,34 @@ async def inspect_metadata(disk: Disk, settings: BrokerSettings, *, hold: bool) 
         raise CommandRefused(
             f"{log_dir} holds no metadata log: name the node's directory with --data-dir, or its settings with --config"
         )
-    running_pid, lock = "", None
+    running_pid, lock, lock_path = "", None, f"{log_dir}/.lock"
+    if hold:
+        try:
+            lock = disk.lock(lock_path)
+        except DiskLocked as error:
+            running_pid = error.holder or "unknown"
+    else:
+        running_pid = disk.lock_holder(lock_path)
     try:
-        lock = disk.lock(f"{log_dir}/.lock")
-        if not hold:
-            lock.release()
-            lock = None
-    except DiskLocked as error:
-        running_pid = error.holder or "unknown"
-    try:
-        image = await _read_image(disk, log_dir)
+        image = await _read_image_of_a_moment(disk, log_dir)
     except BaseException:
         if lock is not None:
             lock.release()
         raise
     return Inspected(meta.cluster_id, meta.node_id, image, running_pid, lock)
+
+
+async def _read_image_of_a_moment(disk: Disk, log_dir: str) -> MetadataImage:
+    """What does not fit together is damage, unless the files changed while they were read."""
+    folder = f"{log_dir}/{FOLDER}"
+    for _ in range(READS_MAX - 1):
+        names = await disk.list_folder(folder)
+        try:
+            return await _read_image(disk, log_dir)
+        except (LogCorrupt, SnapshotCorrupt):
+            if await disk.list_folder(folder) == names:
+                raise
+    return await _read_image(disk, log_dir)
 
 
 async def _read_image(disk: Disk, log_dir: str) -> MetadataImage:

@@ -141,3 +141,8 @@ class Disk(Protocol):
     def lock(self, path: str) -> DiskLock:
         """Advisory exclusive lock held until released or the process ends. Raises DiskLocked."""
         ...
+
+    def lock_holder(self, path: str) -> str:
+        """The pid of whoever holds the lock, as text, or "". Only looks: nobody who wants the lock is kept from it. Of a process that it may not
+        look into it is told that it holds the lock when it says so in the file and lives."""
+        ...

@@ -109,6 +109,9 @@ class PosixDisk:
     def lock(self, path: str) -> PosixLock:
         return PosixLock(path)
 
+    def lock_holder(self, path: str) -> str:
+        return _lock_holder(path)
+
 
 class PosixLock:
     """flock on a file of its own, which holds the pid for whoever is refused."""
@@ -132,6 +135,41 @@ class PosixLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _lock_holder(path: str) -> str:
+    """A flock that is tried is taken for an instant, so it is not tried: the file names a process, and that process has it open, or not."""
+    try:
+        with open(path, "rb") as file:
+            pid = file.read(32).decode("ascii", "replace").strip()
+            wanted = os.fstat(file.fileno())
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise disk_error(error, path) from error
+    if not pid.isdigit():
+        return ""
+    try:
+        return pid if any(_is_open_as(f"/proc/{pid}/fd/{fd}", wanted) for fd in os.listdir(f"/proc/{pid}/fd")) else ""
+    except OSError:
+        return pid if _is_alive(int(pid)) else ""  # it is gone, another user's, or there is no /proc
+
+
+def _is_open_as(path: str, wanted: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), wanted)
+    except OSError:
+        return False  # closed meanwhile
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 class PosixLogFile:

@@ -191,9 +191,23 @@ def test_a_running_broker_is_told_of_and_kept_out(broker: LiveBroker, capsys: py
         assert found["running"] == str(broker.pid)
         assert "none was deleted, for a broker is running" in found["orphans"]
         assert orphan.exists()
+        assert objects.run(["list", "--data-dir", str(data)], {}, run_loop) == 0
+        assert f"process {broker.pid}" in capsys.readouterr().err
     finally:
         broker.stop()
         orphan.unlink()
+
+
+def test_who_only_looks_takes_no_lock(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """objects and streams leave the lock's file as the last owner left it, so that a start in that instant is not refused; and they look
+    where that owner's file cannot be written."""
+    lock = folder / "metadata" / ".lock"
+    before = lock.read_text()
+    lock.chmod(0o400)
+    for command in (objects, streams):
+        assert command.run(["list", "--data-dir", str(folder)], {}, run_loop) == 0
+    assert "is running" not in capsys.readouterr().err
+    assert lock.read_text() == before
 
 
 def test_a_segment_that_went_away_is_not_made_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -109,12 +110,15 @@ def test_reserved_blocks_are_allocated(tmp_path: Path) -> None:
 def test_a_lock_is_held_by_one(make: MakeDisk, tmp_path: Path) -> None:
     """The second taker is refused with the path; after a release it may have the lock."""
     disk, path = make(), str(tmp_path / "lock")
+    assert disk.lock_holder(path) == ""
     lock = disk.lock(path)
     with pytest.raises(DiskLocked) as refused:
         disk.lock(path)
     assert refused.value.path == path
+    assert disk.lock_holder(path) == refused.value.holder != ""
     lock.release()
     lock.release()
+    assert disk.lock_holder(path) == ""
     disk.lock(path).release()
 
 
@@ -128,9 +132,23 @@ def test_a_lock_holds_between_processes_and_dies_with_them(tmp_path: Path) -> No
     with pytest.raises(DiskLocked) as refused:
         PosixDisk().lock(path)
     assert refused.value.holder == str(holder.pid)
+    assert PosixDisk().lock_holder(path) == str(holder.pid)
     holder.kill()
     holder.wait()
+    assert PosixDisk().lock_holder(path) == ""
     PosixDisk().lock(path).release()
+
+
+def test_a_pid_that_was_given_again_holds_nothing(tmp_path: Path) -> None:
+    """The file names a process that lives and does not have it open; and looking takes and changes nothing."""
+    path = tmp_path / "lock"
+    assert PosixDisk().lock_holder(str(path)) == ""
+    assert not path.exists()
+    path.write_text(f"{os.getppid()}\n")
+    assert PosixDisk().lock_holder(str(path)) == ""
+    assert path.read_text() == f"{os.getppid()}\n"
+    path.write_text("")
+    assert PosixDisk().lock_holder(str(path)) == ""
 
 
 def test_a_failed_write_is_terminal_for_a_log_file(tmp_path: Path) -> None:

@@ -407,6 +407,9 @@ class SimDisk:
         self._locked[path] = "1"
         return SimLock(self._locked, path)
 
+    def lock_holder(self, path: str) -> str:
+        return self._locked.get(path, "")
+
 
 def _leave(path: str, content: bytes, disk: SimDisk) -> None:
     disk.files[path] = SimFile(bytearray(content), bytearray(content))
