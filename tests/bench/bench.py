@@ -26,7 +26,8 @@ from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopic
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.bench.device import Device
 from tests.bench.fetch_load import FetchLoad
-from tests.bench.produce_load import LoadResult, ProduceLoad, ask, batch_of, make_topic, produce_frame
+from tests.bench.large import measure_large
+from tests.bench.produce_load import ProduceLoad, ask, batch_of, make_topic, produce_frame
 from tests.bench.report import OthersCpu, Row, table
 from tests.live import LiveBroker
 
@@ -81,39 +82,22 @@ class Bench:
         self.add("idle memory", f"{idle_bytes / MIB:.0f} MiB", "", "80 MiB", idle_bytes < 80 * MIB)
 
     async def large(self) -> None:
-        """64 KiB batches, rounds of broker and device by turns."""
-        broker, name = self.broker, "large"
-        await make_topic(broker.port, name)
-        batch = batch_of(64, 1000)
-        frames = [produce_frame(name, index, batch) for index in range(4)]
-        runs: list[LoadResult] = []
-        raw: list[float] = []
-        cpu_s = 0.0
-        warm = await ProduceLoad(broker.port, frames, 4).start()
-        await asyncio.sleep(4)
-        await warm.stop()
-        for _ in range(5):
-            raw.append(self.device.write(64 << 10, 0.7).bytes_per_second)
-            load = await ProduceLoad(broker.port, frames, 4).start()
-            await asyncio.sleep(0.2)
-            before = broker.cpu_seconds()
-            runs.append(await load.measure(1.2))
-            cpu_s += broker.cpu_seconds() - before
-            await load.stop()
-            await asyncio.sleep(0.3)
-        raw.append(self.device.write(64 << 10, 0.7).bytes_per_second)
-        ratio = statistics.median(
-            2 * run.bytes_per_second / (raw[place] + raw[place + 1]) for place, run in enumerate(runs)
-        )
-        rate = statistics.median(run.bytes_per_second for run in runs)
-        count = sum(run.requests_count for run in runs)
-        device = f"device, 64 KiB one at a time {statistics.median(raw) / 1e6:.0f} MB/s"
+        """64 KiB batches, rounds of broker, device and floor by turns."""
+        found = await measure_large(self.broker, self.device, self.folder)
+        rate = statistics.median(run.bytes_per_second for run in found.runs)
+        device = f"device, 64 KiB one at a time {statistics.median(found.device_rates) / 1e6:.0f} MB/s"
         self.add("produce, 64 KiB, acks=all", f"{rate / 1e6:.0f} MB/s", device, "", None)
-        self.add("  of the device, median of pairs", f"{100 * ratio:.0f} %", "", "60 %", ratio >= 0.6)
-        worst = statistics.median(run.quantile_ms(0.99) for run in runs)
+        self.add(
+            "  of the device, median of pairs", f"{100 * found.of_device:.0f} %", "", "60 %", found.of_device >= 0.6
+        )
+        worst = statistics.median(run.quantile_ms(0.99) for run in found.runs)
         self.add("  p99 at 16 in flight", f"{worst:.1f} ms")
-        self.add("  CPU a request", f"{1e6 * cpu_s / count:.0f} us", "uploads included")
-        self.add("  memory", f"{broker.memory_bytes() / MIB:.0f} MiB")
+        floor = f"received, copied, written and answered, no more: {found.floor_us:.0f} us"
+        self.add("  CPU a request", f"{found.cpu_us:.0f} us", floor, "100 us", found.cpu_us < 100)
+        parts = f"threads {found.threads_us:.0f} us, on the loop {found.upload_loop_us:.0f} us"
+        self.add("    of it uploads", f"{found.uploads_us:.0f} us", parts)
+        self.add("    the rest", f"{found.cpu_us - found.uploads_us:.0f} us")
+        self.add("  memory", f"{self.broker.memory_bytes() / MIB:.0f} MiB")
 
     async def small(self) -> None:
         """One record of 100 bytes a request, 50 connections, one request in flight on each."""

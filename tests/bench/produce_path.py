@@ -26,7 +26,7 @@ from tests.broker.house import BrokerHouse, fetch_request, produce_request
 from tests.broker.partitions.build import HOUSES, START_MS, batch
 
 IN_FLIGHT = 16
-SIZES = (100, 1000, 16_000)
+SIZES = (100, 1000, 64_000)
 
 
 async def measured(seconds: float, work: Callable[[], Awaitable[int]]) -> float:
@@ -57,7 +57,7 @@ class NoStorage:
         self.stream = stream
         self.waiting: list[Append] = []
 
-    def append(self, count: int, parts: Any, on_done: Any = None) -> Append:
+    def append(self, count: int, parts: Any, on_done: Any = None, tail_crc: int | None = None) -> Append:
         stream = self.stream
         base = stream.next_offset
         stream.next_offset = base + count
