@@ -34,7 +34,6 @@ from millrace.runtime.objectstore import (
     ObjectMissing,
     PreconditionFailed,
     StoreDenied,
-    fill,
 )
 from millrace.runtime.objectstore_s3_errors import S3_ERRORS, s3_error
 from millrace.runtime.objectstore_s3_http import BeyondEnd, KeySource, S3Http
@@ -126,7 +125,12 @@ class S3ObjectStore:
             return b""
 
     async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
-        return fill(lend(), await self.get_range(key, start, end))
+        assert 0 <= start < end, (start, end)
+        try:
+            with self._call(key):
+                return await self.http.get_into(key, f"bytes={start}-{end - 1}", lend)
+        except BeyondEnd:
+            return lend(), 0
 
     async def get(self, key: str) -> bytes:
         with self._call(key):

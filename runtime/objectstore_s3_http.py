@@ -24,8 +24,9 @@ from botocore.utils import get_environ_proxies
 from yarl import URL
 
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore import StoreDenied
+from millrace.runtime.objectstore import Lend, StoreDenied, fill
 from millrace.runtime.objectstore_s3_errors import s3_refusal
+from millrace.runtime.objectstore_s3_get import GetPool
 from millrace.runtime.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Keys, Signer, quoted_path, quoted_query
 
 # A body up to this size goes out as one piece of bytes, a larger one in pieces of about this size.
@@ -89,6 +90,16 @@ class S3Http:
         connector = aiohttp.TCPConnector(
             limit=connections_max, keepalive_timeout=_KEEPALIVE_S, ssl=True if context is None else context
         )
+        self._has_lengths = True
+        self._gets = GetPool(
+            parts.hostname or "",
+            parts.port or (443 if self._is_tls else 80),
+            context,
+            connections_max=connections_max,
+            connect_timeout_s=connect_timeout_ms / 1000,
+            read_timeout_s=read_timeout_ms / 1000,
+            keepalive_s=_KEEPALIVE_S,
+        )
         self._session = aiohttp.ClientSession(
             connector=connector,
             timeout=aiohttp.ClientTimeout(
@@ -101,6 +112,7 @@ class S3Http:
         )
 
     async def close(self) -> None:
+        self._gets.close()
         await self._session.close()
 
     async def get(self, key: str, byte_range: str | None = None) -> bytes:
@@ -109,6 +121,23 @@ class S3Http:
         if answer.status >= 300:
             raise self._refusal(answer, key)
         return answer.content
+
+    async def get_into(self, key: str, byte_range: str, lend: Lend) -> tuple[Sequence[memoryview], int]:
+        """A range of the object, straight into the views; BeyondEnd as `get`. Through a proxy, or of a store that does not say
+        how long its answers are, it is copied there."""
+        if self._proxy is not None or not self._has_lengths:
+            return fill(lend(), await self.get(key, byte_range))
+        path = f"{self._path}/{quoted_path(key)}"
+        headers = {"range": byte_range}
+        signed = self._signer.sign("GET", self._host, path, "", headers, EMPTY_SHA256, await self._keys(), self._now())
+        lines = "".join([f"{name}: {value}\r\n" for name, value in signed.items()])
+        reply = await self._gets.get(f"GET {path} HTTP/1.1\r\nhost: {self._host}\r\n{lines}\r\n".encode(), lend)
+        if reply.is_found and not reply.is_plain:
+            self._has_lengths = False
+            return await self.get_into(key, byte_range, lend)
+        if not reply.is_found:
+            raise self._refusal(Answer(reply.status, reply.headers, bytes(reply.content)), key)
+        return reply.views, reply.came_bytes
 
     async def put(
         self,
