@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from millrace.kraft.decision import Context, Decision
 from millrace.kraft.refusals import refuse
+from millrace.kraft.steps import Steps
 from millrace.protocol.errors import KafkaError
 
 Decider = Callable[..., Decision]
@@ -21,10 +22,19 @@ Call = Callable[[Decider, Context, Any], Decision]
 
 
 @dataclass(frozen=True, slots=True)
+class Long:
+    """A command some of whose requests take long to decide: those are decided in steps."""
+
+    is_long: Callable[[Any], bool]
+    decide: Callable[[Context, Any], Steps[Decision]]
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     decide: Callable[[Context, Any], Decision]
     refuse: Callable[[Any, KafkaError], Any]
     is_growing: bool = False  # refused while the log's disk is full
+    long: Long | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,7 @@ class Row:
     place: str
     call: Call
     is_growing: bool = False
+    has_long: bool = False  # its module has `is_long` and `decide_in_steps`
 
 
 def _plain(decide: Decider, context: Context, request: Any) -> Decision:
@@ -73,7 +84,7 @@ ROWS: Final[dict[str, Row]] = {
     "UpdateFeatures": Row("feature_commands.decide_update_features", _plain, is_growing=True),
     # Ours. A commit is bounded by what was prepared, so it passes when the disk is full.
     "CloseStreams": Row("stream_commands.decide_close_streams", _plain),
-    "CommitCompaction": Row("compaction_commands.decide_commit_compaction", _timed),
+    "CommitCompaction": Row("compaction_commands.decide_commit_compaction", _timed, has_long=True),
     "CommitUpload": Row("object_commands.decide_commit_upload", _timed),
     "GetOpeningStreams": Row("stream_commands.decide_get_opening_streams", _plain),
     "OpenPartitionStreams": Row("stream_commands.decide_open_partition_streams", _plain, is_growing=True),
@@ -93,6 +104,13 @@ def _decider(row: Row) -> Callable[[Context, Any], Decision]:
     return lambda context, request: row.call(decide, context, request)
 
 
+def _long(row: Row) -> Long | None:
+    if not row.has_long:
+        return None
+    module = importlib.import_module(f"millrace.kraft.tables.{row.place.partition('.')[0]}")
+    return Long(module.is_long, lambda context, request: module.decide_in_steps(context.image, request, context.now_ms))
+
+
 class CommandTable(Mapping[type, Command]):
     """By request type; KeyError for what is no command."""
 
@@ -106,7 +124,7 @@ class CommandTable(Mapping[type, Command]):
             if name == "DescribeQuorum":
                 command = Command(_describe_quorum, refuse)
             else:
-                command = Command(_decider(ROWS[name]), refuse, ROWS[name].is_growing)
+                command = Command(_decider(ROWS[name]), refuse, ROWS[name].is_growing, _long(ROWS[name]))
             self._known[request_type] = command
         return command
 

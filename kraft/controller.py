@@ -1,7 +1,8 @@
 """The controller: commands become records and a reply; the reply is released when the records are committed.
 
 A command is decided at once, in order of arrival, on the image that holds everything committed and everything pending,
-so that two commands that follow each other see each other. What is proposed while a group is being written shares one
+so that two commands that follow each other see each other. One that takes long (a compaction of thousands of streams) is
+decided in steps, and takes its place in the order when it is decided. What is proposed while a group is being written shares one
 delta, and is published as one. Images are immutable: giving up what is pending is going back to the last that stands.
 Readers (the publisher) see committed images only.
 
@@ -37,6 +38,7 @@ from millrace.runtime.rand import Rand
 
 log = logging.getLogger(__name__)
 PENDING_MAX: Final = 10_000  # commands that wait for their commit; the next one is refused
+LONG_TRIES_MAX: Final = 5  # decisions in steps that others outran; the next is made at once
 FULL = "The disk of the metadata log is full: only deletions are taken until there is room."
 
 
@@ -88,6 +90,7 @@ class Controller:
         self._groups: deque[Group] = deque()
         self._is_open = False  # the last group takes more commands
         self._pending_count = 0
+        self._deciding: dict[asyncio.Task[None], None] = {}
         self._head = publisher.image
         self._epoch = -1  # that this node leads; -1: none
         self._end: Exception | None = None  # why nothing is taken any more
@@ -105,12 +108,13 @@ class Controller:
         """Decides now; the future has the reply once it is committed, or NotLeader, ProposalDropped, LogFull."""
         command = COMMANDS[type(request)]
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if self._end is not None:
-            reply.set_exception(self._end)
-        elif self._epoch < 0:
-            reply.set_exception(NotLeader(self._driver.raft.leader))
-        elif self._pending_count >= PENDING_MAX:
-            reply.set_exception(TooManyCommands(self._pending_count))
+        reason = self._why_not()
+        if reason is not None:
+            reply.set_exception(reason)
+        elif command.long is not None and command.long.is_long(request):
+            task = asyncio.get_running_loop().create_task(self._decide_long(command, request, reply), name="decision")
+            self._deciding[task] = None
+            task.add_done_callback(self._deciding.pop)
         else:
             self._decide(command, request, reply)
         return reply
@@ -175,6 +179,54 @@ class Controller:
 
     # Deciding.
 
+    def _why_not(self) -> Exception | None:
+        """Why no command is taken now."""
+        if self._end is not None:
+            return self._end
+        if self._epoch < 0:
+            return NotLeader(self._driver.raft.leader)
+        return TooManyCommands(self._pending_count) if self._pending_count >= PENDING_MAX else None
+
+    async def _decide_long(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
+        """In steps between which others run, on the image that is there at the end: when one of them has changed what was looked at,
+        from the beginning, and after a few times at once."""
+        try:
+            for _ in range(LONG_TRIES_MAX):
+                decision = await self._decided_in_steps(command, request)
+                if decision is not None or reply.done():
+                    break
+            else:
+                decision = None
+            reason = self._why_not()
+            if reply.done():
+                return
+            if reason is not None:
+                reply.set_exception(reason)
+            elif decision is None:
+                self._decide(command, request, reply)
+            else:
+                self._propose(decision, reply)
+        except KafkaError as error:
+            self._answer(command.refuse(request, error), reply)
+        except Exception as error:
+            if not reply.done():
+                reply.set_exception(error)
+
+    async def _decided_in_steps(self, command: Command, request: Any) -> Decision | None:
+        """None when the image that it was decided on has gone; a refusal on the image that is there."""
+        assert command.long is not None
+        head = self._head
+        steps = command.long.decide(self._context(), request)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                decision: Decision = end.value
+                return decision
+            await asyncio.sleep(0)
+            if self._head is not head and not is_same_for_objects(self._head, head):
+                return None
+
     def _decide(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
         try:
             decision = command.decide(self._context(), request)
@@ -196,7 +248,7 @@ class Controller:
             self._groups.append(Group(self._head, MetadataDelta(self._head), self._head, []))
             self._is_open = True
         group = self._groups[-1]
-        self._apply(group, decision.records)
+        self._apply(group, decision)
         end = self._driver.next_offset + len(values)
         self._head = group.image = group.delta.done(end, self._epoch)
         entry = self._driver.propose(Proposal(values, self._clock.wall_ms()))
@@ -204,10 +256,13 @@ class Controller:
         group.commands.append(Pending(end, decision.records, decision.response, reply))
         self._pending_count += 1
 
-    def _apply(self, group: Group, records: list[Any]) -> None:
+    def _apply(self, group: Group, decision: Decision) -> None:
         """Into the group's delta, or not at all: what is left behind by a record that cannot be applied is made anew."""
         try:
-            group.delta.apply_all(records)
+            if decision.objects is not None:
+                group.delta.adopt(decision.objects)
+            else:
+                group.delta.apply_all(decision.records)
         except BaseException:
             self._groups.pop()
             self._is_open = False
@@ -239,6 +294,11 @@ class Controller:
         """Up to when deadlines have passed: wall time that follows no jump ahead, since a clock that is set passes none."""
         elapsed_ms = int((asyncio.get_running_loop().time() - self._loop_start_s) * 1000)
         return min(self._clock.wall_ms(), self._wall_start_ms + elapsed_ms + self._wall_jump_max_ms)
+
+
+def is_same_for_objects(one: MetadataImage, other: MetadataImage) -> bool:
+    """Decisions about objects come out the same on both."""
+    return one.objects is other.objects and one.streams is other.streams and one.brokers is other.brokers
 
 
 def remade(group: Group, kept: list[Pending], end: int) -> Group:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.objects import Objects
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -21,8 +22,11 @@ BrokerConfigCheck = Callable[[str, str | None, bool], None]
 
 @dataclass(slots=True)
 class Decision:
+    """`objects`: what the records make of that table, where deciding has applied them already; they change no other."""
+
     response: Any
     records: list[Any] = field(default_factory=list)
+    objects: Objects | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.brokers import BrokersEdit
 from millrace.kraft.tables.configs import ConfigsEdit, ResourceType
 from millrace.kraft.tables.features import Features
+from millrace.kraft.tables.objects import Objects
 from millrace.kraft.tables.objects_edit import ObjectsEdit
 from millrace.kraft.tables.streams import StreamsEdit
 from millrace.kraft.tables.topics import TopicsEdit
@@ -56,6 +57,11 @@ class MetadataDelta:
         if fold is None:
             raise UnknownRecord(type(record).__name__)
         fold(self, record)
+
+    def adopt(self, objects: Objects) -> None:
+        """What records make of the table as it is after all that was applied so far, instead of applying them."""
+        self.objects_changed = True
+        self._objects = ObjectsEdit(objects)
 
     def done(self, offset: int, epoch: int) -> MetadataImage:
         """The image after what was applied so far, which is everything below `offset`."""

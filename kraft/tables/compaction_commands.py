@@ -2,7 +2,8 @@
 
 The decision applies the record it is about to write to a copy of the tables and looks at what is left of the sources: what of theirs is
 wanted (of a stream that exists, at or above its start) and in no new object is refused, whatever the one who asks believes. What was
-trimmed or deleted meanwhile is wanted no more and passed over.
+trimmed or deleted meanwhile is wanted no more and passed over. A commit may have thousands of ranges: it is decided in steps, and
+what the record makes of the tables comes with the decision, so that it need not be applied once more.
 
 Kept true: no stream's end moves; a commit sent twice changes nothing the second time, by its new objects, or, when it has none, by its
 sources; an object is a source only while it is committed, and for the node that wrote it or, if it is of one stream, for that stream's owner.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from millrace.kraft.decision import Decision, check_broker
 from millrace.kraft.image import MetadataImage
+from millrace.kraft.steps import Steps, finished
 from millrace.kraft.tables.object_commands import is_settled, next_place
 from millrace.kraft.tables.objects import ObjectState, StoredObject
 from millrace.kraft.tables.objects_edit import ObjectsEdit
@@ -31,7 +33,19 @@ from millrace.s3stream.ids import NO_OBJECT, ObjectKind, StreamId
 Spans = list[tuple[int, int, int]]  # (stream, start, end)
 
 
+# More ranges and objects than this are decided in steps.
+LONG_COUNT = 64
+
+
+def is_long(request: CommitCompactionRequest) -> bool:
+    return len(request.ranges) + len(request.stream_objects) + len(request.passed_over) > LONG_COUNT
+
+
 def decide_commit_compaction(image: MetadataImage, request: CommitCompactionRequest, now_ms: int) -> Decision:
+    return finished(decide_in_steps(image, request, now_ms))
+
+
+def decide_in_steps(image: MetadataImage, request: CommitCompactionRequest, now_ms: int) -> Steps[Decision]:
     check_broker(image, request.node_id, request.broker_epoch)
     made_ids = [] if request.object_id == NO_OBJECT else [request.object_id]
     made_ids += [made.object_id for made in request.stream_objects]
@@ -44,13 +58,16 @@ def decide_commit_compaction(image: MetadataImage, request: CommitCompactionRequ
     if not sources or any(one not in sources for one in (*request.superseded_ids, *request.linked_ids)):
         refuse(f"of objects {source_ids[:9]} those that would be linked, or all, hold nothing any more")
     check_roles(image, request, sources)
-    for object_id in made_ids:
+    for number, object_id in enumerate(made_ids):
         check_prepared(image, object_id, request.node_id)
-    record = compaction_record(image, request, sources, now_ms)
-    left = ObjectsEdit(image.objects).left_behind(record, request.passed_over, StreamsEdit(image.streams))
+        if not (number + 1) % LONG_COUNT:
+            yield
+    record = yield from compaction_record(image, request, sources, now_ms)
+    edit = ObjectsEdit(image.objects)
+    left = yield from edit.compact(record, request.passed_over, StreamsEdit(image.streams))
     if left:
         refuse(f"something that is wanted would be in no object: of {left}")
-    return Decision(CommitCompactionResponse(), [record])
+    return Decision(CommitCompactionResponse(), [record], edit.done())
 
 
 def refuse(why: str) -> None:
@@ -131,7 +148,7 @@ def is_linked(image: MetadataImage, found: StoredObject, composites: list[Compac
 
 def compaction_record(
     image: MetadataImage, request: CommitCompactionRequest, sources: dict[int, StoredObject], now_ms: int
-) -> CompactObjectsRecord:
+) -> Steps[CompactObjectsRecord]:
     """Order and age of the new objects are the least among the sources: what they hold is as old."""
     sets = [source for source in sources.values() if source.kind is ObjectKind.STREAM_SET]
     order_id = min((source.order_id for source in sets), default=request.object_id)
@@ -143,7 +160,9 @@ def compaction_record(
         made.append(
             MadeObject(request.object_id, ObjectKind.STREAM_SET, request.size_bytes, order_id, data_ms, *home, packed)
         )
-    for one in request.stream_objects:
+    for number, one in enumerate(request.stream_objects):
+        if not number % LONG_COUNT:
+            yield
         if one.kind not in (ObjectKind.STREAM, ObjectKind.COMPOSITE):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"object {one.object_id} of kind {one.kind}")
         packed = packed_spans([(one.stream_id, one.start_offset, one.end_offset)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from millrace.kraft.sorted_map import SortedMapEdit
+from millrace.kraft.steps import Steps, finished
 from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
 from millrace.kraft.tables.packing import unpack_holders, unpack_ranges
 from millrace.kraft.tables.ranges import PLACE_BITS, PLACES, Holder, Span, StreamRanges
@@ -26,6 +27,9 @@ from millrace.protocol.stream_records import (
     StreamHoldersRecord,
 )
 from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
+
+# How many objects or streams are looked at in one step: a millisecond or two.
+STEP_COUNT = 32
 
 
 class ObjectsEdit:
@@ -86,9 +90,37 @@ class ObjectsEdit:
             self._doom(object_id, record.time_ms, was_committed=True)
 
     def apply_compaction(self, record: CompactObjectsRecord, streams: StreamsEdit) -> None:
-        """Sources end with it, whatever they are still named for: `left_behind` tells before."""
+        """Sources end with it, whatever they are still named for: who decided it has looked (`compact`)."""
         sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
-        lost = self._apply_all_made(record, sources, streams)
+        lost, _ = finished(self._apply_all_made(record, sources, streams))
+        self._end_sources(record, sources, lost)
+
+    def compact(self, record: CompactObjectsRecord, passed_over: Iterable[int], streams: StreamsEdit) -> Steps[str]:
+        """As apply_compaction, in steps, for who decides it: tells what of the sources is wanted and would now be in no object; "" when there
+        is nothing.
+
+        Exact for objects of one stream and for whole shelves. Of a shelf that keeps other objects: every stream that a source has some of
+        is in a made object, or passed over.
+        """
+        sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
+        before = {object_id: self._by_id[ObjectId(object_id)] for object_id in sources}
+        lost, of_made = yield from self._apply_all_made(record, sources, streams)
+        accounted = yield from self._names_among(sources, dict.fromkeys((*of_made, *passed_over)), streams)
+        left = accounted if isinstance(accounted, str) else self._left_behind(sources, before, accounted)
+        if not left:
+            self._end_sources(record, sources, lost)
+        return left
+
+    def _left_behind(self, sources: frozenset[int], before: dict[int, StoredObject], accounted: dict[int, int]) -> str:
+        for object_id, stored in before.items():
+            alive = self._by_id[ObjectId(object_id)].alive
+            if alive and (stored.shelf_id < 0 or self._is_emptied(stored.shelf_id, sources)):
+                return f"object {object_id}"
+            if alive > accounted.get(object_id, 0):
+                return f"object {object_id}, {alive - accounted.get(object_id, 0)} streams"
+        return ""
+
+    def _end_sources(self, record: CompactObjectsRecord, sources: frozenset[int], lost: Iterable[Holder]) -> None:
         others = [one for holder in lost for one in self._named_by(holder) if one not in sources]
         for object_id in record.replaced_ids:
             self._doom(ObjectId(object_id), record.time_ms, was_committed=True)
@@ -102,27 +134,6 @@ class ObjectsEdit:
         for one in dict.fromkeys((*others, *(ObjectId(made.object_id) for made in record.made))):
             if not self._by_id[one].alive:
                 self._doom(one, record.time_ms, was_committed=True)
-
-    def left_behind(self, record: CompactObjectsRecord, passed_over: Iterable[int], streams: StreamsEdit) -> str:
-        """Applies it, and tells what of the sources is wanted and would now be in no object; "" when there is nothing.
-
-        Exact for objects of one stream and for whole shelves. Of a shelf that keeps other objects: every stream that a source has some of
-        is in a made object, or passed over.
-        """
-        sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
-        before = {object_id: self._by_id[ObjectId(object_id)] for object_id in sources}
-        self._apply_all_made(record, sources, streams)
-        of_made = (stream_id for made in record.made for stream_id, _, _ in unpack_ranges(made.ranges))
-        accounted = self._names_among(sources, dict.fromkeys((*of_made, *passed_over)), streams)
-        if isinstance(accounted, str):
-            return accounted
-        for object_id, stored in before.items():
-            alive = self._by_id[ObjectId(object_id)].alive
-            if alive and (stored.shelf_id < 0 or self._is_emptied(stored.shelf_id, sources)):
-                return f"object {object_id}"
-            if alive > accounted.get(object_id, 0):
-                return f"object {object_id}, {alive - accounted.get(object_id, 0)} streams"
-        return ""
 
     def apply_trim(self, stream: StreamState, end_before: int, time_ms: int) -> None:
         """`stream` as it is after the trim, `end_before` its end before."""
@@ -230,26 +241,36 @@ class ObjectsEdit:
 
     def _apply_all_made(
         self, record: CompactObjectsRecord, sources: frozenset[int], streams: StreamsEdit
-    ) -> list[Holder]:
-        """Gives those that fewer ranges name. Counted once for all, since thousands of ranges change and a few sources are named by them."""
+    ) -> Steps[tuple[list[Holder], Iterable[int]]]:
+        """Gives those that fewer ranges name, and the streams that are made. Counted once for all, since thousands of ranges change and a few
+        sources are named by them."""
         changes: dict[Holder, int] = {}
         spans: dict[
             int, list[Span]
         ] = {}  # by stream: a range may be cut by objects that are made for several parts of it
-        for made in record.made:
+        for number, made in enumerate(record.made):
+            if not number % STEP_COUNT:
+                yield
             holder = self._place_made(made, record.node_id)
-            for stream_id, start, end in unpack_ranges(made.ranges):
+            for place, (stream_id, start, end) in enumerate(unpack_ranges(made.ranges)):
                 spans.setdefault(stream_id, []).append((start, end, holder))
+                if not (place + 1) % (8 * STEP_COUNT):
+                    yield
         without = self._without(sources)
-        for stream_id, parts in spans.items():
+        for number, (stream_id, parts) in enumerate(spans.items()):
+            if not number % STEP_COUNT:
+                yield
             self._replace(streams.by_id.get(StreamId(stream_id)), sorted(parts), without, changes)
-        for one, change in changes.items():
+        for number, (one, change) in enumerate(changes.items()):
+            if not number % STEP_COUNT:
+                yield
             self._name(one, change)
-        return [one for one, change in changes.items() if change < 0]
+        return [one for one, change in changes.items() if change < 0], spans
 
     def _place_made(self, made: MadeObject, node_id: int) -> Holder:
-        self._place_object(made, node_id, Purpose.COMPACTION, list(unpack_ranges(made.ranges)))
-        if made.kind == ObjectKind.STREAM_SET:
+        is_set = made.kind == ObjectKind.STREAM_SET
+        self._place_object(made, node_id, Purpose.COMPACTION, [] if is_set else list(unpack_ranges(made.ranges)))
+        if is_set:
             return on_shelf(made.shelf_id, made.shelf_place)
         return on_its_own(ObjectId(made.object_id))
 
@@ -297,10 +318,12 @@ class ObjectsEdit:
 
     def _names_among(
         self, sources: frozenset[int], stream_ids: Iterable[int], streams: StreamsEdit
-    ) -> dict[int, int] | str:
+    ) -> Steps[dict[int, int] | str]:
         """How many ranges of these streams still name each source; or the range that sources alone hold."""
         counts: dict[int, int] = {}
-        for stream_id in stream_ids:
+        for number, stream_id in enumerate(stream_ids):
+            if not number % STEP_COUNT:
+                yield
             stream, ranges = streams.by_id.get(StreamId(stream_id)), self._ranges.get(StreamId(stream_id))
             for start, end, holder in ranges.all(stream.end) if stream is not None and ranges is not None else ():
                 named = self._named_by(holder)

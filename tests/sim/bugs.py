@@ -184,16 +184,16 @@ def keeps_the_epoch(old: Any) -> Any:
 def drops_blocks(old: Any) -> Any:
     """The last block of each stream that has several does not come over."""
 
-    async def _add(self: copying.Copying, portion: Any, ref: Any, data: Any) -> None:
+    async def _add(self: copying.Copying, portion: Any, ref: Any, data: Any, body_sum: Any) -> None:
         last = self.__dict__.setdefault("last", {})
         if last.get("stream") != ref.stream_id:
             last.clear()
             last["stream"] = ref.stream_id
-            await old(self, portion, ref, data)
+            await old(self, portion, ref, data, body_sum)
             return
         if "held" in last:
             await old(self, *last["held"])
-        last["held"] = portion, ref, bytes(data)
+        last["held"] = portion, ref, memoryview(bytes(data)), body_sum
 
     return _add
 
@@ -206,12 +206,20 @@ def misses_nothing(old: Any) -> Any:
     return lambda *args: ""
 
 
+def finds_nothing(old: Any) -> Any:
+    def _names_among(*args: Any) -> Any:
+        yield
+        return {}
+
+    return _names_among
+
+
 def swaps_blocks(old: Any) -> Any:
     """Each block of an object is given the bytes of the first that is as long."""
 
-    async def add(self: Output, ref: Any, data: Any) -> None:
+    async def add(self: Output, ref: Any, data: Any, body_sum: Any) -> None:
         seen = self.__dict__.setdefault("seen", {})
-        await old(self, ref, seen.setdefault(ref.size_bytes, data))
+        await old(self, ref, *seen.setdefault(ref.size_bytes, (memoryview(bytes(data)), body_sum)))
 
     return add
 
@@ -389,7 +397,11 @@ BUGS = {
         copying.Copying,
         "_add",
         drops_blocks,
-        ((merging, "check_covered", checks_nothing), (ObjectsEdit, "left_behind", misses_nothing)),
+        (
+            (merging, "check_covered", checks_nothing),
+            (ObjectsEdit, "_left_behind", misses_nothing),
+            (ObjectsEdit, "_names_among", finds_nothing),
+        ),
     ),
     "blocks-swapped": Bug("compaction writes one block twice", 5, Output, "add", swaps_blocks),
     "links-doomed": Bug("what a composite links is doomed", 5, streams, "commit", dooms_what_it_links),

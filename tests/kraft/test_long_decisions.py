@@ -1,0 +1,190 @@
+"""A commit of thousands of ranges is decided in steps: others run between, and what they change is seen."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.tables.compaction_commands import LONG_COUNT, decide_commit_compaction, decide_in_steps, is_long
+from millrace.kraft.tables.objects import ObjectState
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.commit_compaction import CommitCompactionRequest, CompactedObject, CompactedRange
+from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
+from millrace.runtime.errors import Closed
+from millrace.s3stream.ids import ObjectId, ObjectKind
+from tests.kraft.build import NODE, Broker, open_node, run, sim_disk
+from tests.sim.disk import SimDisk, drop
+
+PARTITIONS = 60
+ENDS = 10
+
+
+class House:
+    """Two uploads of all streams of a topic, and the request that makes of them a set and objects of the first twenty streams."""
+
+    def __init__(self, disk: SimDisk, node: ControllerNode, broker: Broker) -> None:
+        self.disk = disk
+        self.node = node
+        self.broker = broker
+        self.stream_ids: list[int] = []
+        self.sources: list[int] = []
+
+    @classmethod
+    async def open(cls) -> House:
+        disk = sim_disk()
+        node = await open_node(disk)
+        house = cls(disk, node, await Broker.register(node))
+        topic_id = await house.broker.create("t", PARTITIONS)
+        for partition in range(PARTITIONS):
+            assert (await house.broker.open(topic_id, partition)).error_code == 0
+        house.stream_ids = list(node.publisher.image.streams.by_id)
+        for number in range(2):
+            house.sources.append(await house.broker.prepare())
+            spans = [(one, number * ENDS, number * ENDS + ENDS) for one in house.stream_ids]
+            assert await house.broker.commit(house.sources[-1], spans) == 0
+        return house
+
+    async def request(self, left_out: int = 0) -> CommitCompactionRequest:
+        own = self.stream_ids[:20]
+        first = await self.broker.prepare(1 + len(own))
+        return CommitCompactionRequest(
+            NODE,
+            self.broker.epoch,
+            first,
+            900,
+            [CompactedRange(one, 0, 2 * ENDS) for one in self.stream_ids[20 + left_out :]],
+            [CompactedObject(first + n, ObjectKind.STREAM, 400, one, 0, 2 * ENDS) for n, one in enumerate(own, 1)],
+            list(self.sources),
+        )
+
+    def state(self, object_id: int) -> ObjectState:
+        found = self.node.publisher.image.objects.get(ObjectId(object_id))
+        assert found is not None
+        return found.state
+
+    async def check_restart(self) -> None:
+        """What was adopted is what the log says."""
+        before = self.node.publisher.image
+        await self.node.close()
+        again = await open_node(self.disk.restart(drop))
+        assert replace(again.publisher.image, offset=0, epoch=0) == replace(before, offset=0, epoch=0)
+        await again.close()
+
+
+def test_others_run_between_the_steps() -> None:
+    """While a long commit is decided the loop turns many times; a restart, which applies its record at once, comes to the same image."""
+
+    async def main() -> None:
+        house = await House.open()
+        request = await house.request()
+        assert is_long(request)
+        steps = len(list(decide_in_steps(house.node.controller.image, request, 5)))
+        reply, turns = house.node.controller.submit(request), 0
+        while (
+            not reply.done()
+            and house.node.controller.image.objects.get(request.object_id).state is not ObjectState.COMMITTED
+        ):  # type: ignore[union-attr]
+            turns += 1
+            await asyncio.sleep(0)
+        assert (await reply).error_code == 0
+        assert turns >= steps > len(request.ranges) // 32
+        assert [house.state(one) for one in house.sources] == [ObjectState.DOOMED] * 2
+        await house.check_restart()
+
+    run(main())
+
+
+@pytest.mark.parametrize("times", [1, 3, 50])
+def test_what_others_change_meanwhile_is_seen(times: int) -> None:
+    """Ids are prepared while a commit is decided, once or all the time: it is decided anew on what is there, in the end at once."""
+
+    async def main() -> None:
+        house = await House.open()
+        request = await house.request()
+        reply, others = house.node.controller.submit(request), []
+        for _ in range(times):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            others.append(house.node.controller.submit(PrepareObjectsRequest(NODE, house.broker.epoch, 1, 60_000)))
+        assert (await reply).error_code == 0
+        firsts = [(await one).first_object_id for one in others]
+        assert len(set(firsts)) == times
+        assert all(house.state(one) is ObjectState.PREPARED for one in firsts)
+        assert house.state(request.object_id) is ObjectState.COMMITTED
+        await house.check_restart()
+
+    run(main())
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_not_brought_back() -> None:
+    """The topic goes between two steps: the commit is refused, for its sources hold nothing any more, and nothing of it stands."""
+
+    async def main() -> None:
+        house = await House.open()
+        request = await house.request()
+        reply = house.node.controller.submit(request)
+        await asyncio.sleep(0)
+        deleted = house.node.controller.submit(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]))
+        assert (await reply).error_code == ErrorCode.INVALID_RECORD_STATE
+        assert (await deleted).responses[0].error_code == 0
+        assert house.state(request.object_id) is ObjectState.PREPARED
+        assert [house.state(one) for one in house.sources] == [ObjectState.DOOMED] * 2
+        await house.check_restart()
+
+    run(main())
+
+
+def test_a_long_commit_that_forgets_a_stream_is_refused() -> None:
+    """In steps as at once: the stream is named and nothing is changed."""
+
+    async def main() -> None:
+        house = await House.open()
+        request = await house.request(left_out=1)
+        answer = await house.node.controller.submit(request)
+        assert answer.error_code == ErrorCode.INVALID_RECORD_STATE
+        assert "in no object" in answer.error_message
+        assert [house.state(one) for one in house.sources] == [ObjectState.COMMITTED] * 2
+        await house.check_restart()
+
+    run(main())
+
+
+def test_a_node_that_is_closed_meanwhile_answers() -> None:
+    """The reply is the node's end, not silence; after a restart nothing of the commit is there."""
+
+    async def main() -> None:
+        house = await House.open()
+        request = await house.request()
+        reply = house.node.controller.submit(request)
+        await asyncio.sleep(0)
+        await house.node.close()
+        with pytest.raises(Closed):
+            await reply
+        again = await open_node(house.disk.restart(drop))
+        found = again.publisher.image.objects.get(ObjectId(request.object_id))
+        assert found is not None
+        assert found.state is ObjectState.PREPARED
+        await again.close()
+
+    run(main())
+
+
+def test_no_step_takes_long() -> None:
+    """A commit of 120 ranges has a step for every few of them, and steps that end with the decision that is made at once."""
+
+    async def main() -> None:
+        house = await House.open()
+        request = await house.request()
+        image = house.node.publisher.image
+        assert len(request.ranges) + len(request.stream_objects) == 2 * PARTITIONS > LONG_COUNT
+        assert len(list(decide_in_steps(image, request, 5))) >= 3 * len(request.ranges) // 32
+        once = decide_commit_compaction(image, request, 5)
+        assert once.objects is not None
+        assert once.objects != image.objects
+        await house.node.close()
+
+    run(main())
