@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.sim.forks import run_all
 from tests.sim.hunt import Tally, double_plans, single_plans
 from tests.sim.plan import Plan, Strike
 from tests.sim.run import run_plan
@@ -20,10 +21,10 @@ from tests.sim.run import run_plan
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_all(plans: Iterable[Plan]) -> Tally:
+def run_each(plans: Iterable[Plan]) -> Tally:
     tally = Tally()
-    for plan in plans:
-        tally.add(run_plan(plan))
+    for outcome in run_all(plans, 2):
+        tally.add(outcome)
     found = [f"{outcome.plan}: {line}" for outcome in tally.failed for line in outcome.findings[:3]]
     assert not found, "\n".join(found)
     return tally
@@ -31,7 +32,7 @@ def run_all(plans: Iterable[Plan]) -> Tally:
 
 def test_cuts_and_kills_at_points_of_a_run() -> None:
     """Every so-manieth disk write, put, deletion and command of a run, each with another fate of what was not durable."""
-    tally = run_all(single_plans("suite", step=97))
+    tally = run_each(single_plans("suite", step=97))
     assert tally.runs > 12
     assert {"cut", "kill", "dropped", "kept", "torn"} <= set(tally.hits)
     assert all(tally.looked_at.values()), tally.looked_at
@@ -39,7 +40,7 @@ def test_cuts_and_kills_at_points_of_a_run() -> None:
 
 def test_cuts_during_recovery() -> None:
     """A second cut soon after the first, while the node starts or has just started."""
-    tally = run_all(double_plans("suite again", step=61))
+    tally = run_each(double_plans("suite again", step=61))
     assert tally.hits["second strike"] > 10
     assert tally.hits["strike while it starts"] > 5
 

@@ -63,6 +63,7 @@ class History:
     owners: dict[tuple[str, int, int], str] = field(default_factory=dict)  # group, generation, partition -> member
     producer_ids: list[int] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+    is_ending: bool = False  # actors are asked to come to their end
     on_find: Callable[[str], None] = lambda line: None
     on_promise: Callable[[], None] = lambda: None  # of something else than a record: told as a client hears of it
     on_watermark: Callable[[Place, int], None] = lambda place, high_watermark: None

@@ -7,12 +7,13 @@ wherever that falls. Bad weather is run with strikes at points drawn from the se
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from millrace.runtime.rand import Rand
-from tests.sim.plan import CALM, FATES, PLAIN, Plan, Strike, draw_plan
+from tests.sim.plan import CALM, FATES, PLAIN, SOON, Plan, Strike, draw_plan
 from tests.sim.run import CAST, Outcome, run_plan
 from tests.sim.settings import VARIANTS
 from tests.sim.weather import WEATHERS
@@ -102,7 +103,7 @@ HUNT_MUST_HIT = (
 
 @dataclass
 class Tally:
-    """What many runs met and found. Sums of two are made with `join`."""
+    """What many runs met and found."""
 
     runs: int = 0
     hits: Counter[str] = field(default_factory=Counter)
@@ -118,33 +119,14 @@ class Tally:
             self.found.update({line.partition(":")[0] for line in outcome.findings})
             self.failed.append(outcome)
 
-    def join(self, other: Tally) -> None:
-        self.runs += other.runs
-        self.hits += other.hits
-        self.looked_at.update(other.looked_at)
-        self.found += other.found
-        self.failed += other.failed
-
     def missing(self, must_hit: Sequence[str] = CRASH_MUST_HIT) -> list[str]:
         """Faults and checkers that were never met."""
         return [name for name in (*must_hit, *self.looked_at) if not self.hits[name] + self.looked_at[name]]
 
 
-def run_all(plans: Iterable[Plan]) -> Tally:
-    tally = Tally()
-    for plan in plans:
-        tally.add(run_plan(plan))
-    return tally
-
-
 def drawn_plan(number: int) -> Plan:
     """What the hunt does at this seed."""
     return draw_plan(str(number), list(WEATHERS), list(VARIANTS), list(CAST))
-
-
-def run_seeds(numbers: tuple[int, int]) -> Tally:
-    """The seeds from the first to before the second: what a worker does at a time. Traces of sound runs are not kept."""
-    return run_all(drawn_plan(number) for number in range(*numbers))
 
 
 def minimised(outcome: Outcome, runs_max: int = 40) -> Outcome:
@@ -173,35 +155,36 @@ def points(seed: str, settings: str = PLAIN) -> Counter[str]:
 
 def single_plans(seed: str, step: int = 1, settings: str = PLAIN) -> Iterator[Plan]:
     """A cut at every disk write and every put and deletion with each fate, at every command with one, and a kill at every one; `step` takes
-    every so-manieth, fates in turn."""
+    every so-manieth, fates in turn. Once struck, the actors soon come to their end: what counts is how the node comes back."""
     counts = points(seed, settings)
     for kind in CHANGES:
         for number in range(1, counts[kind] + 1, step):
             is_whole = step == 1 and kind != "command"
             chosen = FATES if is_whole else [FATES[number // step % len(FATES)]]
             for fate in chosen:
-                yield Plan(seed, (Strike(kind, number),), fate, settings=settings)
+                yield Plan(seed, (Strike(kind, number),), fate, settings=settings, ends=SOON)
             if step == 1 or number // step % 3 == 0:
-                yield Plan(seed, (Strike(kind, number, "kill"),), settings=settings)
+                yield Plan(seed, (Strike(kind, number, "kill"),), settings=settings, ends=SOON)
 
 
 def read_plans(seed: str, step: int) -> Iterator[Plan]:
     """A cut or a kill at every store event, reads included: what is read changes nothing, so one fate each."""
     for number in range(1, points(seed)["store"] + 1, step):
-        yield Plan(seed, (Strike("store", number, "kill" if number % 3 == 0 else "cut"),), FATES[number % len(FATES)])
+        strike = Strike("store", number, "kill" if number % 3 == 0 else "cut")
+        yield Plan(seed, (strike,), FATES[number % len(FATES)], ends=SOON)
 
 
 def double_plans(seed: str, step: int = 1, settings: str = PLAIN) -> Iterator[Plan]:
     """A cut or a kill at every so-manieth point, and a cut soon after, while the first is recovered from."""
     counts = points(seed, settings)
-    turn = 0
+    turn, seconds = 0, itertools.cycle(SECOND_AFTER)
     for kind in CHANGES:
         for number in range(1, counts[kind] + 1, step):
+            turn += 1
+            first = Strike(kind, number, "kill" if turn % 3 == 0 else "cut")
             for _ in range(3 if step == 1 and kind != "command" else 1):
-                after = SECOND_AFTER[turn % len(SECOND_AFTER)]
-                first = Strike(kind, number, "kill" if turn % 3 == 0 else "cut")
-                yield Plan(seed, (first, Strike(kind, number + after)), FATES[turn % len(FATES)], settings=settings)
-                turn += 1
+                strikes = (first, Strike(kind, number + next(seconds)))
+                yield Plan(seed, strikes, FATES[turn % len(FATES)], settings=settings, ends=SOON)
 
 
 def weather_plans(seed: str, count: int) -> Iterator[Plan]:

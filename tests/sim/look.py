@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millrace.protocol.error_codes import ErrorCode
 from tests.sim import asking
 from tests.sim.checkers import Checker, Found, FoundLog
 from tests.sim.client import SimClient
 from tests.sim.history import History, Place
 
+ALL_LOOKUPS = ("first", "middle", "last", "beyond")
 
-async def look(client: SimClient, history: History) -> Found:
+
+async def look(client: SimClient, history: History, lookups: Sequence[str] = ALL_LOOKUPS) -> Found:
+    """`lookups`: which times of each log are looked up."""
     found = Found(is_read=True)
     for name, (topic_id, partitions) in (await asking.topics_of(client)).items():
         found.topics[name] = topic_id
         for index in range(partitions):
-            found.logs[topic_id, index] = await read_log(client, history, name, (topic_id, index))
+            found.logs[topic_id, index] = await read_log(client, history, name, (topic_id, index), lookups)
     for group, topic, index in history.commits:
         place = found.topics[topic], index
         found.commits[group, topic, index] = await asking.committed_offset(client, group, place)
     return found
 
 
-async def read_log(client: SimClient, history: History, name: str, place: Place) -> FoundLog:
+def times_of(times: list[int]) -> dict[str, int]:
+    last = max(times)
+    return {"first": min(times), "middle": times[len(times) // 2], "last": last, "beyond": last + 1}
+
+
+async def read_log(
+    client: SimClient, history: History, name: str, place: Place, lookups: Sequence[str] = ALL_LOOKUPS
+) -> FoundLog:
     """All of one partition; from its beginning again when that was cut meanwhile."""
     while True:
         known = history.watermarks(place)
@@ -39,7 +51,7 @@ async def read_log(client: SimClient, history: History, name: str, place: Place)
             times = [time for _, _, time in records]
             log = FoundLog(start, end, [(offset, value) for offset, value, _ in records], times)
             if times and not history.log(place).is_ageing:
-                for asked in (min(times), times[len(times) // 2], max(times), max(times) + 1):
+                for asked in (times_of(times)[one] for one in lookups):
                     log.lookups.append((asked, await asking.list_offset(client, name, place[1], asked)))
                 if (await asking.list_offsets(client, name, place[1]))[1] != end:
                     continue  # a request whose client is long gone was carried out meanwhile

@@ -51,22 +51,54 @@ def own_context(life: Life | None) -> Context:
     return context
 
 
-class SimFuture(asyncio.Future[Any]):
-    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._number = number
-        super().__init__(loop=loop)
+class _Numbered:
+    """Hashed by the order in which the loop's tasks and futures were first looked at: for a task that is when it is made."""
+
+    _number = 0
 
     def __hash__(self) -> int:
+        if not self._number:
+            self._number = next(self.get_loop().births)  # type: ignore[attr-defined]
         return self._number
 
 
-class SimTask(asyncio.Task[Any]):
-    def __init__(self, number: int, coro: Any, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
-        self._number = number
-        super().__init__(coro, loop=loop, **options)
+class SimFuture(_Numbered, asyncio.Future[Any]):
+    pass
 
-    def __hash__(self) -> int:
-        return self._number
+
+class SimTask(_Numbered, asyncio.Task[Any]):
+    pass
+
+
+class SimHandle:
+    """A callback that is scheduled: what asyncio.Handle and TimerHandle are to others, without their debugging."""
+
+    __slots__ = ("args", "callback", "context", "due_us", "is_cancelled", "loop")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.is_cancelled = False
+        self.loop: SimLoop | None = None  # where it waits for its time
+        self.due_us = 0
+
+    def cancel(self) -> None:
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            self.callback, self.args = _nothing, ()
+            if self.loop is not None:
+                self.loop.cancelled_count += 1
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.due_us / 1e6
+
+
+def _nothing() -> None:
+    pass
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -76,17 +108,18 @@ class SimLoop(asyncio.BaseEventLoop):
     half of what a run costs.
     """
 
-    _ready: deque[Any]
-    _scheduled: list[Any]
+    _ready: deque[SimHandle]  # type: ignore[assignment]
+    _scheduled: list[tuple[int, int, SimHandle]]  # type: ignore[assignment]  # due, number, what
     _stopping: bool
-    _timer_cancelled_count: int
 
     def __init__(self) -> None:
         super().__init__()
         self.now_us = START_US
         self.problems: list[str] = []
         self._turns_now = 0  # without time passing
-        self._births = itertools.count(1)
+        self.births = itertools.count(1)
+        self.cancelled_count = 0  # of the timers that wait
+        self._timers = itertools.count(1)
         self._born: list[SimTask] = []
         self._prune_at = 1000
         self._is_ended = False
@@ -94,7 +127,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self._strikes: dict[int, Callable[[], None]] = {}
         self._strike_at = -1
         self._strike_context = own_context(None)
-        self.set_task_factory(self._make_task)
 
     # Time and order.
 
@@ -103,38 +135,45 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> SimHandle:
         due_us = round(when * 1e6)
         # Who looks at the clock then must not find that it is not yet time, for ever.
         if due_us / 1e6 < when - 1e-9 or (due_us == self.now_us and when > self.now_us / 1e6):
             due_us += 1
-        handle = asyncio.TimerHandle(due_us / 1e6, callback, args, self, context)  # type: ignore[arg-type]
-        if self._is_of_the_dead(context):
+        if context is None:
+            context = copy_context()
+        handle = SimHandle(callback, args, context)
+        handle.due_us = due_us
+        life = context.get(LIFE)
+        if self._is_ended or (life is not None and life.is_over):
             handle.cancel()
         else:
-            heapq.heappush(self._scheduled, handle)
-            handle._scheduled = True
+            handle.loop = self
+            heapq.heappush(self._scheduled, (due_us, next(self._timers), handle))
         return handle
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> SimHandle:
         """Time passes on each wait, however short: what is left of a sum of floats else waits for ever."""
         wait_s = max(delay, 1e-6) if delay > 0 else delay
         return self.call_at(self.now_us / 1e6 + wait_s, callback, *args, context=context)
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)  # type: ignore[arg-type]
-        if self._is_of_the_dead(context):
+    ) -> SimHandle:
+        if context is None:
+            context = copy_context()
+        handle = SimHandle(callback, args, context)
+        life = context.get(LIFE)
+        if self._is_ended or (life is not None and life.is_over):
             handle.cancel()
             return handle
         self.turn_count += 1
         if self.turn_count == self._strike_at:
             strike = self._strikes.pop(self._strike_at)
             self._strike_at = min(self._strikes, default=-1)
-            self._ready.append(asyncio.Handle(strike, (), self, self._strike_context))
+            self._ready.append(SimHandle(strike, (), self._strike_context))
         self._ready.append(handle)
         return handle
 
@@ -147,41 +186,42 @@ class SimLoop(asyncio.BaseEventLoop):
         elif not scheduled:
             raise SimStalled("nothing is scheduled")
         else:
-            due_us = round(scheduled[0]._when * 1e6)
+            due_us = scheduled[0][0]
             self._turns_now = 0 if due_us > self.now_us else self._turns_now + 1
             self.now_us = max(self.now_us, due_us)
         if self._turns_now > TURNS_MAX:
             raise SimStalled(f"{TURNS_MAX} turns at {self.now_us} us")
-        end = self.now_us / 1e6 + 5e-7  # below a unit of time, so that no timer is early
-        while scheduled and scheduled[0]._when < end:
-            timer = heapq.heappop(scheduled)
-            timer._scheduled = False
-            ready.append(timer)
+        now_us = self.now_us
+        while scheduled and scheduled[0][0] <= now_us:
+            timer = heapq.heappop(scheduled)[2]
+            timer.loop = None
+            if timer.is_cancelled:
+                self.cancelled_count -= 1
+            else:
+                ready.append(timer)
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if handle._cancelled:
+            if handle.is_cancelled:
                 continue
             try:
-                handle._context.run(handle._callback, *handle._args)
+                handle.context.run(handle.callback, *handle.args)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:
                 self.call_exception_handler(
-                    {"message": f"Exception in callback {handle._callback!r}", "exception": error}
+                    {"message": f"Exception in callback {handle.callback!r}", "exception": error}
                 )
 
     def _forget_cancelled(self) -> None:
         """Timers that were cancelled: those at the head, and all when they are most."""
         scheduled = self._scheduled
-        if len(scheduled) > 100 and self._timer_cancelled_count * 2 > len(scheduled):
-            for timer in scheduled:
-                timer._scheduled = not timer._cancelled
-            scheduled[:] = [timer for timer in scheduled if not timer._cancelled]
+        if len(scheduled) > 100 and self.cancelled_count * 2 > len(scheduled):
+            scheduled[:] = [timer for timer in scheduled if not timer[2].is_cancelled]
             heapq.heapify(scheduled)
-            self._timer_cancelled_count = 0
-        while scheduled and scheduled[0]._cancelled:
-            self._timer_cancelled_count -= 1
-            heapq.heappop(scheduled)._scheduled = False
+            self.cancelled_count = 0
+        while scheduled and scheduled[0][2].is_cancelled:
+            self.cancelled_count -= 1
+            heapq.heappop(scheduled)[2].loop = None
 
     def strike_at(self, turn: int, strike: Callable[[], None]) -> None:
         """Calls `strike` just before the callback that is the `turn`-th of those scheduled to run soon: between any two steps of any task."""
@@ -190,10 +230,10 @@ class SimLoop(asyncio.BaseEventLoop):
             self._strike_at = min(self._strikes)
 
     def create_future(self) -> SimFuture:
-        return SimFuture(next(self._births), self)
+        return SimFuture(loop=self)
 
-    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> SimTask:
-        task = SimTask(next(self._births), coro, loop, **options)
+    def create_task(self, coro: Any, **options: Any) -> SimTask:  # type: ignore[override]
+        task = SimTask(coro, loop=self, **options)
         self._born.append(task)
         if len(self._born) > self._prune_at:
             self._born = [task for task in self._born if not task.done()]
@@ -202,15 +242,11 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # Lives.
 
-    def _is_of_the_dead(self, context: Context | None) -> bool:
-        life = LIFE.get() if context is None else context.get(LIFE)
-        return self._is_ended or (life is not None and life.is_over)
-
     def end_life(self, life: Life) -> None:
         """Nothing of it runs again, but for what remains of the callback that called this."""
         life.is_over = True
-        for handle in itertools.chain(self._ready, self._scheduled):  # type: ignore[attr-defined]
-            if handle._context.get(LIFE) is life:
+        for handle in itertools.chain(self._ready, (timer[2] for timer in self._scheduled)):
+            if handle.context.get(LIFE) is life:
                 handle.cancel()
 
     # The end.

@@ -171,11 +171,17 @@ class SimNode:
         self.lost_per_mille = 0  # of the controller's answers
         self.on_image: Callable[[MetadataImage], None] = lambda image: None  # told of each that is committed
         self.on_start: Callable[[], None] = lambda: None  # called before each start, when the disk is what it will find
+        self.on_point: Callable[[str, int], None] = lambda kind, number: (
+            None
+        )  # told of each event, before what strikes there
+        self.on_strike: Callable[[], None] = lambda: None
+        self.on_restart: Callable[[], None] = lambda: None  # the same as on_start, but for the first
         self.rotten: tuple[int, int] | None = (
             None  # where a byte of the log was made wrong, at one start, and what it was
         )
         self.failing_until = 0  # the life in which a write was made to fail
-        self.fate_name = "any"
+        self.fate_name = "any"  # what is written when a strike comes
+        self._fate_now = "any"
         self.is_stopped_in_order = False  # the last stop was no strike's
         self.disk = SimDisk(self._rand.split("disk"), latency_s=DISK_LATENCY_S)
         self._adopt(self.disk)
@@ -219,6 +225,7 @@ class SimNode:
 
     def _count(self, kind: str, words: tuple[object, ...]) -> None:
         self.counts[kind] += 1
+        self.on_point(kind, self.counts[kind])
         action = self.strikes.pop((kind, self.counts[kind]), None)
         if action is not None:
             self._strike(kind, action, words)
@@ -239,6 +246,7 @@ class SimNode:
         hits[f"strike while it {moment}"] += 1
         hits["second strike"] += self._strikes_met > 0
         self._strikes_met += 1
+        self.on_strike()
         self.world.trace.note(self.name, "strike", action, "at", point_of(kind, words), "while it", moment)
         if action == "cut":
             self.cut_power()
@@ -278,8 +286,9 @@ class SimNode:
         ended instead, by itself or by a cut."""
         assert self.life is None, f"{self.name} runs"
         if self.life_count:
-            fate = fate_of(self.fate_name, self._rand.split(f"fate {self.life_count}"))
+            fate = fate_of(self._fate_now, self._rand.split(f"fate {self.life_count}"))
             self._adopt(self.disk.restart(fate, power_was_cut=self.disk.was_cut.is_set()))
+            self.on_restart()
         self.on_start()
         self.life_count += 1
         self.world.trace.note(self.name, "start", self.life_count)
@@ -340,7 +349,7 @@ class SimNode:
         assert self.broker is not None
         await self.broker.stop()
         self.is_stopped_in_order = not life.is_over
-        self._end(life, None)
+        self._end(life, None, "any")
 
     def kill(self) -> None:
         """As kill -9: the disk keeps what it was given."""
@@ -364,15 +373,16 @@ class SimNode:
                 self.failures.append(error)
             self._end(life, error)
 
-    def _end(self, life: Life, error: BaseException | None) -> None:
+    def _end(self, life: Life, error: BaseException | None, fate_name: str = "") -> None:
         """The process is gone: nothing of it runs, and its peers hear of it."""
         if life.is_over:
             return
+        self._fate_now = fate_name or self.fate_name
         self.world.trace.note(self.name, "down", self.life_count, type(error).__name__ if error else "")
         self.world.loop.end_life(life)
         for store in self.stores:
             store.on_event = self.world.trace.of(self.name)
-            store.cut({"drop": False, "keep": True}.get(self.fate_name))
+            store.cut({"drop": False, "keep": True}.get(self._fate_now))
         self.world.net.reset(self.host)
         self.life = self.broker = None
         self.gone.set_result(None)

@@ -99,6 +99,7 @@ class SimBucket:
         self._clock = clock
         self.objects: dict[str, tuple[bytes, int]] = {}  # key -> content, wall time of the put
         self.uploads: list[SimUpload] = []
+        self.late: dict[tuple[float, str], None] = {}  # what the dead sent and is still to come: when, and what
         self.is_away = False
         self.capacity_bytes: int | None = None
         self.hits: Counter[str] = Counter()
@@ -199,7 +200,8 @@ class SimObjectStore:
         for request in list(self._under_way.values()):
             if takes_effect is None and request.is_due and self._rand.below(3) == 0:
                 self.bucket.hits["LATE_OF_THE_DEAD"] += 1
-                request.arrive_late(self._rand.below(LATE_OF_THE_DEAD_MS) / 1000)
+                due_s = request.arrive_late(self._rand.below(LATE_OF_THE_DEAD_MS) / 1000)
+                self.bucket.late[due_s, request.what] = None
             else:
                 request.abandon(bool(self._rand.below(2)) if takes_effect is None else takes_effect)
 
@@ -265,7 +267,7 @@ class SimObjectStore:
             self.on_event(number, "effect", what)
             return effect()
 
-        request = _Request(take_effect, loop.create_future(), lambda: self._under_way.pop(number, None))
+        request = _Request(what, take_effect, loop.create_future(), lambda: self._under_way.pop(number, None))
         self._under_way[number] = request
         total_ms = self._between(self.faults.latency_ms)
         if self.faults.list_ms[1] and what.startswith("list "):
@@ -366,8 +368,9 @@ class _Request:
     """One request under way: its effect happens once or never, and its answer is given once or never."""
 
     def __init__(
-        self, effect: Callable[[], Any], answer: asyncio.Future[Any], on_settled: Callable[[], object]
+        self, what: str, effect: Callable[[], Any], answer: asyncio.Future[Any], on_settled: Callable[[], object]
     ) -> None:
+        self.what = what
         self.answer = answer
         self._effect = effect
         self._on_settled = on_settled
@@ -392,12 +395,12 @@ class _Request:
             self._arrive(None)
         self.is_due = False
 
-    def arrive_late(self, delay_s: float) -> None:
-        """Nobody waits any more, and it takes effect all the same."""
+    def arrive_late(self, delay_s: float) -> float:
+        """Nobody waits any more, and it takes effect all the same: the time at which."""
         for timer in self._timers:
             timer.cancel()
         self._on_settled()
-        self._loop.call_later(delay_s, self._arrive, None, context=own_context(None))
+        return self._loop.call_later(delay_s, self._arrive, None, context=own_context(None)).when()
 
     def _arrive(self, back_ms: int | None) -> None:
         self.is_due = False

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from millrace.runtime.rand import Rand
 
 CALM, PLAIN, ALL = "calm", "plain", "all"
+LATE, SOON = "late", "soon"  # when the actors come to their end
 FATES = ("drop", "keep", "tear", "tear blocks", "holes", "any")
 KINDS = ("write", "write", "crowd", "store", "change", "command", "promise", "turn", "turn")
 
@@ -45,7 +46,8 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`weather`, `settings` and `cast` are names joined with "+"; `batches`: a producer and partition."""
+    """`weather`, `settings` and `cast` are names joined with "+"; `batches`: a producer and partition. `ends`: whether actors do all of
+    their share whatever happens, or soon come to their end once the node was struck."""
 
     seed: str = "0"
     strikes: tuple[Strike, ...] = ()
@@ -54,6 +56,7 @@ class Plan:
     settings: str = PLAIN
     cast: str = ALL
     batches: int = 12
+    ends: str = LATE
 
     def __str__(self) -> str:
         words = [f"seed={self.seed}", f"weather={self.weather}", f"fate={self.fate}"]
@@ -63,6 +66,8 @@ class Plan:
             words.append(f"cast={self.cast}")
         if self.batches != 12:
             words.append(f"batches={self.batches}")
+        if self.ends != LATE:
+            words.append(f"ends={self.ends}")
         return " ".join([*words, *map(str, self.strikes)])
 
     def weathers(self) -> list[str]:
@@ -88,7 +93,15 @@ def without_one(joined: str, nothing: str) -> list[str]:
 def parse_plan(text: str) -> Plan:
     """The inverse of str(plan)."""
     plan = Plan()
-    values = {"seed": plan.seed, "fate": plan.fate, "weather": CALM, "settings": PLAIN, "cast": ALL, "batches": "12"}
+    values = {
+        "seed": plan.seed,
+        "fate": plan.fate,
+        "weather": CALM,
+        "settings": PLAIN,
+        "cast": ALL,
+        "batches": "12",
+        "ends": LATE,
+    }
     strikes: list[Strike] = []
     name = ""
     for word in text.split(" "):

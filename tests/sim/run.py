@@ -17,7 +17,7 @@ import contextlib
 import gc
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -30,11 +30,11 @@ from tests.sim import asking
 from tests.sim.checkers import Checker, Found, all_checkers
 from tests.sim.client import SimClient
 from tests.sim.history import History, Place, TopicStory
-from tests.sim.look import judge, look
+from tests.sim.look import ALL_LOOKUPS, judge, look
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.members import Member
 from tests.sim.node import SimNode, StartFailed
-from tests.sim.plan import ALL, PLAIN, Plan
+from tests.sim.plan import ALL, LATE, PLAIN, SOON, Plan
 from tests.sim.probes import Probe, Probes
 from tests.sim.settings import node_settings
 from tests.sim.weather import blow
@@ -57,7 +57,7 @@ from tests.sim.world import World
 A = TypeVar("A", bound=Actor)
 DOWN_S = 0.05
 LIMIT_S = 300.0
-GRACE_S = 70.0  # longer than doomed objects stay
+GRACE_S = 20.0  # longer than doomed objects stay
 AGEING = {"segment.ms": "200", "retention.ms": "700", **ANY_TIME}
 HOURLY = {
     "segment.ms": "200",
@@ -65,6 +65,7 @@ HOURLY = {
     **ANY_TIME,
 }  # nothing is that old unless the clock is believed when it jumps
 GROUP = "group"
+LOOKUPS_OF = {"quiet": ("middle", "beyond"), "compacted": ("first", "last")}  # where runs are to be short
 LOOK_EVERY_S, LOOK_SELDOM_S = 0.025, 5.0
 CAST = (
     "idempotent",
@@ -96,18 +97,20 @@ class Outcome:
 class _Errors(logging.Handler):
     """What the broker logs as an error is one."""
 
-    def __init__(self, history: History, plan: Plan) -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__(logging.ERROR)
-        self._history = history
-        self.excuses = [text for weather, texts in EXCUSED.items() if weather in plan.weathers() for text in texts]
-        if any(strike.action == "fail" for strike in plan.strikes):
-            self.excuses += ["DiskFailed"]
+        self._run = run
+
+    def excuses(self) -> list[str]:
+        plan = self._run.outcome.plan
+        excuses = [text for weather, texts in EXCUSED.items() if weather in plan.weathers() for text in texts]
+        return excuses + ["DiskFailed"] * any(strike.action == "fail" for strike in plan.strikes)
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         text = f"{record.name}: {record.getMessage()} {error!r}"
-        if not any(excuse in text for excuse in self.excuses):
-            self._history.take(f"logged: {text}")
+        if not any(excuse in text for excuse in self.excuses()):
+            self._run.history.take(f"logged: {text}")
 
 
 # What may be logged as an error in some weather: the damage that was done to it.
@@ -128,9 +131,11 @@ class Run:
         self.history = History()
         self.history.on_find = lambda line: self.world.trace.note("finding", line)
         self.history.on_promise = self.node.on_promise
+        self.node.on_strike = self._on_strike
         self.outcome = Outcome(plan, findings=self.history.findings)
         self.checkers = all_checkers()
         self.probes = Probes(self.node, self.history)
+        self.on_end: Callable[[Outcome], None] = lambda outcome: None  # called while the loop runs still
         self._is_wanted = True
         self._is_stormy = True
         self._controller: ControllerNode | None = None  # of the last process that was stopped
@@ -153,6 +158,9 @@ class Run:
         while True:
             await asyncio.sleep(LOOK_EVERY_S if self._is_stormy else LOOK_SELDOM_S)
             self.probes.tick()
+
+    def _on_strike(self) -> None:
+        self.history.is_ending = self.outcome.plan.ends == SOON
 
     # The node.
 
@@ -221,8 +229,8 @@ class Run:
         if up.done():
             await up  # it does not come up any more
         await doing
+        await self.node.ready()  # it may have been struck just now
         self._is_wanted = False
-        await self.node.ready()
         assert self.node.broker is not None
         self._controller = self.node.broker.controller
         await self.node.stop()
@@ -300,11 +308,13 @@ class Run:
     # Looking.
 
     async def _look(self, phase: str) -> None:
+        lookups = ALL_LOOKUPS if self.outcome.plan.ends == LATE else LOOKUPS_OF[phase]
         client = self.world.client(f"looker {phase}", self.node.address)
-        judge(self.checkers, self.history, await look(client, self.history))
+        judge(self.checkers, self.history, await look(client, self.history, lookups))
 
     async def _look_and_clean(self) -> None:
-        await self._look("objects")
+        if self.outcome.plan.ends == LATE:
+            await self._look("objects")
         await asyncio.sleep(GRACE_S)  # all is compacted by now, and what was doomed is deleted
         await self._look("compacted")
 
@@ -344,12 +354,13 @@ class Run:
         return outcome
 
 
-def run_plan(plan: Plan) -> Outcome:
-    """Never raises for what the run does: that is a finding."""
+def run_plan(plan: Plan, prepare: Callable[[Run], None] = lambda run: None) -> Outcome:
+    """Never raises for what the run does: that is a finding. `prepare` is called before anything happens."""
 
     async def main(loop: SimLoop) -> Outcome:
         run = Run(loop, plan)
-        handler, logger = _Errors(run.history, plan), logging.getLogger("millrace")
+        prepare(run)
+        handler, logger = _Errors(run), logging.getLogger("millrace")
         logger.addHandler(handler)
         try:
             async with asyncio.timeout(LIMIT_S):
@@ -358,7 +369,9 @@ def run_plan(plan: Plan) -> Outcome:
             run.history.find("run-failed", repr(error))
         finally:
             logger.removeHandler(handler)
-        return run.result()
+        outcome = run.result()
+        run.on_end(outcome)
+        return outcome
 
     with steady_memory():
         return run_simulation(main)
@@ -366,13 +379,15 @@ def run_plan(plan: Plan) -> Outcome:
 
 @contextlib.contextmanager
 def steady_memory() -> Iterator[None]:
-    """When garbage is found must not matter to a run: it is collected before. What was loaded by then is looked at once, not each time."""
+    """When garbage is found must not matter to a run: it is collected after. What was loaded before the first is looked at once, not each time."""
     was_collecting = gc.isenabled()
-    gc.collect()
-    gc.freeze()
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
     gc.disable()
     try:
         yield
     finally:
         if was_collecting:
+            gc.collect()
             gc.enable()

@@ -16,6 +16,7 @@ from millrace.wal.config import BlockWalSettings
 KIB, MIB = 1 << 10, 1 << 20
 PORT = 9092
 WAL_FILE = "/data/wal"
+OBJECT_GRACE_MS = 15_000  # longer than a read takes in any weather
 
 KEYS = {
     "s3.data.buckets": "0@mem://sim",
@@ -26,7 +27,6 @@ KEYS = {
     "s3.wal.upload.interval.ms": "250",
     "s3.stream.object.split.size": "16KiB",
     "s3.object.block.size": "4KiB",
-    "s3.object.delete.retention.minutes": "1",
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
@@ -54,6 +54,7 @@ OBJECT_WAL = {
     "ahead_bytes": 64 * KIB,
     "arena_bytes": 128 * KIB,
     "trim_wait_ms": 100,
+    "arenas_ahead": 0,  # they would be made in a thread
 }
 
 
@@ -68,7 +69,7 @@ COMPACTION = {
     "memory_bytes": 4 * MIB,
     "read_bytes_max": 8 * KIB,
     "block_bytes": 8 * KIB,
-    "prepare_ttl_ms": 60_000,
+    "prepare_ttl_ms": 12_000,
 }
 
 
@@ -150,5 +151,11 @@ def node_settings(node_id: int, host: str, variants: Sequence[str] = (), **keys:
         controller = replace(controller, **variant.controller)
         compaction = replace(compaction, **variant.compaction)
     return replace(
-        settings, block_wal=wal, object_wal=object_wal, compaction=compaction, controller=controller, streams=streams
+        settings,
+        block_wal=wal,
+        object_wal=object_wal,
+        compaction=compaction,
+        controller=controller,
+        streams=streams,
+        object_grace_ms=OBJECT_GRACE_MS,
     )

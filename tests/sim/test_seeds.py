@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.sim.bugs import BUGS
-from tests.sim.hunt import Tally, drawn_plan, minimised, run_seeds
+from tests.sim.forks import run_all
+from tests.sim.hunt import Tally, drawn_plan, minimised
 from tests.sim.plan import EVENTS, Plan, Strike, parse_plan
-from tests.sim.run import run_plan
+from tests.sim.run import Run, run_plan
 from tests.sim.story import tell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,9 @@ AT_A_TIME = 4
 @pytest.mark.parametrize("first", range(500, 500 + 6 * AT_A_TIME, AT_A_TIME))
 def test_nothing_is_found_at_fixed_seeds(first: int) -> None:
     """Nodes under drawn weather, strikes and settings keep every promise, and every probe and checker looked."""
-    tally = run_seeds((first, first + AT_A_TIME))
+    tally = Tally()
+    for outcome in run_all((drawn_plan(number) for number in range(first, first + AT_A_TIME)), 2):
+        tally.add(outcome)
     assert not tally.failed, "\n".join(f"{outcome.plan}: {outcome.findings[:3]}" for outcome in tally.failed)
     assert tally.hits["strike while it serves"]
     assert all(tally.looked_at.values()), tally.looked_at
@@ -81,3 +84,20 @@ def test_a_tally_names_what_was_never_met() -> None:
     tally.hits["cut"] = 1
     tally.looked_at.update({"OnceInOrder": 0, "RangesJoin": 3})
     assert tally.missing(("cut", "torn")) == ["torn", "OnceInOrder"]
+
+
+def test_a_node_that_is_killed_as_its_work_ends_comes_up_again() -> None:
+    """Each phase of a run is stopped in order, whatever came in its last step."""
+
+    def prepare(run: Run) -> None:
+        look = run._look
+
+        async def look_and_kill(phase: str) -> None:
+            await look(phase)
+            run.node.kill()
+
+        run._look = look_and_kill  # type: ignore[method-assign]
+
+    outcome = run_plan(Plan("end", cast="plain", batches=2), prepare)
+    assert not outcome.findings
+    assert outcome.hits["kill"] == 3

@@ -1,60 +1,46 @@
-"""Many runs at once: worker processes that take seeds, or plans, a few at a time, and hand back what they met."""
+"""Many runs at once, in processes that fork off one another (forks.py), with a word now and then of how far they are."""
 
 from __future__ import annotations
 
-import itertools
-import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable
 
-from tests.sim.hunt import Tally, run_all, run_seeds
-from tests.sim.plan import Plan
+from tests.sim.forks import run_all
+from tests.sim.hunt import ENUMERATED, Tally, drawn_plan
+from tests.sim.plan import Plan, Strike
+from tests.sim.run import run_plan
 
-T = TypeVar("T")
-SEEDS_AT_A_TIME = 20
-PLANS_AT_A_TIME = 8
 SAY_EVERY_S = 10.0
 
 
-def hunt_seeds(first: int, count: int, workers: int, until: Callable[[Tally], bool] = lambda tally: False) -> Tally:
-    """The seeds from `first` on; ends early when `until` says so."""
-    chunks = [
-        (start, min(first + count, start + SEEDS_AT_A_TIME)) for start in range(first, first + count, SEEDS_AT_A_TIME)
-    ]
-    return _gather(run_seeds, chunks, count, workers, until)
+def hunt_seeds(first: int, count: int, workers: int) -> Tally:
+    """The seeds from `first` on."""
+    return hunt_plans((drawn_plan(number) for number in range(first, first + count)), workers)
 
 
 def hunt_plans(plans: Iterable[Plan], workers: int) -> Tally:
     chosen = list(plans)
-    return _gather(run_all, list(_chunks(chosen, PLANS_AT_A_TIME)), len(chosen), workers, lambda tally: False)
-
-
-def _chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
-    left = iter(items)
-    while chunk := list(itertools.islice(left, size)):
-        yield chunk
-
-
-def _gather(
-    work: Callable[[T], Tally], chunks: list[T], count: int, workers: int, until: Callable[[Tally], bool]
-) -> Tally:
+    warm()
     tally, began = Tally(), time.monotonic()
     said = began
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
-        for part in pool.imap_unordered(work, chunks):
-            tally.join(part)
-            for outcome in part.failed:
-                print(f"{outcome.plan}: {outcome.findings[0]}", flush=True)
-            now = time.monotonic()
-            if now - said > SAY_EVERY_S:
-                said = now
-                rate = tally.runs / (now - began)
-                left_s = (count - tally.runs) / rate
-                print(
-                    f"{tally.runs} of {count} runs, {rate:.1f} a second, {left_s:.0f} s to go, {len(tally.failed)} with findings",
-                    flush=True,
-                )
-            if until(tally):
-                break
+    for outcome in run_all(chosen, workers):
+        tally.add(outcome)
+        if outcome.findings:
+            print(f"{outcome.plan}: {outcome.findings[0]}", flush=True)
+        now = time.monotonic()
+        if now - said > SAY_EVERY_S:
+            said = now
+            print(progress(tally, len(chosen), now - began), flush=True)
     return tally
+
+
+def progress(tally: Tally, count: int, took_s: float) -> str:
+    rate = tally.runs / took_s
+    left_s = (count - tally.runs) / rate
+    return f"{tally.runs} of {count} runs, {rate:.1f} a second, {left_s:.0f} s to go, {len(tally.failed)} with findings"
+
+
+def warm() -> None:
+    """What is compiled or loaded at its first use is there for all who are forked."""
+    for settings in ENUMERATED:
+        run_plan(Plan("warm", (Strike("write", 90),), settings=settings, batches=4))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from millrace.protocol.batches import build_batch
@@ -35,6 +35,7 @@ from tests.sim.clock import SimClock
 from tests.sim.history import History, Place, TopicStory, shown
 
 IN_FLIGHT_MAX = 3
+LAST_ROUNDS = 2  # of an actor that is asked to come to its end
 ANY_TIME = {
     "message.timestamp.after.max.ms": str(1 << 60)
 }  # the clock may be set back between a batch's making and its sending
@@ -74,6 +75,14 @@ class Actor:
         self.history.on_promise()
         return given
 
+    def rounds(self, count: int, last: int = LAST_ROUNDS) -> Iterator[int]:
+        """Counts them; few more once all shall come to an end."""
+        for number in range(count):
+            if last <= 0:
+                return
+            last -= self.history.is_ending
+            yield number
+
     async def pause(self, bound_ms: int = 40) -> None:
         await asyncio.sleep(self.rand.below(bound_ms) / 1000)
 
@@ -88,7 +97,7 @@ class Idempotent(Actor):
     async def _fill(self, place: Place, producer: tuple[int, int], count: int) -> None:
         sequence = 0
         waiting: deque[Batch] = deque()
-        for _ in range(count):
+        for _ in self.rounds(count):
             waiting.append(self.batch(place, producer, sequence))
             self.history.on_sent(place, self.client.name, waiting[-1].values)
             sequence += len(waiting[-1].values)
@@ -107,6 +116,8 @@ class Idempotent(Actor):
         wire = await self.client.wire()
         sent: deque[asyncio.Future[ProduceResponse]] = deque()
         while waiting:
+            while self.history.is_ending and len(waiting) > IN_FLIGHT_MAX + LAST_ROUNDS:
+                waiting.pop()
             while len(sent) < min(IN_FLIGHT_MAX, len(waiting)):
                 request = asking.produce_request(place, waiting[len(sent)].frame)
                 sent.append(wire.send(0, 13, request))
@@ -131,7 +142,7 @@ class Idempotent(Actor):
 
 class Plain(Actor):
     async def run(self, places: list[Place], count: int, acks: int = 1) -> None:
-        for number in range(count):
+        for number in self.rounds(count):
             place = places[number % len(places)]
             batch = self.batch(place)
             self.history.on_sent(place, self.client.name, batch.values)
@@ -159,7 +170,7 @@ class Plain(Actor):
 
 class Burst(Actor):
     async def run(self, places: list[Place], rounds: int, width: int = 16) -> None:
-        for _ in range(rounds):
+        for _ in self.rounds(rounds):
             await self.pause(120)
             try:
                 wire = await self.client.wire()
@@ -183,7 +194,7 @@ class Doubler(Actor):
     async def run(self, other: SimClient, place: Place, count: int) -> None:
         producer = await self.producer_id()
         sequence = 0
-        for _ in range(count):
+        for _ in self.rounds(count):
             batch = self.batch(place, producer, sequence)
             self.history.on_sent(place, self.client.name, batch.values)
             sequence += len(batch.values)
@@ -265,7 +276,7 @@ class Rereader(Actor):
 
 class Vandal(Actor):
     async def run(self, place: Place, count: int) -> None:
-        for _ in range(count):
+        for _ in self.rounds(count, 1):
             await self.pause(200)
             batch = self.batch(place)
             spoiled = bytearray(batch.frame)
@@ -290,7 +301,8 @@ class Vandal(Actor):
 class Committer(Actor):
     async def run(self, group: str, topic: str, place: Place, count: int) -> None:
         await asking.find_coordinator(self.client, group)
-        for offset in range(1, count + 1):
+        for offset in self.rounds(count, 1):
+            offset += 1
             number = self.history.on_commit_asked(group, topic, place[1], offset)
             if await asking.commit_offset(self.client, group, place, offset):
                 self.history.on_commit_promised(group, topic, place[1], number)
@@ -300,7 +312,7 @@ class Committer(Actor):
 class Trimmer(Actor):
     async def run(self, name: str, place: Place, count: int) -> None:
         log = self.history.log(place)
-        for _ in range(count):
+        for _ in self.rounds(count, 1):
             await self.pause(400)
             if log.high_watermark <= log.start_asked:
                 continue
@@ -316,7 +328,7 @@ class Trimmer(Actor):
 
 class Churner(Actor):
     async def run(self, name: str, count: int) -> None:
-        for _ in range(count):
+        for _ in self.rounds(count, 1):
             topic_id = await asking.create_topic(self.client, name, 1, ANY_TIME)
             story = self.history.topics.setdefault(topic_id, TopicStory(name, topic_id, 1))
             self.history.on_promise()
