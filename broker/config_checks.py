@@ -262,4 +262,5 @@ def read_object_wal(values: Values, options: Mapping[str, str]) -> ObjectWalSett
         ahead_bytes=number("readaheadDataSize", default.ahead_bytes),
         fence=options.get("fence") or default.fence,
         hedge=options.get("hedge") or default.hedge,
+        corruption=values["wal.corruption"],
     )

@@ -108,6 +108,9 @@ class ObjectWalSettings:
     fence: str = "conditional"
     """conditional | reservation: how a replaced owner is kept from acknowledging, `fence`. The second is for stores without conditional puts."""
 
+    corruption: str = "refuse"
+    """refuse | skip | truncate: what recovery does about a record that is damaged or an object that is gone. See recovery.py."""
+
     hedge: str = "auto"
     """auto | on | off: whether an object is put a second time when its put is late, `hedge`. `auto` does it but in a directory. On, a steady
     stream of sends is acknowledged a quarter sooner and its slowest in half the time, for half as many puts again and up to twice the bytes."""
@@ -140,6 +143,8 @@ class ObjectWalSettings:
             found.append(f"maxInflightUploadCount is {self.uploads_max}; it must lie in 1..1000")
         if self.fence not in ("conditional", "reservation"):
             found.append(f"fence is {self.fence!r}; it must be conditional or reservation")
+        if self.corruption not in ("refuse", "skip", "truncate"):
+            found.append(f"WAL corruption is {self.corruption!r}; it must be refuse, skip or truncate")
         if self.hedge not in ("auto", "on", "off"):
             found.append(f"hedge is {self.hedge!r}; it must be auto, on or off")
         if self.arena_bytes < 4096 or self.arena_bytes % 4096:

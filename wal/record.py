@@ -69,6 +69,16 @@ def put_record(
     return payload
 
 
+def record_end(block: memoryview, at: int, limit: int, position: int, seed: int) -> int | None:
+    """Where the record at `at` ends, by a header that is sound, whatever became of its payload; None when there is no such header."""
+    body_at = at + RECORD_HEADER_BYTES
+    if body_at > limit or _CRC.unpack_from(block, at + 20)[0] != crc32c(block[at : at + 20], seed):
+        return None
+    magic, _, length, stored_position, _ = _HEADER.unpack_from(block, at)
+    is_here = magic == RECORD_MAGIC and stored_position == position and body_at + length <= limit
+    return body_at + length if is_here else None
+
+
 def decode_record(block: memoryview, at: int, limit: int, position: int, seed: int) -> memoryview | None:
     """The payload of the record at `at`, or None when there is no whole, sound record of `position` below `limit`."""
     body_at = at + RECORD_HEADER_BYTES

@@ -277,9 +277,9 @@ def test_an_object_wal_is_told_by_its_address() -> None:
     wal = make(f"s3.wal.path={address}&capacity=1GiB&fence=reservation&hedge=off&region=r").settings.object_wal
     assert (wal.batch_interval_ms, wal.batch_bytes_max, wal.unflushed_bytes_max) == (100, 1 << 20, 1 << 20)
     assert (wal.uploads_max, wal.ahead_bytes, wal.capacity_bytes, wal.fence) == (7, 2 << 20, GIB, "reservation")
-    assert wal.hedge == "off"
-    unset = make("s3.wal.path=0@file:///wal/").settings.object_wal
-    assert (unset.fence, unset.hedge) == ("conditional", "auto")
+    assert (wal.hedge, wal.corruption) == ("off", "refuse")
+    unset = make("s3.wal.path=0@file:///wal/", "wal.corruption=skip").settings.object_wal
+    assert (unset.fence, unset.hedge, unset.corruption) == ("conditional", "auto", "skip")
 
 
 def test_a_start_without_settings() -> None:

@@ -83,6 +83,7 @@ class Taken:
     listing: Listing
     extent: Extent
     link: Place | None  # None: nobody ever wrote to it
+    is_root_damaged: bool = False
 
 
 class Fence(Protocol):
@@ -101,6 +102,10 @@ class Fence(Protocol):
 
     async def verify(self) -> None:
         """Returns when we were the owner at some instant after the call. Raises WalFenced."""
+        ...
+
+    async def put_root(self) -> None:
+        """Writes the root anew, where it was damaged; for an owner that has written."""
         ...
 
     async def check_replaced(self) -> None:
@@ -127,6 +132,7 @@ class _Names:
         self._owner = owner
         self._rand = rand
         self.token = self._draw_token()
+        self._is_root_damaged = False
 
     def _draw_token(self) -> bytes:
         return self._rand.uuid()[:8]
@@ -140,15 +146,36 @@ class _Names:
     def _root(self) -> bytes:
         return self._header(Kind.ROOT, Place(self.epoch, 0), self.token, NO_STAMP, None).encode()
 
-    async def _survey(self) -> tuple[Listing, ObjectHeader | None]:
-        """The listing and the root, which is there unless nobody ever took the log."""
-        root = await self._reader.root()
+    async def put_root(self) -> None:
+        await self._reader.store.put(root_key(self._owner.node_id), [self._root()])
+
+    async def _survey(self) -> tuple[Listing, int | None]:
+        """The listing and the epoch of the root, which is there unless nobody ever took the log."""
+        epoch = await self._root_epoch()
         listing = await self._reader.list()
-        if root is None and listing.sizes:
-            root = await self._reader.root()  # somebody takes it at this moment
-            if root is None:
+        if epoch is None and listing.sizes and not self._is_root_damaged:
+            epoch = await self._root_epoch()  # somebody takes it at this moment
+            self._is_root_damaged |= epoch is None and self._reader.is_lenient
+            if epoch is None and not self._is_root_damaged:
                 raise WalCorrupt(0, f"the object {root_key(self._owner.node_id)} is gone, where the log begins")
-        return listing, root
+        if self._is_root_damaged:
+            if listing.newest_object() is None:
+                raise WalCorrupt(
+                    0, f"the object {root_key(self._owner.node_id)} cannot be read, and nothing else is there"
+                )
+            epoch = min(listing.sizes)
+        return listing, epoch
+
+    async def _root_epoch(self) -> int | None:
+        """None when there is no root, or one that need not be sound."""
+        try:
+            root = await self._reader.root()
+        except WalCorrupt:
+            if not self._reader.is_lenient:
+                raise
+            self._is_root_damaged = True
+            return None
+        return None if root is None else root.epoch
 
     async def _find_tip(self, listing: Listing, first_epoch: int) -> Tip | None:
         """None when the log moved on under the listing."""
@@ -157,11 +184,19 @@ class _Names:
         except ObjectMissing:
             return None
 
-    async def _extent(self, link: Place | None, check_replaced: Callable[[], Awaitable[None]]) -> Extent:
+    async def _take(self, listing: Listing, link: Place | None, check_replaced: Callable[[], Awaitable[None]]) -> Taken:
+        extent = await self._extent(listing, link, check_replaced)
+        return Taken(listing, extent, link, self._is_root_damaged)
+
+    async def _extent(
+        self, listing: Listing, link: Place | None, check_replaced: Callable[[], Awaitable[None]]
+    ) -> Extent:
         try:
-            return await self._reader.search(find_extent(link))
+            return await self._reader.search(find_extent(link, listing))
         except ObjectMissing as missing:
             await check_replaced()
+            if self._reader.is_lenient:
+                return await self._reader.search(find_extent(link, listing), is_missing_damage=True)
             raise WalCorrupt(0, f"the object {missing.key} is gone, which was written whole") from None
 
 
@@ -172,16 +207,16 @@ class ConditionalFence(_Names):
     async def take(self) -> Taken:
         seal_count = 1
         while True:
-            listing, root = await self._survey()
-            if root is None:
+            listing, first_epoch = await self._survey()
+            if first_epoch is None:
                 if await self._begin():
-                    return Taken(listing, await self._extent(None, self.check_replaced), None)
+                    return await self._take(listing, None, self.check_replaced)
                 continue
-            tip = await self._find_tip(listing, root.epoch)
+            tip = await self._find_tip(listing, first_epoch)
             if tip is None:
                 continue
             if tip.is_ours:
-                return Taken(listing, await self._extent(tip.link, self.check_replaced), tip.link)
+                return await self._take(listing, tip.link, self.check_replaced)
             if not await self._seal(tip, seal_count):
                 seal_count = min(SEALS_MAX, SEALS_GROWTH * seal_count)
 
@@ -233,18 +268,18 @@ class ReservationFence(_Names):
     is_verified_after = True
 
     async def take(self) -> Taken:
-        root = await self._reader.root()
+        root_epoch = await self._root_epoch()
         await self._claim()
-        if root is None:
-            await self._reader.store.put(root_key(self._owner.node_id), [self._root()])
+        if root_epoch is None and not self._is_root_damaged:
+            await self.put_root()
         while True:
-            listing, root = await self._survey()
-            assert root is not None, "the root was put"
+            listing, root_epoch = await self._survey()
+            assert root_epoch is not None, "the root was put"
             await self.verify()
-            first_epoch = root.epoch if root.epoch < self.epoch else NO_EPOCH  # the root is ours
+            first_epoch = root_epoch if root_epoch < self.epoch else NO_EPOCH  # the root is ours
             tip = await self._find_tip(listing, first_epoch)
             if tip is not None:
-                return Taken(listing, await self._extent(tip.link, self.check_replaced), tip.link)
+                return await self._take(listing, tip.link, self.check_replaced)
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
         await self._store.put(object_key(self._reader.prefix, place), parts)

@@ -18,10 +18,10 @@ from contextlib import aclosing
 
 from millrace.runtime.aligned import Arena, ArenaPool
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore import ObjectMissing, ObjectStore
+from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.wal.config import ObjectWalSettings
-from millrace.wal.errors import WalClosed, WalCorrupt, WalFull
+from millrace.wal.errors import WalClosed, WalFull
 from millrace.wal.log import WalOwner, WalRecord
 from millrace.wal.object.batcher import Batcher, ClosedBatch, wait_ms
 from millrace.wal.object.fence import Fence, Taken, make_fence
@@ -40,7 +40,7 @@ from millrace.wal.object.layout import (
 )
 from millrace.wal.object.leftovers import Leftovers
 from millrace.wal.object.reader import LogReader
-from millrace.wal.object.recovery import ObjectScan, find_garbage
+from millrace.wal.object.recovery import REFUSE, Damage, Extent, Listing, ObjectScan, find_garbage
 from millrace.wal.object.space import LiveObjects, payload_room
 from millrace.wal.object.writer import BatchWriter, Upload
 from millrace.wal.record import RECORD_HEADER_BYTES
@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 FENCES = {"conditional": FenceKind.CONDITIONAL, "reservation": FenceKind.RESERVATION}
 TIMER_SLACK_S = 0.001
+DAMAGES_LOGGED_MAX = 50
 _OVERHEAD_BYTES = HEADER_BYTES + RECORD_HEADER_BYTES
 
 
@@ -91,6 +92,8 @@ class ObjectWal:
             on_group=self._on_group,
             on_failed=self._fail,
         )
+        self.damages: list[Damage] = []  # what recovery stepped over or cut off
+        self._kept: list[str] = []  # keys that wait for a reset
         self._appended_end = self._trim_asked = self._trim_stamped = self._trim_durable = extent.trim
         self._closing_slot = -1
         self._is_recovered = self._is_started = self._is_closed = self._is_flush_due = False
@@ -108,7 +111,7 @@ class ObjectWal:
         closed with the log, and when this raises."""
         try:
             encode_cluster_id(owner.cluster_id)
-            reader = LogReader(store, owner, rand)
+            reader = LogReader(store, owner, rand, is_lenient=settings.corruption != REFUSE)
             fence = make_fence(FENCES[settings.fence], store, reader, owner, rand.split("wal owner"))
             return ObjectWal(store, reader, fence, await fence.take(), settings, owner)
         except BaseException:
@@ -138,34 +141,51 @@ class ObjectWal:
         return min(self.capacity_bytes - self.used_bytes, self._settings.unflushed_bytes_max - unflushed_bytes)
 
     async def recover(self) -> AsyncIterator[WalRecord]:
-        """As the contract says. When it ends, the log has an object of its own if it never had one."""
+        """As the contract says. When it ends, the log has an object of its own if it never had one; where there was damage, nothing of the log
+        is deleted before `reset`, for what recovery made of it may be refused."""
         assert not self._is_recovered, "recover() is for once"
         extent, listing = self._taken.extent, self._taken.listing
-        scan = ObjectScan(extent)
-        try:
-            async with aclosing(self._reader.objects(extent.places(), listing, self._settings.ahead_bytes)) as objects:
-                async for place, data in objects:
-                    for record in scan.feed(place, memoryview(data)):
-                        self._appended_end = record.end
-                        yield record
-        except ObjectMissing as missing:
-            await self._fence.check_replaced()
-            raise WalCorrupt(scan.position, f"the object {missing.key} is gone, which was written whole") from None
+        scan = ObjectScan(extent, self._settings.corruption)
+        async with aclosing(self._reader.objects(extent.places(), listing, self._settings.ahead_bytes)) as objects:
+            async for place, data in objects:
+                if data is None:
+                    await self._fence.check_replaced()
+                for record in scan.feed(place, None if data is None else memoryview(data)):
+                    self._appended_end = record.end
+                    yield record
+                if scan.is_done:
+                    break
         scan.finish()
-        for place, end in scan.ends:
-            self._objects.add(place, end)
+        for place, position, end in scan.ends:
+            self._objects.add(place, end, position)
         self._is_recovered = True
-        self._leftovers.add(self._key(place) for place in find_garbage(listing, extent, self._owner.epoch))
-        self._leftovers.add(
-            claim_key(self._reader.prefix, epoch) for epoch in listing.claims if epoch < self._owner.epoch
-        )
+        self._clean(scan, listing, extent)
         if self.is_new:
             self._close_batch()
             await self._wait_idle()
             self._check_open()
 
+    def _clean(self, scan: ObjectScan, listing: Listing, extent: Extent) -> None:
+        """Deletes what no recovery needs; where there was damage, that and what was given up wait for the reset."""
+        epoch = self._owner.epoch
+        keys = [self._key(place) for place in find_garbage(listing, extent, epoch)]
+        keys += (claim_key(self._reader.prefix, claim) for claim in listing.claims if claim < epoch)
+        self.damages = scan.damages
+        if not self.damages and not self._taken.is_root_damaged:
+            self._leftovers.add(keys)
+            return
+        found = {place for place, _, _ in scan.ends}
+        lost = (place for place in extent.places() if place not in found and listing.size(place) is not None)
+        self._kept = keys + [self._key(place) for place in lost]
+        for damage in self.damages[:DAMAGES_LOGGED_MAX]:
+            log.error(
+                "the WAL is damaged at position %d: %s. As wal.corruption=%s says, recovery goes on without positions %d to %d",
+                damage.start, damage.reason, self._settings.corruption, damage.start, damage.end,
+            )  # fmt: skip
+
     def start(self, on_confirmed: Callable[[int], None], on_failed: Callable[[BaseException], None]) -> None:
         assert self._is_recovered, "recover() to its end comes first"
+        assert not self.damages, "reset() comes first where there was damage"
         assert not self._is_started, "start() is for once"
         self._on_confirmed = on_confirmed
         self._on_failed = on_failed
@@ -221,7 +241,7 @@ class ObjectWal:
         batch = self._batcher.close()
         if batch.record_count:
             self._appended_end = batch.end
-        self._objects.add(Place(self._owner.epoch, batch.slot), batch.end)
+        self._objects.add(Place(self._owner.epoch, batch.slot), batch.end, batch.position)
         self._writer.put(batch)
 
     def _flush(self) -> None:
@@ -316,7 +336,14 @@ class ObjectWal:
             self._close_batch()
 
     async def reset(self) -> None:
-        await self.trim(min(self._appended_end, self._writer.confirmed))
+        """As the contract says; and ends what damage there was."""
+        is_damaged = bool(self.damages) or self._taken.is_root_damaged
+        await self.trim(self._writer.confirmed if is_damaged else min(self._appended_end, self._writer.confirmed))
+        if self._taken.is_root_damaged:
+            await self._fence.put_root()
+        self.damages = []
+        self._leftovers.add(self._kept)
+        self._kept = []
 
     async def close(self) -> None:
         """As the contract says, but waits no longer than the settings allow for a store that does not answer: what was not confirmed by then

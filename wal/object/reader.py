@@ -42,8 +42,10 @@ LOGGED_EVERY = 10
 
 
 class LogReader:
-    def __init__(self, store: ObjectStore, owner: WalOwner, rand: Rand) -> None:
+    def __init__(self, store: ObjectStore, owner: WalOwner, rand: Rand, *, is_lenient: bool = False) -> None:
+        """`is_lenient`: a search is given None for a header that cannot be read."""
         self._owner = owner
+        self.is_lenient = is_lenient
         self.store = RetryingObjectStore(store, rand.split("wal retries"), PATIENT, on_retry=self._on_retry)
         self.prefix = log_prefix(owner.cluster_id, owner.node_id)
 
@@ -77,26 +79,40 @@ class LogReader:
         self._check_owner(header)
         return header
 
-    async def search(self, search: Generator[Place, ObjectHeader, T]) -> T:
-        """Answers what a search asks for. Raises ObjectMissing when one of the objects is gone."""
+    async def search(self, search: Generator[Place, ObjectHeader | None, T], *, is_missing_damage: bool = False) -> T:
+        """Answers what a search asks for. Raises ObjectMissing when one of the objects is gone, unless that is to be damage as any other."""
         try:
             place = next(search)
             while True:
-                data = await self.store.get_range(object_key(self.prefix, place), 0, HEADER_BYTES)
-                header = decode_header(data, 0)
-                self._check_owner(header)
-                if header.place != place:
-                    raise WalCorrupt(header.position, f"at {place} lies the object of {header.place}")
-                place = search.send(header)
+                place = search.send(await self._searched(place, is_missing_damage=is_missing_damage))
         except StopIteration as found:
             result: T = found.value
             return result
 
+    async def _searched(self, place: Place, *, is_missing_damage: bool) -> ObjectHeader | None:
+        key = object_key(self.prefix, place)
+        try:
+            header = decode_header(await self.store.get_range(key, 0, HEADER_BYTES), 0)
+            self._check_owner(header)
+            if header.place != place:
+                raise WalCorrupt(header.position, f"at {place} lies the object of {header.place}")
+            return header
+        except ObjectMissing:
+            if not is_missing_damage:
+                raise
+            reason = "no such object"
+        except WalCorrupt as damage:
+            if not self.is_lenient:
+                raise WalCorrupt(damage.position, f"{key}: {damage.reason}") from None
+            reason = damage.reason
+        log.error("of the WAL's object %s the header cannot be read: %s", key, reason)
+        return None
+
     async def objects(
         self, places: Iterable[Place], listing: Listing, ahead_bytes: int
-    ) -> AsyncGenerator[tuple[Place, bytes], None]:
+    ) -> AsyncGenerator[tuple[Place, bytes | None], None]:
         """Whole objects in order, several on their way at once, as long as they are expected to be no more than `ahead_bytes` together.
-        Raises ObjectMissing for one that is gone."""
+        None for one that is gone."""
         left = iter(places)
         under_way: deque[tuple[Place, int, asyncio.Task[bytes]]] = deque()
         held_bytes = 0
@@ -113,7 +129,10 @@ class LogReader:
                 if not under_way:
                     return
                 place, size_bytes, read = under_way[0]
-                data = await read
+                try:
+                    data: bytes | None = await read
+                except ObjectMissing:
+                    data = None
                 under_way.popleft()
                 yield place, data
                 held_bytes -= size_bytes

@@ -10,12 +10,23 @@ looked for by position. The newest object that is no seal is the anchor: its own
 
 Not here: reading and writing (reader.py, fence.py). Keeps true: what it calls garbage holds no record that counts, and none of the
 seals that keep a replaced owner from writing.
+
+What must be there and is not, or is damaged, is treated as the policy says:
+
+    refuse      WalCorrupt names the place: position and object
+    skip        the walk goes on at the next record or object that is sound; what lies between is lost. Where that leaves a hole in a
+                stream that its objects do not fill, the stream engine refuses it
+    truncate    the log ends before the damage; all that lies behind it is lost
+
+Whoever skips or truncates finds the places in `damages`. A search that was started for them gets None for a header that cannot be read, and
+believes another object of the same owner: links are the same in all of them, and an older stamp is true still, but for the trim, which may be
+further on. Where no object of an owner can be read, or not the seal that the log ends with, every policy refuses: nobody could say what counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from millrace.wal.errors import WalCorrupt, WalFenced, WalMismatch
 from millrace.wal.log import WalRecord
@@ -30,9 +41,10 @@ from millrace.wal.object.layout import (
     decode_header,
     is_seal_size,
 )
-from millrace.wal.record import RECORD_HEADER_BYTES, decode_record, epoch_seed
+from millrace.wal.record import RECORD_HEADER_BYTES, decode_record, epoch_seed, record_end
 
-HeaderSearch = Generator[Place, ObjectHeader, "Tip"]
+HeaderSearch = Generator[Place, ObjectHeader | None, "Tip"]
+REFUSE, SKIP, TRUNCATE = "refuse", "skip", "truncate"
 
 
 class Listing:
@@ -68,6 +80,11 @@ class Listing:
             slot += 1
         return slot
 
+    def objects_before(self, epoch: int, end: int) -> list[int]:
+        """Slots below `end`, the last first; no seals."""
+        slots = self.sizes.get(epoch, {})
+        return sorted((slot for slot, size in slots.items() if slot < end and not is_seal_size(size)), reverse=True)
+
     def first_seal(self, epoch: int, start: int = 0) -> int | None:
         """From the slot `start` on."""
         seals = [slot for slot, size in self.sizes[epoch].items() if slot >= start and is_seal_size(size)]
@@ -95,17 +112,19 @@ def find_tip(listing: Listing, first_epoch: int, own_epoch: int, own_token: byte
         yield from _check_never_written(listing)
         tip = Place(first_epoch, 0)
     else:
-        header = yield anchor
         _check_older(own_epoch, anchor.epoch)
+        header = yield from _last_readable(listing, anchor.epoch, anchor.slot + 1)
         tip = Place(anchor.epoch, listing.run_end(anchor.epoch, header.stamp.confirmed_slot))
         link = tip if tip.slot else header.link
-        is_closed = header.kind is Kind.CLOSING and anchor.slot == tip.slot - 1
+        is_closed = header.kind is Kind.CLOSING and header.place.slot == tip.slot - 1
         if header.fence is not fence and not is_closed:
             _refuse_fence(header.fence, fence)
     while listing.is_seal(tip):
         if fence is FenceKind.RESERVATION:
             _refuse_fence(FenceKind.CONDITIONAL, fence)
         seal = yield tip
+        if seal is None:
+            raise WalCorrupt(0, f"the seal at {tip} cannot be read, and nobody can say who owns the log")
         if seal.token == own_token and seal.epoch == own_epoch:
             return Tip(tip, link, is_closed, is_ours=True)
         _check_older(own_epoch, seal.epoch)
@@ -114,6 +133,21 @@ def find_tip(listing: Listing, first_epoch: int, own_epoch: int, own_token: byte
         tip, is_closed = Place(seal.epoch, 0), False
     _check_older(own_epoch, tip.epoch)
     return Tip(tip, link, is_closed, is_ours=False)
+
+
+def _last_readable(listing: Listing, epoch: int, end: int) -> Generator[Place, ObjectHeader | None, ObjectHeader]:
+    """Of the epoch's slots below `end`: the last, unless damage was stepped over."""
+    last = Place(epoch, end - 1)
+    header = yield last
+    if header is not None:
+        return header
+    for slot in listing.objects_before(epoch, last.slot):
+        header = yield Place(epoch, slot)
+        if header is not None:
+            return header
+    raise WalCorrupt(
+        0, f"no header of the owner of epoch {epoch} can be read, and nobody can say what of its objects counts"
+    )
 
 
 def _refuse_fence(found: FenceKind, own: FenceKind) -> None:
@@ -126,14 +160,14 @@ def _check_older(own_epoch: int, found_epoch: int) -> None:
         raise WalFenced(own_epoch, found_epoch)
 
 
-def _check_never_written(listing: Listing) -> Generator[Place, ObjectHeader, None]:
+def _check_never_written(listing: Listing) -> Generator[Place, ObjectHeader | None, None]:
     """The newest object of a log is never deleted: where there is none, no seal may say that there was one."""
     for epoch in listing.sizes:
         slot = listing.first_seal(epoch)
         if slot is not None and slot > 0:
             seal = yield Place(epoch, slot)
-            if seal.stamp.confirmed_slot > 0:
-                raise WalCorrupt(seal.position, f"objects of epoch {epoch} are gone, which was sealed at slot {slot}")
+            if seal is None or seal.stamp.confirmed_slot > 0:
+                raise WalCorrupt(0, f"objects of epoch {epoch} are gone, which was sealed at slot {slot}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +187,7 @@ class Extent:
     position: int  # where the first segment begins
     end: int  # where the last one ends
     segments: tuple[Segment, ...]
+    is_head_certain: bool = True  # else what it begins with may be trimmed and gone
 
     def places(self) -> Iterable[Place]:
         return (Place(run.epoch, slot) for run in self.segments for slot in range(run.start, run.end))
@@ -161,11 +196,12 @@ class Extent:
 EMPTY = Extent(0, 0, 0, ())
 
 
-def find_extent(link: Place | None) -> Generator[Place, ObjectHeader, Extent]:
+def find_extent(link: Place | None, listing: Listing) -> Generator[Place, ObjectHeader | None, Extent]:
     """`link` is that of the tip, once it is sealed. The last object that counts knows the trim; links lead back to the head."""
     if link is None:
         return EMPTY
-    last = header = yield Place(link.epoch, link.slot - 1)
+    last = header = yield from _last_readable(listing, link.epoch, link.slot)
+    is_certain = last.place == Place(link.epoch, link.slot - 1)
     head, segments = last.stamp.head, []
     epoch, end = link.epoch, link.slot
     while epoch != head.epoch:
@@ -173,51 +209,132 @@ def find_extent(link: Place | None) -> Generator[Place, ObjectHeader, Extent]:
         before = header.link
         if before is None or before.epoch >= epoch or before.epoch < head.epoch:
             raise WalCorrupt(header.position, f"epoch {epoch} continues {before}, and the log begins at {head}")
+        if not is_certain and not listing.objects_before(before.epoch, before.slot):
+            return _extent(last, link, listing, segments, is_certain)
         epoch, end = before.epoch, before.slot
-        header = yield Place(epoch, end - 1)
+        header = yield from _last_readable(listing, epoch, end)
     segments.append(Segment(epoch, head.slot, end))
-    return Extent(last.stamp.trim, last.stamp.head_position, last.end, tuple(reversed(segments)))
+    return _extent(last, link, listing, segments, is_certain)
 
 
-@dataclass(slots=True)
+def _extent(last: ObjectHeader, link: Place, listing: Listing, segments: list[Segment], is_certain: bool) -> Extent:
+    """Of objects behind the last one that could be read the sizes are known."""
+    left = (listing.size(Place(link.epoch, slot)) or 0 for slot in range(last.place.slot + 1, link.slot))
+    stamp = last.stamp
+    return Extent(stamp.trim, stamp.head_position, last.end + sum(left), tuple(reversed(segments)), is_certain)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Nothing sound from `start` to `end`, though it was durable."""
+
+    start: int
+    end: int
+    place: Place  # of the object
+    reason: str
+
+
 class ObjectScan:
-    """Takes the objects of an extent in order and gives their records. `ends` are the objects found, for a later trim."""
+    """Takes the objects of an extent in order and gives their records. `ends` are the objects found, for a later trim: place, start, end."""
 
-    extent: Extent
-    ends: list[tuple[Place, int]] = field(default_factory=list)
+    def __init__(self, extent: Extent, policy: str = REFUSE) -> None:
+        self._extent = extent
+        self._policy = policy
+        self._is_loose = not extent.is_head_certain  # where the next object begins is not known
+        self._open: tuple[int, Place, str] | None = None  # damage whose end is not known yet
+        self.position = extent.position
+        self.ends: list[tuple[Place, int, int]] = []
+        self.damages: list[Damage] = []
+        self.is_done = False
 
-    @property
-    def position(self) -> int:
-        return self.ends[-1][1] if self.ends else self.extent.position
-
-    def feed(self, place: Place, data: memoryview) -> list[WalRecord]:
-        """The records of the object at `place` that are not trimmed. Raises WalCorrupt: what counts was durable whole, there is no torn tail."""
-        position = self.position
-        header = decode_header(data, position)
-        if header.place != place or header.epoch != place.epoch or header.position != position:
-            raise WalCorrupt(position, f"at {place} lies the object of {header.place}, position {header.position}")
-        if header.kind not in (Kind.RECORDS, Kind.CLOSING) or len(data) != HEADER_BYTES + header.body_bytes:
-            raise WalCorrupt(position, f"the object at {place} has {len(data)} bytes; {header.body_bytes} were written")
-        records = self._records(header, data)
-        self.ends.append((place, header.end))
-        return [record for record in records if record.end > self.extent.trim]
-
-    def _records(self, header: ObjectHeader, data: memoryview) -> list[WalRecord]:
-        seed, at, found = epoch_seed(header.epoch), HEADER_BYTES, []
-        for _ in range(header.record_count):
-            position = header.position + at
-            payload = decode_record(data, at, len(data), position, seed)
-            if payload is None:
-                raise WalCorrupt(position, f"no sound record in the object at {header.place}")
-            at += RECORD_HEADER_BYTES + len(payload)
-            found.append(WalRecord(position, header.position + at, payload))
-        if at != len(data):
-            raise WalCorrupt(header.position + at, f"bytes behind the last record of the object at {header.place}")
-        return found
+    def feed(self, place: Place, data: memoryview | None) -> list[WalRecord]:
+        """The records of the object at `place` that are not trimmed; None: it is gone. Raises WalCorrupt, where the policy refuses: what counts was
+        durable whole, there is no torn tail."""
+        if self.is_done or (data is None and not self.ends and not self._extent.is_head_certain):
+            return []
+        header = self._header(place, data)
+        if header is None or data is None:
+            return []
+        self._close(header.position)
+        self.position = header.position
+        found = self._records(header, data)
+        self._close(header.end)
+        self.position, self._is_loose = header.end, False
+        if not self.is_done:
+            self.ends.append((place, header.position, header.end))
+        return [record for record in found if record.end > self._extent.trim]
 
     def finish(self) -> None:
-        if self.position != self.extent.end:
-            raise WalCorrupt(self.position, f"the log ends here, and {self.extent.end} is where it did")
+        if self.position != self._extent.end and self._open is None and not self.is_done:
+            self._on_damage(
+                self.ends[-1][0] if self.ends else Place(0, 0), self.position, "the log ends here too early"
+            )
+        self._close(self._extent.end)
+
+    def _header(self, place: Place, data: memoryview | None) -> ObjectHeader | None:
+        """None for one that is damaged."""
+        position, fault = self.position, "it is gone, which was written whole"
+        if data is not None:
+            try:
+                header = decode_header(data, position)
+            except WalCorrupt as damage:
+                fault = damage.reason
+            else:
+                is_here = header.position >= position if self._is_loose else header.position == position
+                if header.place != place or header.epoch != place.epoch or not is_here:
+                    fault = f"there lies that of {header.place}, position {header.position}"
+                elif header.kind not in (Kind.RECORDS, Kind.CLOSING):
+                    fault = f"it is a {header.kind.name.lower()}"
+                else:
+                    return header
+        self._on_damage(place, position, fault)
+        return None
+
+    def _records(self, header: ObjectHeader, data: memoryview) -> list[WalRecord]:
+        size_bytes = HEADER_BYTES + header.body_bytes
+        if len(data) > size_bytes:
+            self._on_damage(header.place, header.position, f"it has {len(data)} bytes; {size_bytes} were written")
+            self._close(header.position)
+            if self.is_done:
+                return []
+        seed, at, limit = epoch_seed(header.epoch), HEADER_BYTES, min(len(data), size_bytes)
+        found: list[WalRecord] = []
+        for _ in range(header.record_count):
+            position = header.position + at
+            payload = decode_record(data, at, limit, position, seed)
+            if payload is not None:
+                at += RECORD_HEADER_BYTES + len(payload)
+                found.append(WalRecord(position, header.position + at, payload))
+                continue
+            end = record_end(data, at, limit, position, seed)
+            self._on_damage(header.place, position, "it has no sound record there")
+            if end is None or self.is_done:
+                return found
+            at = end
+            self._close(header.position + at)
+        if at != size_bytes:
+            self._on_damage(header.place, header.position + at, "its last record does not end where the object does")
+        return found
+
+    def _on_damage(self, place: Place, start: int, reason: str) -> None:
+        reason = f"the object of epoch {place.epoch}, slot {place.slot}: {reason}"
+        if self._policy == REFUSE:
+            raise WalCorrupt(start, reason)
+        if self.is_done:
+            return
+        if self._open is None:
+            self._open = start, place, reason
+        self._is_loose = True
+        if self._policy == TRUNCATE:
+            self._close(self._extent.end)
+            self.is_done = True
+
+    def _close(self, end: int) -> None:
+        """The damage that is open reaches to there."""
+        if self._open is not None:
+            start, place, reason = self._open
+            self.damages.append(Damage(start, max(start, end), place, reason))
+            self._open = None
 
 
 def find_garbage(listing: Listing, extent: Extent, own_epoch: int) -> list[Place]:

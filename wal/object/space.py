@@ -16,13 +16,14 @@ class LiveObjects:
 
     def __init__(self, position: int) -> None:
         self._end = position
-        self._objects: deque[tuple[Place, int, int]] = deque()  # place, position, end
+        self._objects: deque[tuple[Place, int, int]] = deque()  # place, position, end; between two may lie damage
 
     def __len__(self) -> int:
         return len(self._objects)
 
-    def add(self, place: Place, end: int) -> None:
-        self._objects.append((place, self._end, end))
+    def add(self, place: Place, end: int, position: int | None = None) -> None:
+        """`position`: where the object begins, if it is not where the one before it ends."""
+        self._objects.append((place, self._end if position is None else position, end))
         self._end = end
 
     def head_for(self, trim: int) -> tuple[Place, int] | None:

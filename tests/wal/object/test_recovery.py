@@ -78,7 +78,7 @@ class Drawn:
     def look(self, own: int = 9, fence: FenceKind = FenceKind.CONDITIONAL) -> str:
         """The tip, the slots that count and the garbage, as an owner of this epoch finds them."""
         tip = self.answer(find_tip(self.listing(), 1, own, b"t%07d" % own, fence))
-        extent = self.answer(find_extent(tip.link))
+        extent = self.answer(find_extent(tip.link, self.listing()))
         runs = " ".join(f"{run.epoch}:{run.start}-{run.end}" for run in extent.segments) or "nothing"
         garbage = " ".join(f"{place.epoch}:{place.slot}" for place in find_garbage(self.listing(), extent, own))
         word = " ours" if tip.is_ours else " closed" if tip.is_closed else ""
