@@ -6,9 +6,9 @@ open cannot grow, so all that can become due is its oldest segment's age; it is 
     its topic's policy deletes at all, and metadata says that it holds data, and
     it was not looked at since this process started, or what it said then has become due, or its configuration changed.
 
-Looking means opening it, quietly, and closing it again, so a round opens at most `OPENS_PER_ROUND`, those with the shortest retention first;
-what each said is kept, in memory alone: ten thousand idle partitions are opened once after a start, spread over hours, and then when due.
-(Refused: opening all of them each round; a hint of the due time in metadata, which would be one more command for each that is closed.)
+Looking means opening it, quietly, and closing it again, those with the shortest retention first: `OPENS_IN_A_BURST` together, so that what they
+write shares an object, every `BURST_S`, and no more in a round than fit its interval. What each said is kept, in memory alone. So ten
+thousand that are due at once are looked at within a quarter of an hour; after a start each is looked at once, and then when due. (Refused: opening all of them each round; a hint of the due time in metadata, which would be one more command for each that is closed.)
 
 When the wall clock has jumped forward (wall_watch.py) retention by time is suspended, and says so; retention by size goes on.
 
@@ -36,7 +36,8 @@ from millrace.s3stream.ids import StreamRole
 
 log = logging.getLogger(__name__)
 
-OPENS_PER_ROUND = 200
+OPENS_IN_A_BURST = 200
+BURST_S = 10.0
 OPENS_AT_ONCE = 8
 OPENING_TIMEOUT_S = 60.0
 SLICE = 500  # partitions or topics looked at before others have their turn on the loop
@@ -148,8 +149,13 @@ class Maintenance:
                     await asyncio.sleep(0)
         self._said = {key: said for key, said in self._said.items() if image.topics.partition(*key) is not None}
         candidates.sort(key=lambda candidate: candidate[0])
-        keys = iter([(topic_id, index) for _, topic_id, index in candidates[:OPENS_PER_ROUND]])
-        await asyncio.gather(*(self._visit(keys) for _ in range(OPENS_AT_ONCE)))
+        bursts = max(1, int(self._settings.retention_check_interval_ms / 1000 / BURST_S))
+        due = [(topic_id, index) for _, topic_id, index in candidates[: bursts * OPENS_IN_A_BURST]]
+        for first in range(0, len(due), OPENS_IN_A_BURST):
+            if first:
+                await asyncio.sleep(BURST_S)
+            keys = iter(due[first : first + OPENS_IN_A_BURST])
+            await asyncio.gather(*(self._visit(keys) for _ in range(OPENS_AT_ONCE)))
 
     def _is_candidate(self, image: MetadataImage, topic: Topic, index: int, now_ms: int) -> bool:
         """Not open, holds data, and something in it may be due. Cheap questions first: it is asked of every partition, every round."""

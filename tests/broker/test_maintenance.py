@@ -224,7 +224,8 @@ def test_a_changed_configuration_makes_closed_partitions_due() -> None:
 
 def test_idle_partitions_are_not_opened_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty ones, those of others, and those whose topics keep everything never; the rest a few a round, the shortest lived first."""
-    monkeypatch.setattr(maintenance_module, "OPENS_PER_ROUND", 3)
+    monkeypatch.setattr(maintenance_module, "OPENS_IN_A_BURST", 3)
+    monkeypatch.setattr(maintenance_module, "BURST_S", 300)
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
@@ -252,6 +253,29 @@ def test_idle_partitions_are_not_opened_for_nothing(monkeypatch: pytest.MonkeyPa
             rounds.append([(found.rstrip(b".").decode(), index) for found, index, _ in house.opener.opened])
             house.opener.opened.clear()
         assert rounds == [[("short", 0), ("short", 1), ("long", 0)], [("long", 1)], []]
+
+    run(scenario())
+
+
+def test_hundreds_that_are_due_are_looked_at_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bursts with a pause between them, and no more than fit the interval: the rest in the next round."""
+    monkeypatch.setattr(maintenance_module, "BURST_S", 0.01, raising=False)
+    count = 650
+    settings = MaintenanceSettings(retention_check_interval_ms=30)
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", count, retention_ms="1000")
+        for index in range(count):
+            await house.produce({("a", index): batch(1, timestamp=START_MS - DAY_MS)})
+        close_to_metadata(house, "a", count)
+        await restarted(house)
+        house.opener.opened.clear()
+        maintenance = Maintenance(house.directory, house.cache, house.clock, settings)
+        await maintenance.retain()
+        assert len(house.opener.opened) == 600
+        await maintenance.retain()
+        assert len(house.opener.opened) == count
 
     run(scenario())
 
