@@ -8,7 +8,8 @@ open cannot grow, so all that can become due is its oldest segment's age; it is 
 
 Looking means opening it, quietly, and closing it again, those with the shortest retention first: `OPENS_IN_A_BURST` together, so that what they
 write shares an object, every `BURST_S`, and no more in a round than fit its interval. What each said is kept, in memory alone. So ten
-thousand that are due at once are looked at within a quarter of an hour; after a start each is looked at once, and then when due. (Refused: opening all of them each round; a hint of the due time in metadata, which would be one more command for each that is closed.)
+thousand that are due at once are looked at within a quarter of an hour; after a start each is looked at once, and then when due. (Refused:
+opening all of them each round; a hint of the due time in metadata, which would be one more command for each that is closed.)
 
 When the wall clock has jumped forward (wall_watch.py) retention by time is suspended, and says so; retention by size goes on.
 
