@@ -1,12 +1,13 @@
 """Which objects to merge now. Pure.
 
-Merging everything with everything at each look would write old bytes again and again. So an object is merged only with as much as it is large
-itself: from the newest back, a run grows as long as the next older object is not much larger than what the run holds. Each byte is then written
-four times among a thousand uploads of about equal size, and what stays unmerged is a few objects of growing size:
+Merging everything with everything at each look would write old bytes again and again. So an object is merged with others of about its size:
+from the newest back, a run grows as long as the next older object is not much larger than the largest so far. A run of stream-set objects
+has eight at least, so that each byte is written twice among sixty uploads of equal size and three times among five hundred; what stays
+unmerged is seven of each size at most:
 
-    ages ->   64M 8M 1M 1M 1M 1M     run of four: they become 4M
-              64M 8M 4M              too short a run
-              64M 8M 4M 4M 4M        the last four become 20M
+    ages ->   64M 8M 1M 1M 1M 1M 1M 1M 1M 1M     run of eight: they become 8M
+              64M 8M 8M                          too short a run
+              64M 8M 8M 8M 8M 8M 8M 8M 8M        the last eight become 64M
 
 Only neighbours in order of age are merged: what is between two objects is never older or newer than their merger. An object that cannot be
 read now stands aside, and parts its neighbours.
@@ -21,34 +22,42 @@ from millrace.s3stream.compaction.config import MIB, CompactionSettings
 from millrace.s3stream.ids import StreamSetInfo
 
 T = TypeVar("T")
-# A shorter run is not worth its requests.
+# A shorter run of one stream's objects is not worth its requests; of stream-set objects, see the settings.
 RUN_COUNT_MIN = 4
-# A run grows by an object that is no larger than this part of what it holds.
-GROWTH = (3, 2)
+# A run grows by an object that is no larger than so many times its largest.
+GROWTH = 2
 # Objects below this count as this: a few requests, whatever they hold.
 SIZE_FLOOR_BYTES = MIB
 
 
-def choose_run(sizes: Sequence[int], count_max: int, bytes_max: int) -> slice | None:
-    """The run to merge among neighbours from the oldest to the newest, or None."""
-    for last in range(len(sizes) - 1, RUN_COUNT_MIN - 2, -1):
-        first = _grown(sizes, last, count_max, bytes_max)
-        if last - first + 1 >= RUN_COUNT_MIN:
-            return slice(first, last + 1)
+def choose_run(sizes: Sequence[int], count_max: int, bytes_max: int, count_min: int = RUN_COUNT_MIN) -> slice | None:
+    """The run to merge among neighbours from the oldest to the newest, or None; of a run that is too long the older part."""
+    for last in range(len(sizes) - 1, count_min - 2, -1):
+        first = _grown(sizes, last)
+        end = _within(sizes, first, last + 1, count_max, bytes_max)
+        if end - first >= count_min:
+            return slice(first, end)
     return None
 
 
-def _grown(sizes: Sequence[int], last: int, count_max: int, bytes_max: int) -> int:
+def _grown(sizes: Sequence[int], last: int) -> int:
     """Where the run begins that ends at `last`."""
-    held_bytes = max(SIZE_FLOOR_BYTES, sizes[last])
+    largest = max(SIZE_FLOOR_BYTES, sizes[last])
     first = last
-    while first > 0 and last - first + 1 < count_max:
-        older_bytes = max(SIZE_FLOOR_BYTES, sizes[first - 1])
-        if older_bytes * GROWTH[1] > held_bytes * GROWTH[0] or held_bytes + older_bytes > bytes_max:
-            break
-        held_bytes += older_bytes
+    while first > 0 and sizes[first - 1] <= GROWTH * largest:
         first -= 1
+        largest = max(largest, sizes[first])
     return first
+
+
+def _within(sizes: Sequence[int], first: int, end: int, count_max: int, bytes_max: int) -> int:
+    """How far the run goes that begins at `first`."""
+    total_bytes = 0
+    for place in range(first, min(end, first + count_max)):
+        total_bytes += max(SIZE_FLOOR_BYTES, sizes[place])
+        if total_bytes > bytes_max:
+            return place
+    return min(end, first + count_max)
 
 
 def choose_sets(
@@ -56,7 +65,8 @@ def choose_sets(
 ) -> Sequence[StreamSetInfo]:
     """Stream-set objects to merge into one; none when nothing is worth it. `objects`: newest data last."""
     for span in reversed(_parted(objects, is_aside)):
-        found = choose_run([one.size_bytes for one in span], settings.sources_max, settings.object_bytes_max)
+        sizes = [one.size_bytes for one in span]
+        found = choose_run(sizes, settings.sources_max, settings.merge_bytes_max, settings.run_count)
         if found is not None:
             return _within_memory(span[found], settings)
     return ()
@@ -68,18 +78,17 @@ def choose_aged(
     settings: CompactionSettings,
     now_ms: int,
 ) -> Sequence[StreamSetInfo]:
-    """Stream-set objects whose streams are due to get objects of their own, the oldest neighbours."""
+    """Stream-set objects whose streams are due to get objects of their own, the oldest neighbours. With one that is due go those after it that
+    are half as old: they would follow soon, each with an object for each of its streams."""
     due_ms = now_ms - settings.force_split_ms
-    spans = _parted(objects, lambda one: one.data_time_ms > due_ms or is_aside(one))
-    if not spans:
-        return ()
-    count, total_bytes = 1, spans[0][0].size_bytes
-    for one in spans[0][1 : settings.sources_max]:
-        total_bytes += one.size_bytes
-        if total_bytes > settings.object_bytes_max:
-            break
-        count += 1
-    return _within_memory(spans[0][:count], settings)
+    soon_ms = now_ms - settings.force_split_ms // 2
+    for span in _parted(objects, lambda one: one.data_time_ms > soon_ms or is_aside(one)):
+        due = next((place for place, one in enumerate(span) if one.data_time_ms <= due_ms), None)
+        if due is not None:
+            sizes = [one.size_bytes for one in span]
+            end = _within(sizes, due, len(span), settings.sources_max, settings.merge_bytes_max)
+            return _within_memory(span[due : max(due + 1, end)], settings)
+    return ()
 
 
 def next_due_ms(
@@ -102,10 +111,12 @@ def _parted(objects: Sequence[T], is_aside: Callable[[T], bool]) -> list[list[T]
 
 
 def _within_memory(span: Sequence[StreamSetInfo], settings: CompactionSettings) -> Sequence[StreamSetInfo]:
-    """As many from the oldest as can be read at once."""
-    left = settings.large_sources_max * settings.block_bytes
+    """As many from the oldest as can be read at once, and no more than can be read in large requests, but for a shortest run."""
+    held_bytes = read_bytes = 0
     for count, one in enumerate(span):
-        left -= min(one.size_bytes, settings.block_bytes)
-        if left < 0 and count >= 2:
+        held_bytes += min(one.size_bytes, settings.block_bytes)
+        read_bytes += min(one.size_bytes, settings.window_bytes_min)
+        is_slow = count >= settings.run_count and not settings.reads_well(read_bytes)
+        if count >= 2 and (is_slow or held_bytes > settings.reading_bytes):
             return span[:count]
     return span

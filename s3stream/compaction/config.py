@@ -7,6 +7,8 @@ from dataclasses import dataclass
 MIB = 1 << 20
 PART_BYTES_MIN = 5 * MIB
 MEMORY_BYTES_MIN = 4 * MIB
+SMALL_BYTES = 8 * MIB
+MERGE_OBJECTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,24 +18,26 @@ class CompactionSettings:
     # Pauses between two looks at this node's stream-set objects, and at the objects of its streams. Nothing is looked at that did not change.
     set_interval_ms: int = 5 * 60_000
     stream_interval_ms: int = 30 * 60_000
-    # A stream with this much in the objects that are merged gets an object of its own; an object of a stream below it is small, and merged.
-    split_bytes: int = 8 * MIB
+    # A stream with this much in the objects that are merged gets an object of its own.
+    split_bytes: int = 24 * MIB
     # What has been in a stream-set object this long leaves it for objects of its streams, however small.
     force_split_ms: int = 120 * 60_000
+    # Stream-set objects of about one size that are merged, at least: with fewer each byte is written more often.
+    run_count_min: int = 8
     # Stream-set objects that one compaction reads, and streams that its new one may hold.
     sources_max: int = 500
     streams_per_set_max: int = 20_000
     # Stream objects that one commit may make.
     stream_objects_per_commit_max: int = 10_000
-    # A composite links no more than this, and a stream-set object that is larger is merged no further.
+    # A composite links no more than this, and objects of a stream are merged up to it.
     object_bytes_max: int = 10 << 30
-    # Memory: what is read ahead of the copying, what is being put, and the open parts.
-    memory_bytes: int = 64 * MIB
+    # Memory: what is read ahead of the copying, the open parts, and what is being put.
+    memory_bytes: int = 256 * MIB
     # Objects above this are put in parts of this size; smaller where memory is short.
     part_bytes: int = 32 * MIB
     # One read is at most this, unless one block is larger.
-    read_bytes_max: int = 16 * MIB
-    # Index rows of blocks that lie side by side are joined up to this, the unit of reading.
+    read_bytes_max: int = 32 * MIB
+    # Blocks that continue each other are joined up to this, the unit of reading.
     block_bytes: int = MIB
     # Objects that are not committed this long after their ids were given are deleted: a compaction that takes longer was in vain.
     prepare_ttl_ms: int = 6 * 3_600_000
@@ -44,19 +48,54 @@ class CompactionSettings:
             raise ValueError(f"out of bounds: {faults or 'memory_bytes'}")
 
     @property
+    def run_count(self) -> int:
+        """How many stream-set objects make a run."""
+        return max(2, min(self.run_count_min, self.sources_max))
+
+    @property
+    def small_bytes(self) -> int:
+        """An object of one stream below this is small, and merged."""
+        return min(self.split_bytes, SMALL_BYTES)
+
+    @property
+    def merge_bytes_max(self) -> int:
+        """Stream-set objects that are merged have no more than this together: a compaction that fails was in vain."""
+        return MERGE_OBJECTS * self.object_bytes_max
+
+    @property
+    def reading_bytes(self) -> int:
+        return self.memory_bytes * 6 // 10 - self.known_rows_bytes_max
+
+    @property
+    def known_rows_bytes_max(self) -> int:
+        return self.memory_bytes // 32
+
+    @property
     def open_part_bytes(self) -> int:
-        """How much of an object is gathered before it is put."""
-        return max(PART_BYTES_MIN, min(self.part_bytes, self.memory_bytes // 8))
+        """How much of a large object is gathered before it is put."""
+        return max(PART_BYTES_MIN, min(self.part_bytes, self.memory_bytes // 10))
 
     @property
-    def putting_bytes_max(self) -> int:
-        return max(self.open_part_bytes, self.memory_bytes // 4)
+    def whole_bytes_max(self) -> int:
+        """An object up to this is put at once: in parts it would be twice as many requests."""
+        return self.open_part_bytes * 3 // 2
 
-    def window_bytes(self, sources_count: int) -> int:
-        """One read of one source, with one held of each and two on their way."""
-        return min(self.read_bytes_max, self.memory_bytes // (2 * (sources_count + 2)))
+    def part_bytes_of(self, size_bytes: int) -> int:
+        """Parts for an object of about this size: equal ones, so that the last is not a scrap."""
+        if size_bytes <= self.whole_bytes_max:
+            return 2 * self.whole_bytes_max
+        count = -(-size_bytes // self.open_part_bytes)
+        return max(PART_BYTES_MIN, min(self.open_part_bytes, -(-size_bytes // count) + self.block_bytes))
+
+    def whole_source_bytes_max(self, sources_count: int) -> int:
+        """A source up to this comes with its index, and is held until the end."""
+        return min(self.read_bytes_max, self.reading_bytes // (sources_count + 2))
+
+    def reads_well(self, sizes_bytes: int) -> bool:
+        """Whether windows are large enough for sources of which the first WINDOW_BYTES_MIN of each come to this together."""
+        return sizes_bytes + 3 * self.window_bytes_min <= 2 * self.reading_bytes
 
     @property
-    def large_sources_max(self) -> int:
-        """Sources of a block and more that are read at once: one read of each is held, of one block at least."""
-        return max(2, self.memory_bytes // (2 * self.block_bytes))
+    def window_bytes_min(self) -> int:
+        """Sources that would have to be read in smaller pieces are not all merged at once."""
+        return max(self.block_bytes, min(self.read_bytes_max * 3 // 4, self.reading_bytes // 6))

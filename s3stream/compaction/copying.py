@@ -3,7 +3,7 @@
     sources ──(windows, verified)──► blocks in order ──► the set's output, or the stream's own ──(parts)──► store
 
 Blocks are copied as they are, for they hold one stream each, and under their own checksums: nothing looks at entries. Memory is bounded by
-the settings: half for reading, the rest for parts that are gathered or on their way.
+the settings: six tenths for reading, the rest for parts that are gathered or on their way.
 
 On return every object is durable in the store and nothing is committed. Cancelling, or any error, aborts what was begun; what was put is
 deleted by the controller when its ids run out.
@@ -17,9 +17,10 @@ from collections.abc import Sequence
 
 from millrace.s3stream.compaction.outputs import Output, PutMemory, WrittenObject
 from millrace.s3stream.compaction.plan import Bounds, Portion, SetPlan, SourceIndex, merged_rows
-from millrace.s3stream.compaction.sources import Source
+from millrace.s3stream.compaction.sources import Source, begin_all
 from millrace.s3stream.compaction.work import Ids, Work
 from millrace.s3stream.ids import ObjectId
+from millrace.s3stream.objects.format import BlockRef
 from millrace.s3stream.objects.joiner import ObjectJoiner
 
 # Objects of streams that end while the next ones are copied.
@@ -37,7 +38,7 @@ class Copying:
         self._plan = plan
         self._sources = sources
         self._next_id = ids.first
-        self._memory = PutMemory(work.settings.putting_bytes_max)
+        self._memory = PutMemory(work.settings.whole_bytes_max)
         self._live: list[Output] = []
         self._ending: deque[tuple[asyncio.Task[WrittenObject], int]] = deque()
         self._ending_bytes = 0
@@ -47,11 +48,10 @@ class Copying:
         self.stream_objects: list[WrittenObject] = []
 
     async def run(self, indexes: Sequence[SourceIndex], bounds: Bounds) -> None:
-        window_bytes = self._work.settings.window_bytes(len(self._sources))
         try:
-            for source, index in zip(self._sources, indexes, strict=True):
-                source.begin(index.index, bounds, window_bytes)
-            self._set = self._new_output() if self._plan.has_set else None
+            begin_all(self._sources, indexes, bounds, self._work.settings)
+            if self._plan.has_set:
+                self._set = self._new_output(sum(one.size_bytes for one in self._plan.portions if not one.is_split))
             await self._copy(indexes, bounds)
             await self._end_all()
         except BaseException:
@@ -66,35 +66,37 @@ class Copying:
             if portion is None or ref.stream_id != portion.stream_id or ref.start >= portion.end:
                 portion = next(portions)
                 await self._enter(portion)
-            output = self._own if portion.is_split else self._set
-            assert output is not None
-            await output.add(ref, *await self._sources[place].take(ref))
+            await self._add(portion, ref, *await self._sources[place].take(ref))
             cost += ref.size_bytes + ROW_COST
             if cost >= STEP_BYTES:
                 cost = 0
                 await asyncio.sleep(0)
+
+    async def _add(self, portion: Portion, ref: BlockRef, data: memoryview, body_sum: int | None) -> None:
+        output = self._own if portion.is_split else self._set
+        assert output is not None
+        await output.add(ref, data, body_sum)
 
     async def _enter(self, portion: Portion) -> None:
         if not portion.is_split:
             return
         if self._own is not None:
             await self._end(self._own)
-        self._own = self._new_output()
+        self._own = self._new_output(portion.size_bytes)
 
-    def _new_output(self) -> Output:
+    def _new_output(self, size_bytes: int) -> Output:
         work, settings = self._work, self._work.settings
         object_id, self._next_id = self._next_id, ObjectId(self._next_id + 1)
         joiner = ObjectJoiner(settings.block_bytes)
-        output = Output(
-            work.store, work.key(object_id), object_id, joiner, settings.open_part_bytes, self._memory, work.counts
-        )
+        part_bytes = settings.part_bytes_of(size_bytes)
+        output = Output(work.store, work.key(object_id), object_id, joiner, part_bytes, self._memory, work.counts)
         self._live.append(output)
         return output
 
     async def _end(self, output: Output) -> None:
         """Lets it end beside the copying; waits for the oldest when they are many, or hold much."""
         held_bytes = output.held_bytes
-        bytes_max = self._work.settings.putting_bytes_max
+        bytes_max = self._work.settings.whole_bytes_max
         while self._ending and (len(self._ending) >= ENDING_COUNT_MAX or self._ending_bytes + held_bytes > bytes_max):
             await self._ended()
         self._ending_bytes += held_bytes

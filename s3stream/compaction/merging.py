@@ -79,12 +79,10 @@ async def _merge_opened(
 async def opened(work: Work, objects: Objects) -> AsyncIterator[tuple[list[Source], list[SourceIndex]]]:
     """The objects that could be read, with their indexes; the others stand aside. When the first is not answered, the store is away."""
     settings = work.settings
-    memory = ReadMemory(settings.memory_bytes // 2)
+    memory = ReadMemory(settings.reading_bytes)
+    whole_bytes_max = settings.whole_source_bytes_max(len(objects))
     sources = [Source(work.store, work.key(o.object_id), o.object_id, o.size_bytes, work.counts) for o in objects]
-    tasks = [
-        asyncio.create_task(source.open(memory, settings.window_bytes(len(sources))), name="compaction-index")
-        for source in sources
-    ]
+    tasks = [asyncio.create_task(source.open(memory, whole_bytes_max), name="compaction-index") for source in sources]
     try:
         found: list[tuple[Source, SourceIndex]] = []
         for source, task in zip(sources, tasks, strict=True):
@@ -117,6 +115,8 @@ async def carry_out(
     await copying.run(indexes, bounds)
     await check_covered(indexes, bounds, copying)
     await commit(work, ids, replace(commit_of(plan, copying), passed_over=passed_over))
+    for written in copying.stream_objects:
+        work.known_rows.put(written.object_id, written.rows)
 
 
 async def check_covered(indexes: Sequence[SourceIndex], bounds: Bounds, copying: Copying) -> None:

@@ -27,6 +27,7 @@ class WrittenObject:
     object_id: ObjectId
     size_bytes: int
     ranges: tuple[StreamRange, ...]
+    rows: bytes  # of its index
 
 
 class PutMemory:
@@ -113,7 +114,7 @@ class Output:
                 await part
             await self._upload.complete()
             self._upload = None
-        return WrittenObject(self._object_id, size_bytes, ranges)
+        return WrittenObject(self._object_id, size_bytes, ranges, self._joiner.rows)
 
     async def abort(self) -> None:
         """Ends what is under way. Waits a bounded time for the store to forget the parts; else its own rules clean up."""

@@ -1,21 +1,26 @@
 """Reads what is compacted: an object's index, then its wanted blocks in their order, read ahead in few large requests.
 
-Blocks that lie near each other come with one GET, at most a window of them: the memory for reading divided by the sources. A window is read
-ahead while there is memory; one that is needed is read whatever there is, so that no block is too large to be compacted.
+Blocks that lie near each other come with one GET, a window of them (windows.py). What was copied is given back piece by piece; when that makes
+room for a window, it is read ahead for the source that will be the first to have nothing left. A window that is needed is read whatever memory
+there is, a small one if need be, so that no block is too large to be compacted.
 
-Keeps true: no byte is handed out whose checksums were not verified on this read; an object that is missing, damaged or refused is
+Keeps true: no byte is handed out whose checksum was not verified on this read; an object that is missing, damaged or refused is
 SourceUnreadable with its id, and never an object without rows.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 from millrace.runtime.errors import Corrupt, Exhausted, Unavailable
+from millrace.runtime.lending import LendingPool, Piece
 from millrace.runtime.objectstore import ObjectStore, StoreDenied
+from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.counts import CompactionCounts
 from millrace.s3stream.compaction.plan import Bounds, SourceIndex, wanted_rows
+from millrace.s3stream.compaction.windows import Window, staggered, window_sizes
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.format import FOOTER_BYTES, BlockRef, check_block, decode_footer
@@ -24,9 +29,10 @@ from millrace.s3stream.objects.reader import tail_guess_bytes
 
 UNREADABLE = (Corrupt, Unavailable, Exhausted, StoreDenied)
 GETS_IN_FLIGHT_MAX = 8
-# Blocks within so much of each other come with one request whatever lies between them; beyond it, what lies between is an eighth at most.
-NEAR_BYTES = 512 << 10
-WASTE_PART = 8
+# A window that is needed while there is no room is no larger than this part of what it might be.
+SHORT_PART = 4
+Held = tuple[int, Piece]  # where it begins in the object
+SCRAP = memoryview(bytearray(64 << 10))
 
 
 class SourceUnreadable(Exception):
@@ -43,49 +49,35 @@ class SourceUnreadable(Exception):
 
 
 class ReadMemory:
-    """What windows hold, all sources together, and how many requests run."""
+    """What windows hold, all sources together, how many requests run, and whose window is read next."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.peak_bytes = 0
+        self.pool = LendingPool(limit_bytes)
         self.requests = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
+        self._sources: list[Source] = []
+
+    @property
+    def room_bytes(self) -> int:
+        return max(0, self.limit_bytes - self.held_bytes)
 
     def take(self, size_bytes: int) -> None:
         self.held_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
-    def has_room(self, size_bytes: int) -> bool:
-        return self.held_bytes + size_bytes <= self.limit_bytes
+    def enroll(self, source: Source) -> None:
+        """It is read ahead of from now on, when its turn comes."""
+        self._sources.append(source)
 
-
-class Window:
-    """Blocks that one request brings: [start, end) of the object."""
-
-    __slots__ = ("end", "refs", "start", "task")
-
-    def __init__(self, first: BlockRef) -> None:
-        self.start = first.position
-        self.end = first.position + first.size_bytes
-        self.refs = [first]
-        self.task: asyncio.Task[memoryview] | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        return self.end - self.start
-
-    def takes(self, ref: BlockRef, bytes_max: int) -> bool:
-        """Whether the block comes with this request."""
-        total = ref.position + ref.size_bytes - self.start
-        if ref.position < self.end or total > bytes_max:
-            return False
-        gap = ref.position - self.end
-        wanted = sum(own.size_bytes for own in self.refs) if gap and total > NEAR_BYTES else 0
-        return not wanted or (total - wanted - ref.size_bytes) * WASTE_PART <= total
-
-    def add(self, ref: BlockRef) -> None:
-        self.refs.append(ref)
-        self.end = ref.position + ref.size_bytes
+    def read_ahead(self) -> None:
+        """For whoever will be the first to have nothing left, as long as there is room."""
+        while waiting := [source for source in self._sources if source.wants_ahead]:
+            source = min(waiting, key=Source.next_key)
+            if source.window_bytes > self.room_bytes:
+                return
+            source.read_ahead(source.window_bytes)
 
 
 class Source:
@@ -96,18 +88,37 @@ class Source:
     ) -> None:
         self.object_id = object_id
         self.size_bytes = size_bytes
+        self.window_bytes = 0
         self._store = store
         self._key = key
         self._counts = counts
         self._whole: memoryview | None = None
         self._memory = ReadMemory(0)
-        self._window_bytes = 0
         self._refs: Iterator[BlockRef] = iter(())
-        self._left: BlockRef | None = None  # taken from `_refs`, in no window yet
-        self._window: Window | None = None
-        self._data = memoryview(b"")
-        self._place = 0  # in the window
-        self._ahead: Window | None = None
+        self._left: BlockRef | None = None  # the first that is in no window yet
+        self._ahead: deque[asyncio.Task[deque[Held]]] = deque()
+        self._pieces: deque[Held] = deque()  # of the window in use
+        self._held_bytes = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """All of it came with its index."""
+        return self._whole is not None
+
+    @property
+    def room_bytes(self) -> int:
+        """Of all sources' memory."""
+        return self._memory.room_bytes
+
+    @property
+    def wants_ahead(self) -> bool:
+        return self._left is not None and not self._ahead
+
+    def next_key(self) -> tuple[int, int]:
+        """Where in the order of blocks it has nothing left."""
+        left = self._left
+        assert left is not None
+        return left.stream_id, left.start
 
     async def open(self, memory: ReadMemory, whole_bytes_max: int) -> SourceIndex:
         """Its index. An object no larger than `whole_bytes_max` comes whole, and is held until `close`."""
@@ -127,14 +138,17 @@ class Source:
             raise SourceUnreadable(self.object_id, error) from None
         if start == 0:
             self._whole = tail
-            memory.take(len(tail))
+            self._hold(len(tail))
         return SourceIndex(self.object_id, index)
 
-    def begin(self, index: ObjectIndex, bounds: Bounds, window_bytes: int) -> None:
-        self._window_bytes = window_bytes
+    def begin(self, index: ObjectIndex, bounds: Bounds, window_bytes: int, first_bytes: int) -> None:
+        """`first_bytes`: of the first window, which is asked for at once if there is room for it."""
+        self.window_bytes = window_bytes
         self._refs = wanted_rows(SourceIndex(self.object_id, index), bounds)
-        if self._whole is None:
-            self._read_ahead()
+        self._left = next(self._refs, None)
+        self._memory.enroll(self)
+        if self._left is not None and first_bytes <= self._memory.room_bytes:
+            self.read_ahead(first_bytes)
 
     async def take(self, ref: BlockRef) -> tuple[memoryview, int]:
         """The block's bytes, verified, and the sum of its entries: a view that is good until the next call."""
@@ -150,73 +164,120 @@ class Source:
         except UNREADABLE as error:
             raise SourceUnreadable(self.object_id, error) from None
 
-    async def close(self) -> None:
-        """Ends what is under way and gives the memory back."""
-        for window in (self._ahead, self._window):
-            if window is not None:
-                self._memory.held_bytes -= window.size_bytes
-                if window.task is not None:
-                    window.task.cancel()
-                    await asyncio.gather(window.task, return_exceptions=True)
-        if self._whole is not None:
-            self._memory.held_bytes -= len(self._whole)
-        self._whole = self._window = self._ahead = None
-        self._data = memoryview(b"")
-
-    async def _next(self, ref: BlockRef) -> memoryview:
-        window = self._window
-        if window is None or self._place == len(window.refs):
-            window = await self._advance()
-        own = window.refs[self._place]
-        assert own == ref, (own, ref)
-        self._place += 1
-        start = own.position - window.start
-        return self._data[start : start + own.size_bytes]
-
-    async def _advance(self) -> Window:
-        if self._window is not None:
-            self._memory.held_bytes -= self._window.size_bytes
-        self._window, self._ahead, self._place = self._ahead or self._start_window(), None, 0
-        assert self._window is not None
-        assert self._window.task is not None
-        self._data = memoryview(b"")
-        self._data = await self._window.task
-        self._window.task = None
-        self._read_ahead()
-        return self._window
-
-    def _read_ahead(self) -> None:
-        if self._memory.has_room(self._window_bytes):
-            self._ahead = self._start_window()
-
-    def _start_window(self) -> Window | None:
-        """The next blocks that come with one request."""
-        first = self._left or next(self._refs, None)
+    def read_ahead(self, bytes_max: int) -> None:
+        """Asks for the next blocks that come with one request."""
+        assert self._left is not None
+        window = Window(self._left)
         self._left = None
-        if first is None:
-            return None
-        window = Window(first)
         for ref in self._refs:
-            if not window.takes(ref, self._window_bytes):
+            if not window.takes(ref, bytes_max):
                 self._left = ref
                 break
             window.add(ref)
-        self._memory.take(window.size_bytes)
-        window.task = asyncio.create_task(self._get(window.start, window.end), name=f"compaction-read-{self.object_id}")
-        window.task.add_done_callback(_retrieve)
-        return window
+        self._hold(window.size_bytes)
+        task = asyncio.create_task(self._fetch(window), name=f"compaction-read-{self.object_id}")
+        task.add_done_callback(_retrieve)
+        self._ahead.append(task)
+
+    async def close(self) -> None:
+        """Ends what is under way, and holds nothing any more."""
+        self._left = None
+        for task in self._ahead:
+            task.cancel()
+        await asyncio.gather(*self._ahead, return_exceptions=True)
+        self._ahead.clear()
+        self._pieces.clear()
+        self._whole = None
+        self._hold(-self._held_bytes)
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self._memory.take(size_bytes)
+
+    async def _next(self, ref: BlockRef) -> memoryview:
+        """Blocks are asked for in order: what lies before this one is given back."""
+        while not self._pieces or ref.position >= self._pieces[0][0] + len(self._pieces[0][1].view):
+            if self._pieces:
+                self._hold(-self._pieces.popleft()[1].size_bytes)
+                self._memory.read_ahead()
+            if not self._pieces:
+                await self._advance()
+        start, piece = self._pieces[0]
+        assert start <= ref.position, (start, ref)
+        return piece.view[ref.position - start : ref.position - start + ref.size_bytes]
+
+    async def _advance(self) -> None:
+        if not self._ahead:
+            short_bytes = max(self._memory.room_bytes, self.window_bytes // SHORT_PART)
+            self.read_ahead(min(self.window_bytes, short_bytes))
+        self._pieces = await self._ahead[0]
+        self._ahead.popleft()
+        self._memory.read_ahead()
+
+    async def _fetch(self, window: Window) -> deque[Held]:
+        """The window in pieces, read straight into memory of their own."""
+        room = Room(window, self._memory.pool)
+        async with self._memory.requests:
+            views, came_bytes = await self._store.get_into(self._key, window.start, window.end, room.lend)
+        self._count(window.start, window.end, came_bytes)
+        held = room.taken(views)
+        self._hold(sum(piece.size_bytes for _, piece in held) - window.size_bytes)
+        return held
 
     async def _get(self, start: int, end: int) -> memoryview:
         async with self._memory.requests:
             data = memoryview(await self._store.get_range(self._key, start, end))
-        self._counts.gets += 1
-        self._counts.read_bytes += len(data)
-        if len(data) != end - start:
-            raise ObjectCorrupt(f"the store gave {len(data)} bytes of [{start}, {end})", start, self._key)
+        self._count(start, end, len(data))
         return data
 
+    def _count(self, start: int, end: int, came_bytes: int) -> None:
+        self._counts.gets += 1
+        self._counts.read_bytes += came_bytes
+        if came_bytes != end - start:
+            raise ObjectCorrupt(f"the store gave {came_bytes} bytes of [{start}, {end})", start, self._key)
 
-def _retrieve(task: asyncio.Task[memoryview]) -> None:
+
+class Room:
+    """Where a window is read to: a piece of memory for each of its pieces, others for each attempt, for one that was given up may still be
+    writing into its own. What lies between is read over something that nobody reads."""
+
+    def __init__(self, window: Window, pool: LendingPool) -> None:
+        self._window = window
+        self._pool = pool
+        self._attempts: list[tuple[list[memoryview], deque[Held]]] = []
+
+    def lend(self) -> list[memoryview]:
+        views: list[memoryview] = []
+        held: deque[Held] = deque()
+        place = self._window.start
+        for start, end in self._window.pieces():
+            piece = self._pool.lend(end - start)
+            views += [SCRAP[: start - gap] for gap in range(place, start, len(SCRAP))]
+            views.append(piece.view)
+            held.append((start, piece))
+            place = end
+        self._attempts.append((views, held))
+        return views
+
+    def taken(self, answered: Sequence[memoryview]) -> deque[Held]:
+        return next(held for views, held in self._attempts if views is answered)
+
+
+def begin_all(
+    sources: Sequence[Source], indexes: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings
+) -> None:
+    """Shares out what memory is left by those that came whole."""
+    pairs = [(source, index) for source, index in zip(sources, indexes, strict=True) if not source.is_whole]
+    if not pairs:
+        return
+    least_bytes, room_bytes = settings.block_bytes, pairs[0][0].room_bytes
+    sizes = window_sizes([one.size_bytes for one, _ in pairs], room_bytes, least_bytes, settings.read_bytes_max)
+    for place, ((source, index), window_bytes) in enumerate(zip(pairs, sizes, strict=True)):
+        first_bytes = staggered(window_bytes, place, len(pairs), least_bytes)
+        source.begin(index.index, bounds, window_bytes, first_bytes)
+
+
+def _retrieve(task: asyncio.Task[deque[Held]]) -> None:
     """A read ahead that failed and that nobody waits for is not worth a warning."""
     if not task.cancelled():
         task.exception()

@@ -63,7 +63,7 @@ def is_mostly_dead(one: StreamObjectInfo, start: int) -> bool:
 
 
 def _is_small(one: StreamObjectInfo, settings: CompactionSettings) -> bool:
-    return one.kind is ObjectKind.STREAM and one.size_bytes < settings.split_bytes
+    return one.kind is ObjectKind.STREAM and one.size_bytes < settings.small_bytes
 
 
 def _neighbours(objects: Sequence[StreamObjectInfo]) -> Iterator[list[StreamObjectInfo]]:
@@ -96,7 +96,7 @@ def _merges(small: Sequence[StreamObjectInfo], settings: CompactionSettings) -> 
     for one in small:
         group.append(one)
         total_bytes += one.size_bytes
-        if len(group) > 1 and (total_bytes >= settings.split_bytes or len(group) >= settings.sources_max):
+        if len(group) > 1 and (total_bytes >= settings.small_bytes or len(group) >= settings.sources_max):
             yield tuple(group)
             group, total_bytes = [], 0
     run = choose_run([one.size_bytes for one in group], settings.sources_max, settings.object_bytes_max)

@@ -146,6 +146,9 @@ class StreamCompactor:
                 return CompositeIndex(data).linked()
             except UNREADABLE as error:
                 raise SourceUnreadable(one.object_id, error) from None
+        known = work.known_rows.get(one.object_id)
+        if known is not None:
+            return [LinkedRows(one.object_id, one.size_bytes, memoryview(known))]
         source = Source(work.store, work.key(one.object_id), one.object_id, one.size_bytes, work.counts)
         try:
             found = await source.open(ReadMemory(0), 0)
@@ -165,7 +168,7 @@ class StreamCompactor:
         work.counts.written_bytes += len(data)
         work.counts.composites += 1
         span = StreamRange(stream_id, linking.kept[0].link.start, linking.kept[-1].link.end)
-        made = WrittenObject(ids.first, sum(linked.size_bytes for linked in linking.kept), (span,))
+        made = WrittenObject(ids.first, sum(linked.size_bytes for linked in linking.kept), (span,), b"")
         made_commit = CompactionCommit(
             NO_OBJECT,
             0,

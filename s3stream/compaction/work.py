@@ -13,6 +13,7 @@ from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.compaction.aside import Aside
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.counts import CompactionCounts
+from millrace.s3stream.compaction.known_rows import KnownRows
 from millrace.s3stream.compaction.plan import SourcesOverlap, Steps
 from millrace.s3stream.compaction.sources import SourceUnreadable
 from millrace.s3stream.errors import UploadExpired
@@ -41,6 +42,10 @@ class Work:
     clock: Clock
     counts: CompactionCounts = field(default_factory=CompactionCounts)
     aside: Aside = field(default_factory=Aside)
+    known_rows: KnownRows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.known_rows = KnownRows(self.settings.known_rows_bytes_max)
 
     def key(self, object_id: ObjectId) -> str:
         return object_key(self.cluster_id, object_id)
@@ -108,4 +113,5 @@ async def commit(work: Work, ids: Ids | None, commit: CompactionCommit) -> None:
     made = len(commit.stream_objects) + (commit.size_bytes > 0)
     counts.objects_in += gone
     counts.objects_out += made
+    work.known_rows.forget((*commit.compacted_ids, *commit.linked_ids))
     log.info("compaction: %d objects became %d", gone, made)

@@ -2,7 +2,8 @@
 
 So many MiB in stream-set objects of many streams, in a directory store, are compacted once: some streams get objects of their own, the rest
 one set. Then the stream objects of one stream are linked. Printed are bytes read and written, CPU of this process with all its threads, and
-requests, each for a GiB of live data. The catalog is in memory, with the controller's rules.
+requests, each for a GiB of live data. The catalog is in memory, with the controller's rules. What a steady load costs in requests, over
+all that happens to its data: tests.bench.compaction_steady.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ async def links(folder: Path, mib: int) -> list[Row]:
 async def run(options: argparse.Namespace) -> None:
     folder = Path(options.folder).resolve() / str(os.getpid())
     rows: list[Row] = []
-    for entry_bytes, memory_mib in ((16_384, 64), (1_000, 64), (100, 64), (16_384, 200), (16_384, 16)):
+    for entry_bytes, memory_mib in ((16_384, 256), (1_000, 256), (100, 256), (100, 16), (16_384, 64)):
         # Entries of 100 bytes take long to make.
         mib = options.mib if entry_bytes > 100 else options.mib // 4
         rows += await sets(folder, mib, entry_bytes, memory_mib)

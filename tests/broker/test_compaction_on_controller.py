@@ -40,7 +40,7 @@ from tests.kraft.check import check_image
 
 ROLES = [StreamRole.META, StreamRole.DATA, StreamRole.TIME]
 KIB = 1 << 10
-SETTINGS = CompactionSettings(split_bytes=8 * KIB, object_bytes_max=64 << 20, memory_bytes=4 << 20)
+SETTINGS = CompactionSettings(split_bytes=8 * KIB, object_bytes_max=64 << 20, memory_bytes=4 << 20, run_count_min=4)
 
 
 class House:

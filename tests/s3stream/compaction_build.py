@@ -244,7 +244,7 @@ class CompactedWorld(World):
         super().__init__(settings=settings)
         self.clock = SteppedClock()
         self.catalog: CompactingCatalog = CompactingCatalog(self.clock)
-        values = {"split_bytes": 64 << 10, "memory_bytes": 8 * MIB, **compaction}
+        values = {"split_bytes": 64 << 10, "memory_bytes": 8 * MIB, "run_count_min": 4, **compaction}
         self.compaction = CompactionSettings(**values)
         self.work = Work(self.store, self.catalog, self.compaction, CLUSTER_ID, self.clock)
 

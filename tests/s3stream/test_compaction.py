@@ -13,16 +13,20 @@ from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.rand import Rand
 from millrace.s3stream.compaction import copying, stream_plan
 from millrace.s3stream.compaction.aside import Aside
-from millrace.s3stream.compaction.config import MIB
+from millrace.s3stream.compaction.config import MIB, CompactionSettings
+from millrace.s3stream.compaction.known_rows import KnownRows
 from millrace.s3stream.compaction.outputs import Output, PutMemory
 from millrace.s3stream.compaction.run import Rhythm
-from millrace.s3stream.compaction.sources import ReadMemory, Source, Window
+from millrace.s3stream.compaction.sets import SetCompactor
+from millrace.s3stream.compaction.sources import ReadMemory, Source
 from millrace.s3stream.compaction.streams import StreamCompactor
+from millrace.s3stream.compaction.windows import Window, staggered, window_sizes
+from millrace.s3stream.compaction.work import Work
 from millrace.s3stream.errors import CompactionRefused, UploadExpired
 from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, UploadCommit
 from millrace.s3stream.objects.format import INT32_MAX, BlockRef, Entry
 from millrace.s3stream.objects.writer import ObjectWriter
-from tests.s3stream.build import run
+from tests.s3stream.build import CLUSTER_ID, run
 from tests.s3stream.compaction_build import CompactedWorld, drained
 
 KIB = 1 << 10
@@ -103,7 +107,7 @@ def test_one_compaction_reads_and_writes_what_is_wanted_once() -> None:
         assert counts.read_bytes < 1.05 * live
         assert counts.written_bytes < 1.05 * live
         assert counts.gets <= 8 * 3
-        assert counts.puts == 6  # three objects in two parts each
+        assert counts.puts == 3  # three objects of a part and a half at most, whole
         assert books.world.kinds() == "3 own"
         await books.check()
 
@@ -237,6 +241,60 @@ def test_an_object_that_begins_within_the_one_before_it_is_linked_with_none() ->
         await books.check()
 
     run(main())
+
+
+def test_what_was_written_here_is_linked_without_reading_its_index() -> None:
+    """Four splits of a stream: the composite that links them costs no request but its own; after a restart it costs their indexes."""
+
+    async def main() -> None:
+        for is_restarted in (False, True):
+            books = Books()
+            world = books.world
+            for _ in range(4):
+                await books.upload(1, 2, size=20_000)
+                world.clock.ms += 3 * HOUR_MS
+                await SetCompactor(world.work).round()
+            assert world.kinds() == "8 own"
+            if is_restarted:
+                world.work = Work(world.store, world.catalog, world.compaction, CLUSTER_ID, world.clock)
+            before = world.work.counts.gets
+            await StreamCompactor(world.work).round()
+            assert world.kinds() == "2 composite"
+            assert world.work.counts.gets - before == (8 if is_restarted else 0)
+            assert world.work.known_rows.held_bytes == 0
+            await books.check()
+
+    run(main())
+
+
+def test_known_rows_are_bounded() -> None:
+    """A thousand objects' rows within 10,000 bytes: the oldest are forgotten, what is linked is; an id counts once."""
+    known = KnownRows(10_000)
+    for number in range(1000):
+        known.put(ObjectId(number), bytes(72))
+        known.put(ObjectId(number), bytes(72))
+        assert known.held_bytes <= 10_000
+    assert known.get(ObjectId(999)) == bytes(72)
+    assert known.get(ObjectId(900)) is None
+    known.forget([ObjectId(number) for number in range(2000)])
+    assert known.held_bytes == 0
+    known.put(ObjectId(7), bytes(20_000))
+    assert known.held_bytes == 0
+
+
+def test_parts_of_an_object_are_equal_and_few() -> None:
+    """An object a little larger than a part is put at once; a larger one in equal parts, none of them a scrap; never below the stores' least part."""
+    settings = CompactionSettings()
+    part, whole = settings.open_part_bytes, settings.whole_bytes_max
+    assert (part, whole) == (256 * MIB // 10, 256 * MIB // 10 * 3 // 2)
+    assert settings.part_bytes_of(whole) > whole
+    for size_bytes in (whole + 1, 60 * MIB, 77 * MIB, 1 << 30, 30 << 30):
+        parts = settings.part_bytes_of(size_bytes)
+        assert parts <= part
+        assert -(-size_bytes // parts) <= -(-size_bytes // part) + 1
+    assert CompactionSettings(memory_bytes=4 * MIB).part_bytes_of(1 << 30) == 5 * MIB
+    total = settings.reading_bytes + settings.known_rows_bytes_max + part + 2 * whole
+    assert total <= settings.memory_bytes + 1000
 
 
 def test_a_composite_is_looked_into_once_while_its_links_live() -> None:
@@ -599,10 +657,10 @@ def test_near_blocks_come_with_one_request(positions: list[int], bytes_max: int,
 
 
 def test_windows_are_read_ahead_while_there_is_memory() -> None:
-    """Eight blocks of 100 KiB in windows of two: with room for one window the next is asked for when it is needed, with more before."""
+    """Eight blocks of 100 KiB in windows of two: with room for them they are read before they are needed; with none short ones when they are."""
 
     async def main() -> None:
-        for limit, ahead in ((0, False), (10 * MIB, True)):
+        for limit, gets in ((0, 8), (10 * MIB, 4)):
             books = Books()
             object_id = await books.upload(1, count=8, size=100 * KIB)
             world = books.world
@@ -610,18 +668,62 @@ def test_windows_are_read_ahead_while_there_is_memory() -> None:
             size = world.catalog.live[object_id].size_bytes
             source = Source(world.store, world.key(object_id), object_id, size, world.work.counts)
             index = await source.open(memory, 0)
-            source.begin(index.index, world.catalog.stream_bounds([StreamId(1)]), 220 * KIB)
+            source.begin(index.index, world.catalog.stream_bounds([StreamId(1)]), 220 * KIB, 220 * KIB)
             await asyncio.sleep(1)
-            assert (memory.held_bytes > 0) is ahead
+            assert (memory.held_bytes > 0) is (limit > 0)
             for ref in list(index.index.rows()):
                 data, _ = await source.take(ref)
                 assert len(data) == ref.size_bytes
-            assert world.work.counts.gets == 1 + 4
-            assert memory.peak_bytes < (2 + ahead * 2) * 110 * KIB
+            assert world.work.counts.gets == 1 + gets
+            assert memory.peak_bytes < (4 if limit else 1) * 110 * KIB
             await source.close()
             assert memory.held_bytes == 0
 
     run(main())
+
+
+def test_who_runs_out_first_is_read_ahead_first() -> None:
+    """Of two sources one holds what comes next in the order of streams: what is given back goes to its windows, the other's wait."""
+
+    async def main() -> None:
+        books = Books()
+        ids = [await books.upload(stream_id, count=12, size=100 * KIB) for stream_id in (1, 2)]
+        world, memory = books.world, ReadMemory(700 * KIB)
+        sources = []
+        for object_id in ids:
+            size = world.catalog.live[object_id].size_bytes
+            source = Source(world.store, world.key(object_id), object_id, size, world.work.counts)
+            sources.append((source, await source.open(memory, 0)))
+        bounds = world.catalog.stream_bounds([StreamId(1), StreamId(2)])
+        for source, index in sources:
+            source.begin(index.index, bounds, 220 * KIB, 220 * KIB)
+        (first, index), (second, _) = sources
+        rows = list(index.index.rows())
+        for ref in rows[:10]:
+            await first.take(ref)
+            await asyncio.sleep(0.1)
+        assert second.next_key() == (2, 2)
+        assert not first.wants_ahead
+        assert memory.peak_bytes <= 700 * KIB
+        for source, _ in sources:
+            await source.close()
+
+    run(main())
+
+
+def test_windows_share_memory_by_the_roots_of_sizes() -> None:
+    """Equal sources get equal windows, of which half are held on average; unequal ones by the roots; bounds and a memory of nothing hold."""
+    assert window_sizes([], 100 * MIB, MIB, 32 * MIB) == []
+    assert window_sizes([500 * MIB] * 8, 110 * MIB, MIB, 32 * MIB) == [20 * MIB] * 8
+    assert window_sizes([900 * MIB, 100 * MIB], 25 * MIB, MIB, 32 * MIB) == [15 * MIB, 5 * MIB]
+    assert window_sizes([900 * MIB, 100 * MIB], 1000 * MIB, MIB, 32 * MIB) == [32 * MIB, 32 * MIB]
+    assert window_sizes([900 * MIB, 0], 0, MIB, 32 * MIB) == [MIB, MIB]
+    assert [staggered(20 * MIB, place, 4, MIB) // MIB for place in range(4)] == [5, 10, 15, 20]
+    for memory_mib in (16, 64, 154, 300):
+        for count in (1, 2, 8, 14, 100):
+            windows = window_sizes([500 * MIB] * count, memory_mib * MIB, 0, 1 << 40)
+            first = sum(staggered(one, place, count, 0) for place, one in enumerate(windows))
+            assert first + windows[0] <= memory_mib * MIB
 
 
 def test_a_thousand_streams_over_the_limit_are_planned_in_a_few_tries() -> None:

@@ -62,7 +62,7 @@ class Dialogue:
     """Runs one command of the transcript and tells what to print."""
 
     def __init__(self) -> None:
-        self.settings = CompactionSettings()
+        self.settings = CompactionSettings(run_count_min=4, split_bytes=8 * MIB)
         self.sets: list[StreamSetInfo] = []
         self.indexes: dict[int, ObjectIndex] = {}
         self.bounds: dict[StreamId, StreamBounds] = {}
@@ -86,7 +86,8 @@ class Dialogue:
 
     def sizes(self, *words: str) -> str:
         """MiB from the oldest to the newest; the run is shown in brackets."""
-        found = choose_run([int(float(word) * MIB) for word in words], self.settings.sources_max, 1 << 40)
+        sizes = [int(float(word) * MIB) for word in words]
+        found = choose_run(sizes, self.settings.sources_max, 1 << 40, self.settings.run_count)
         if found is None:
             return "none"
         return " ".join([*words[: found.start], "[" + " ".join(words[found]) + "]", *words[found.stop :]])
@@ -177,20 +178,20 @@ def test_transcript() -> None:
 
 
 def test_each_byte_is_written_a_few_times() -> None:
-    """A thousand uploads of one size, merged whenever a run is found: a handful of objects is left at any time, and each byte was
-    written a few times, where merging all at each look would have written it hundreds of times."""
+    """A thousand uploads of one size, merged whenever a run is found: few objects are left at any time, and each byte was written three
+    times at most, where merging all at each look would have written it hundreds of times."""
     sizes: list[int] = []
     written = most = 0
     for _ in range(1000):
         sizes.append(4 * MIB)
-        while (found := choose_run(sizes, 500, 1 << 50)) is not None:
+        while (found := choose_run(sizes, 500, 1 << 50, 8)) is not None:
             merged = sum(sizes[found])
             written += merged
             sizes[found] = [merged]
         most = max(most, len(sizes))
     assert sum(sizes) == 4000 * MIB
-    assert written < 6 * 4000 * MIB
-    assert most <= 16
+    assert written <= 3 * 4000 * MIB
+    assert most <= 4 * 7 + 1
 
 
 def test_random_sizes_leave_few_objects() -> None:
@@ -199,7 +200,7 @@ def test_random_sizes_leave_few_objects() -> None:
     sizes: list[int] = []
     for _ in range(2000):
         sizes.append(int(10 ** chance.uniform(3, 8.5)))
-        while (found := choose_run(sizes, 500, 1 << 50)) is not None:
+        while (found := choose_run(sizes, 500, 1 << 50, 8)) is not None:
             sizes[found] = [sum(sizes[found])]
         assert len(sizes) < 40
 

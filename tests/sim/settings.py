@@ -60,6 +60,7 @@ OBJECT_WAL = {
 
 COMPACTION = {
     "begin_ms": 50,
+    "run_count_min": 4,
     "set_interval_ms": 250,
     "stream_interval_ms": 350,
     "split_bytes": 8 * KIB,

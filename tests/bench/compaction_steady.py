@@ -1,0 +1,145 @@
+"""What compaction asks of the store at a steady load: `python -m tests.bench.compaction_steady [--gib N] [--partitions N] [--memory MIB ...]`.
+
+Uploads of the default size, in true sizes but of zeros, come as at a given rate over so many partitions; compaction with default settings
+looks at them at its intervals until so much was produced. Printed for each memory: requests a GiB produced by cause, what each byte cost in
+bytes read and written, and dollars. Prices are those of S3 Standard's first tier: an example to compare with. What is not in its last place
+yet at the end is named: its way there is not in the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections import Counter
+
+from millrace.runtime.objectstore_metered import MeteredObjectStore
+from millrace.s3stream.compaction.config import MIB, CompactionSettings
+from millrace.s3stream.compaction.sets import SetCompactor
+from millrace.s3stream.compaction.streams import StreamCompactor
+from millrace.s3stream.compaction.work import Work
+from millrace.s3stream.ids import ObjectKind, UploadCommit
+from millrace.s3stream.objects.composite import links_of
+from millrace.s3stream.objects.format import Entry
+from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.objects.writer import ObjectWriter
+from tests.bench.cost import DOLLARS_A_GET, DOLLARS_A_PUT
+from tests.bench.report import Row, table
+from tests.bench.sparse_store import SparseObjectStore
+from tests.s3stream.build import CLUSTER_ID
+from tests.s3stream.compaction_build import CompactingCatalog, SteppedClock
+
+GIB = 1 << 30
+UPLOAD_BYTES = 500_000_000
+REQUESTS_MAX = 100
+LOOK_S = 300
+LOOKS_A_STREAM_ROUND = 6
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.cause = ""
+        self.gets: Counter[str] = Counter()
+        self.puts: Counter[str] = Counter()
+        self.read_bytes = self.written_bytes = 0
+
+    def on_operation(self, operation: str, outcome: str, sent: int, received: int, elapsed_ms: float) -> None:
+        (self.gets if operation in ("get", "head") else self.puts)[self.cause] += 1
+        self.written_bytes += sent
+        self.read_bytes += received
+
+
+class Load:
+    def __init__(self, partitions: int, settings: CompactionSettings) -> None:
+        self.bare = SparseObjectStore()
+        self.meter = Meter()
+        self.clock = SteppedClock()
+        self.catalog = CompactingCatalog(self.clock)
+        self.partitions = partitions
+        self.produced_bytes = 0
+        store = MeteredObjectStore(self.bare, self.meter)
+        self.work = Work(store, self.catalog, settings, CLUSTER_ID, self.clock)
+        self.sets, self.streams = SetCompactor(self.work), StreamCompactor(self.work)
+        for stream_id in range(partitions):
+            self.catalog.open(stream_id)
+
+    async def upload(self) -> None:
+        """Every partition's share, in two entries."""
+        payload = memoryview(bytes(UPLOAD_BYTES // self.partitions // 2))
+        writer = ObjectWriter()
+        for stream_id in range(self.partitions):
+            end = self.catalog.streams[stream_id].end
+            writer.add(stream_id, [Entry(end, 1, payload), Entry(end + 1, 1, payload)])
+        made = writer.finish()
+        object_id = await self.catalog.prepare(1, 3_600_000)
+        await self.bare.put(object_key(CLUSTER_ID, object_id), made.parts)
+        await self.catalog.commit_upload(UploadCommit(object_id, made.size_bytes, made.ranges, ()))
+        self.produced_bytes += made.size_bytes
+
+    async def look(self, *, is_stream_round: bool) -> None:
+        self.clock.ms += LOOK_S * 1000
+        self.meter.cause = "sets"
+        await self.sets.round()
+        if is_stream_round:
+            self.meter.cause = "streams"
+            await self.streams.round()
+        await self.clean()
+
+    async def clean(self) -> None:
+        for object_id, is_deep in self.catalog.doomed.items():
+            key = object_key(CLUSTER_ID, object_id)
+            links = links_of(memoryview(await self.bare.get(key))) if is_deep else []
+            await self.bare.delete([key, *(object_key(CLUSTER_ID, link.object_id) for link in links)])
+        self.catalog.doomed.clear()
+
+    def kinds(self) -> str:
+        found: Counter[str] = Counter()
+        size: Counter[str] = Counter()
+        for one in self.catalog.live.values():
+            name = ObjectKind(one.kind).name.lower()
+            found[name] += 1
+            size[name] += one.size_bytes
+        return ", ".join(f"{count} {name} of {size[name] / GIB:.1f} GiB" for name, count in sorted(found.items()))
+
+
+async def steady(options: argparse.Namespace, memory_mib: int) -> list[Row]:
+    load = Load(options.partitions, CompactionSettings(memory_bytes=memory_mib * MIB))
+    cpu, looks, due_bytes = time.process_time(), 0, 0.0
+    while load.produced_bytes < options.gib * GIB:
+        due_bytes += options.rate * MIB * LOOK_S
+        while load.produced_bytes + UPLOAD_BYTES <= due_bytes:
+            await load.upload()
+        looks += 1
+        await load.look(is_stream_round=looks % LOOKS_A_STREAM_ROUND == 0)
+    await load.look(is_stream_round=True)
+    assert not load.work.counts.skipped, load.work.counts
+    gib, meter = load.produced_bytes / GIB, load.meter
+    gets, puts = sum(meter.gets.values()) / gib, sum(meter.puts.values()) / gib
+    by_cause = "; ".join(
+        f"{one}: {meter.gets[one] / gib:.0f} GET, {meter.puts[one] / gib:.0f} PUT" for one in meter.gets
+    )
+    times = f"each byte read {meter.read_bytes / load.produced_bytes:.2f} and written {meter.written_bytes / load.produced_bytes:.2f} times"
+    dollars = gets * DOLLARS_A_GET + puts * DOLLARS_A_PUT
+    return [
+        Row(f"{memory_mib} MiB of memory", f"{gib:.0f} GiB produced", load.kinds()),
+        Row("  GET a GiB", f"{gets:.0f}", by_cause, f"{REQUESTS_MAX}", gets <= REQUESTS_MAX),
+        Row(
+            "  PUT a GiB", f"{puts:.0f}", f"${dollars:.5f} a GiB with the GETs", f"{REQUESTS_MAX}", puts <= REQUESTS_MAX
+        ),
+        Row("  ", "", f"{times}, {time.process_time() - cpu:.0f} s of CPU with the uploads"),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gib", type=float, default=60.0)
+    parser.add_argument("--partitions", type=int, default=1000)
+    parser.add_argument("--rate", type=float, default=20.0, help="MiB/s: how many uploads there are at each look")
+    parser.add_argument("--memory", type=int, nargs="+", default=[CompactionSettings().memory_bytes // MIB])
+    options = parser.parse_args()
+    rows = [row for memory_mib in options.memory for row in asyncio.run(steady(options, memory_mib))]
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
