@@ -16,6 +16,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.disk import DiskFailed, DiskFull
 from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
+from millrace.runtime.escapes import CallbackFailed
 from millrace.runtime.net import ListenFailed
 from millrace.runtime.objectstore import StoreDenied
 from millrace.s3stream.errors import CompactionRefused, OffsetBeyondEnd, OffsetTrimmed, StreamMissing, UploadExpired
@@ -51,6 +52,7 @@ CODES: dict[type[BaseException], ErrorCode] = {
     OffsetTrimmed: ErrorCode.OFFSET_OUT_OF_RANGE,
     OffsetBeyondEnd: ErrorCode.OFFSET_OUT_OF_RANGE,
     ListenFailed: ErrorCode.BROKER_NOT_AVAILABLE,
+    CallbackFailed: ErrorCode.BROKER_NOT_AVAILABLE,
     WalStoreUnfit: ErrorCode.KAFKA_STORAGE_ERROR,
     CommandRefused: ErrorCode.INVALID_REQUEST,
     SettingsInvalid: ErrorCode.INVALID_CONFIG,
