@@ -25,6 +25,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import WireError
 from millrace.protocol.header import API_VERSIONS_KEY, decode_request_header
 from millrace.runtime.disk import Buffer
+from millrace.runtime.metrics import Histogram, measured_s
 
 log = logging.getLogger(__name__)
 PRODUCE_KEY = 0
@@ -38,7 +39,7 @@ TRACE_FREE = (WireError, asyncio.CancelledError)
 
 class Route:
     """One API as this broker serves it. `refuse` is the handler's own error form, if it has one; `is_barrier`: its connection begins nothing
-    behind one that is not done."""
+    behind one that is not done; `seconds`: from the beginning of a request until its reply's turn in its connection's line."""
 
     __slots__ = (
         "api",
@@ -50,6 +51,7 @@ class Route:
         "refuse",
         "requests_count",
         "response_type",
+        "seconds",
     )
 
     def __init__(self, api: Api, handle: Handle) -> None:
@@ -61,6 +63,7 @@ class Route:
         self.refuse: Callable[[Any, int], Any] | None = getattr(getattr(handle, "__self__", None), "refuse", None)
         self.requests_count = 0
         self.errors_count = 0
+        self.seconds = Histogram()
 
 
 class Late:
@@ -76,10 +79,12 @@ class Exchange:
     """One request and its place in the connection's line of replies.
 
     `outcome` is what the handler gave back: a response, a Verdict, or a future of either (`is_parked`). `version` is the version
-    that the reply is encoded in, the request's own but for the answer to an unknown ApiVersions.
+    that the reply is encoded in, the request's own but for the answer to an unknown ApiVersions. `began_s`: by the clock of what is
+    measured.
     """
 
     __slots__ = (
+        "began_s",
         "charged_bytes",
         "context",
         "is_bulk",
@@ -91,7 +96,10 @@ class Exchange:
         "version",
     )
 
-    def __init__(self, route: Route, context: RequestContext, request: Any, outcome: Any, version: int) -> None:
+    def __init__(
+        self, route: Route, context: RequestContext, request: Any, outcome: Any, version: int, began_s: float
+    ) -> None:
+        self.began_s = began_s
         self.route = route
         self.context = context
         self.request = request
@@ -129,6 +137,7 @@ class Dispatcher:
 
     def begin(self, frame: Buffer, connection: ConnectionInfo) -> Exchange:
         """Decodes the frame and runs the handler's ordered part."""
+        began_s = measured_s()
         header, position = decode_request_header(frame)
         version = header.api_version
         route = self._routes.get(header.api_key) or self._open(header.api_key)
@@ -138,12 +147,14 @@ class Dispatcher:
         if not route.min_version <= version <= route.max_version:
             if route.api.key != API_VERSIONS_KEY:
                 raise WireError(f"{route.api.name} version {version} is not served")
-            return Exchange(route, context, None, self._refusal(route, 0, None, ErrorCode.UNSUPPORTED_VERSION), 0)
+            return Exchange(
+                route, context, None, self._refusal(route, 0, None, ErrorCode.UNSUPPORTED_VERSION), 0, began_s
+            )
         if len(frame) > OTHER_REQUEST_BYTES_MAX and header.api_key != PRODUCE_KEY:
             raise WireError(f"{route.api.name} of {len(frame)} bytes, the bound is {OTHER_REQUEST_BYTES_MAX}")
         request = decode_request(route.api, version, frame, position)
         route.requests_count += 1
-        exchange = Exchange(route, context, request, None, version)
+        exchange = Exchange(route, context, request, None, version, began_s)
         try:
             outcome = route.handle(context, request)
             if isinstance(outcome, asyncio.Future):
@@ -165,6 +176,7 @@ class Dispatcher:
 
     def encode(self, exchange: Exchange, response: Any) -> list[Buffer] | None:
         """The reply's bytes, or None when there is none that could be sent: the connection is to close."""
+        exchange.route.seconds.observe(measured_s() - exchange.began_s)
         correlation_id = exchange.context.correlation_id
         try:
             return encode_response(exchange.route.api, exchange.version, correlation_id, response)

@@ -173,6 +173,11 @@ def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatc
     def on_route(route: Route) -> None:
         name = route.api.name
         registry.gauge("millrace_requests", "Requests begun, by API", _reader(route, "requests_count"), request=name)
+        taken = (
+            "Seconds from the beginning of a request until its reply could leave, by API: with what a fetch waits for records, without what a "
+            "request waits for memory; those without a reply are not counted"
+        )
+        route.seconds = registry.histogram("millrace_request_seconds", taken, request=name)
         errors = "Requests that ended in an error, by API"
         registry.gauge("millrace_request_errors", errors, _reader(route, "errors_count"), request=name)
 

@@ -264,7 +264,7 @@ def test_every_top_level_code_can_be_encoded() -> None:
             dispatcher = Dispatcher({}, never)
             route = Route(api, never)
             context = RequestContext(api.key, version, 7, "", CONNECTION)
-            exchange = Exchange(route, context, None, None, version)
+            exchange = Exchange(route, context, None, None, version, 0.0)
             assert reply(dispatcher, exchange, api.response_type(error_code=-1)).error_code == -1, (api.name, version)
 
 

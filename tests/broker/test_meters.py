@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from millrace.broker.meters import StoreCounts, show_hedging, show_traffic
+from millrace.broker.meters import StoreCounts, show_edge, show_hedging, show_traffic
+from millrace.broker.request import RequestContext
 from millrace.broker.stores import stack_stores
+from millrace.protocol.messages.api_versions import ApiVersionsResponse
+from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Tier
+from tests.broker.shell import Shell, eventually
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.objectstore import StoreFaults
 from tests.wal.object.build import make_bucket, start_wal, store_on
@@ -103,3 +107,37 @@ def test_second_puts_of_the_log_are_counted_as_what_they_are() -> None:
         "millrace_wal_hedged_bytes 229",
     ):
         assert line in page.splitlines(), page
+
+
+def test_requests_are_timed_by_api() -> None:
+    """From the beginning to the reply, what a request is parked for included; one that is never answered is in no bucket."""
+    registry = Registry()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        parked: list[asyncio.Future[HeartbeatResponse]] = []
+
+        def park(context: RequestContext, request: HeartbeatRequest) -> asyncio.Future[HeartbeatResponse]:
+            parked.append(loop.create_future())
+            return parked[-1]
+
+        async with Shell({12: park, 18: lambda context, request: ApiVersionsResponse()}) as shell:
+            show_edge(registry, shell.server, shell.memory, shell.dispatcher)
+            client = await shell.client()
+            client.send(18, 3)
+            await client.receive(18, 3)
+            for _ in range(2):
+                client.send(12, 4)
+            await eventually(lambda: len(parked) == 2)
+            await asyncio.sleep(0.02)
+            parked[0].set_result(HeartbeatResponse())
+            await client.receive(12, 4)
+
+    asyncio.run(run())
+    page = registry.render().splitlines()
+    assert 'millrace_request_seconds_count{request="Heartbeat"} 1' in page
+    assert 'millrace_request_seconds_bucket{request="Heartbeat",le="0.01"} 0' in page
+    assert 'millrace_request_seconds_bucket{request="Heartbeat",le="+Inf"} 1' in page
+    assert 'millrace_request_seconds_count{request="ApiVersions"} 1' in page
+    (total,) = [line for line in page if line.startswith('millrace_request_seconds_sum{request="Heartbeat"}')]
+    assert float(total.split()[-1]) >= 0.02
