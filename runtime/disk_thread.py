@@ -14,59 +14,31 @@ import queue
 import threading
 from collections import deque
 
-from millrace.runtime.disk_open import (
-    BlockDescriptor,
-    close_descriptor,
-    disk_error,
-    read_block,
-    reserve_descriptor,
-    resize_descriptor,
-)
-from millrace.runtime.errors import Closed
+from millrace.runtime.disk_driven import DrivenBlockFile
+from millrace.runtime.disk_open import BlockDescriptor, disk_error
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: O_DSYNC stops at the drive's cache
 
 _Write = tuple[int, memoryview, "asyncio.Future[None]"]
 
 
-class ThreadBlockFile:
+class ThreadBlockFile(DrivenBlockFile):
     def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
-        self.size_bytes = descriptor.size_bytes
-        self.is_direct = descriptor.is_direct
-        self._descriptor = descriptor
-        self._loop = loop
+        super().__init__(descriptor, loop)
         self._asked: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._done: deque[tuple[asyncio.Future[None], BaseException | None]] = deque()
-        self._closing = False
         self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
         self._thread.start()
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
-        if self._closing:
-            raise Closed(self._descriptor.path)
-        future: asyncio.Future[None] = self._loop.create_future()
+        future = self._new_write()
         self._asked.put((position, buffer, future))
         return future
 
-    async def read_at(self, position: int, length: int) -> bytes:
-        return await self._loop.run_in_executor(None, read_block, self._descriptor, position, length)
-
-    async def resize(self, size_bytes: int) -> None:
-        await self._loop.run_in_executor(None, resize_descriptor, self._descriptor, size_bytes)
-        self.size_bytes = self._descriptor.size_bytes
-
-    async def reserve(self, key: int, old_key: int) -> bool:
-        return await self._loop.run_in_executor(None, reserve_descriptor, self._descriptor, key, old_key)
-
-    async def close(self) -> None:
-        """Waits for the writes that were asked for. Idempotent."""
-        if self._closing:
-            return
-        self._closing = True
+    async def _drain(self) -> None:
         self._asked.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
         self._complete()
-        close_descriptor(self._descriptor)
 
     def _run(self) -> None:
         while self._write_next():

@@ -11,15 +11,8 @@ import os
 from collections import deque
 
 from millrace.runtime.disk import DiskFailed
-from millrace.runtime.disk_open import (
-    BlockDescriptor,
-    close_descriptor,
-    disk_error,
-    read_block,
-    reserve_descriptor,
-    resize_descriptor,
-)
-from millrace.runtime.errors import Closed
+from millrace.runtime.disk_driven import DrivenBlockFile
+from millrace.runtime.disk_open import BlockDescriptor, disk_error
 from millrace.runtime.uring import Uring, address_of
 
 _ENTRIES = 64
@@ -27,53 +20,32 @@ _ENTRIES = 64
 _Write = tuple[int, memoryview, "asyncio.Future[None]"]
 
 
-class UringBlockFile:
+class UringBlockFile(DrivenBlockFile):
     def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
         """Raises UringRefused (an OSError); the descriptor then stays open and the caller's."""
         self._ring = Uring(_ENTRIES)
-        self.size_bytes = descriptor.size_bytes
-        self.is_direct = descriptor.is_direct
-        self._descriptor = descriptor
+        super().__init__(descriptor, loop)
         self._fd = descriptor.fd
-        self._loop = loop
         self._outstanding: dict[int, _Write] = {}
         self._waiting: deque[_Write] = deque()
         self._tag = 0
-        self._closing = False
         self._drained: asyncio.Future[None] | None = None
         loop.add_reader(self._ring.eventfd, self._reap)
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
-        if self._closing:
-            raise Closed(self._descriptor.path)
-        future: asyncio.Future[None] = self._loop.create_future()
+        future = self._new_write()
         if len(self._outstanding) < _ENTRIES:
             self._submit(position, buffer, future)
         else:
             self._waiting.append((position, buffer, future))
         return future
 
-    async def read_at(self, position: int, length: int) -> bytes:
-        return await self._loop.run_in_executor(None, read_block, self._descriptor, position, length)
-
-    async def resize(self, size_bytes: int) -> None:
-        await self._loop.run_in_executor(None, resize_descriptor, self._descriptor, size_bytes)
-        self.size_bytes = self._descriptor.size_bytes
-
-    async def reserve(self, key: int, old_key: int) -> bool:
-        return await self._loop.run_in_executor(None, reserve_descriptor, self._descriptor, key, old_key)
-
-    async def close(self) -> None:
-        """Waits for the writes that were asked for. Idempotent."""
-        if self._closing:
-            return
-        self._closing = True
+    async def _drain(self) -> None:
         while self._outstanding:
             self._drained = self._loop.create_future()
             await self._drained
         self._loop.remove_reader(self._ring.eventfd)
         self._ring.close()
-        close_descriptor(self._descriptor)
 
     def _submit(self, position: int, buffer: memoryview, future: asyncio.Future[None]) -> None:
         tag = self._tag = self._tag + 1

@@ -1,0 +1,56 @@
+"""What block files have in common, whichever way their writes go: cold calls off the loop, and one close.
+
+Not here: writes (disk_uring.py, disk_thread.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+
+from millrace.runtime.disk_open import (
+    BlockDescriptor,
+    close_descriptor,
+    read_block,
+    reserve_descriptor,
+    resize_descriptor,
+)
+from millrace.runtime.errors import Closed
+
+
+class DrivenBlockFile(ABC):
+    """A BlockFile but for `write_at`."""
+
+    def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
+        self.size_bytes = descriptor.size_bytes
+        self.is_direct = descriptor.is_direct
+        self._descriptor = descriptor
+        self._loop = loop
+        self._closing = False
+
+    async def read_at(self, position: int, length: int) -> bytes:
+        return await self._loop.run_in_executor(None, read_block, self._descriptor, position, length)
+
+    async def resize(self, size_bytes: int) -> None:
+        await self._loop.run_in_executor(None, resize_descriptor, self._descriptor, size_bytes)
+        self.size_bytes = self._descriptor.size_bytes
+
+    async def reserve(self, key: int, old_key: int) -> bool:
+        return await self._loop.run_in_executor(None, reserve_descriptor, self._descriptor, key, old_key)
+
+    async def close(self) -> None:
+        """Waits for the writes that were asked for. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        await self._drain()
+        close_descriptor(self._descriptor)
+
+    @abstractmethod
+    async def _drain(self) -> None:
+        """Returns when the last write that was asked for has ended; then nothing of the driver's is left."""
+
+    def _new_write(self) -> asyncio.Future[None]:
+        if self._closing:
+            raise Closed(self._descriptor.path)
+        return self._loop.create_future()
