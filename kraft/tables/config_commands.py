@@ -8,7 +8,7 @@ broker's own), what values do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, Final
 
@@ -68,29 +68,30 @@ def decide_incremental_alter_configs(
     image: MetadataImage, request: incremental.IncrementalAlterConfigsRequest, rules: ConfigRules
 ) -> Decision:
     decision = Decision(incremental.IncrementalAlterConfigsResponse())
-    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    for resource in unique(request.resources):
-        change = Change(image, rules, resource.resource_type, resource.resource_name)
-        result = incremental.AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
-        try:
-            change.check_resource(counts)
-            change.alter(resource.configs)
-            decision.records += [] if request.validate_only else change.records()
-        except KafkaError as error:
-            result.error_code, result.error_message = error.code, error.message
-        decision.response.responses.append(result)
-    return decision
+    return _decide(decision, image, request, rules, incremental.AlterConfigsResourceResponse, Change.alter)
 
 
 def decide_alter_configs(image: MetadataImage, request: whole.AlterConfigsRequest, rules: ConfigRules) -> Decision:
     decision = Decision(whole.AlterConfigsResponse())
+    return _decide(decision, image, request, rules, whole.AlterConfigsResourceResponse, Change.replace)
+
+
+def _decide(
+    decision: Decision,
+    image: MetadataImage,
+    request: Any,
+    rules: ConfigRules,
+    result_type: Callable[[int, str | None, int, str], Any],
+    apply: Callable[[Change, Any], None],
+) -> Decision:
+    """`apply` is what the API does with a resource's configs."""
     counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     for resource in unique(request.resources):
         change = Change(image, rules, resource.resource_type, resource.resource_name)
-        result = whole.AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
+        result = result_type(0, None, resource.resource_type, resource.resource_name)
         try:
             change.check_resource(counts)
-            change.replace(resource.configs)
+            apply(change, resource.configs)
             decision.records += [] if request.validate_only else change.records()
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
