@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from millrace.broker.cli.serve import DEFAULT_DATA_DIR, Options, read_settings
 from millrace.broker.errors import SettingsInvalid
@@ -29,6 +29,29 @@ def add_node_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data-dir", metavar="DIR", default=DEFAULT_DATA_DIR, help=f"default {DEFAULT_DATA_DIR}")
     parser.add_argument("--json", action="store_true", help="for programs, in place of a table")
+
+
+def parse_inspection(
+    name: str,
+    about: str,
+    lister: tuple[str, Mapping[str, Mapping[str, Any]]],
+    shower: tuple[str, str],
+    words: Sequence[str],
+) -> argparse.Namespace:
+    """For a command that lists things of a node or shows one by its number: what `list` does and its own options, what `show` does and
+    where its number goes."""
+    parser = argparse.ArgumentParser(
+        f"millrace {name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    listing = commands.add_parser("list", help=lister[0])
+    for option, details in lister[1].items():
+        listing.add_argument(option, **details)
+    showing = commands.add_parser("show", help=shower[0])
+    showing.add_argument(shower[1], type=int, metavar="ID")
+    for one in (listing, showing):
+        add_node_options(one)
+    return parser.parse_args(words)
 
 
 def settings_of(given: argparse.Namespace, env: Mapping[str, str]) -> BrokerSettings | None:

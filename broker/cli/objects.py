@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker.cli import RunLoop
-from millrace.broker.cli.inspecting import CANNOT_LOOK, add_node_options, look, say_running, settings_of, time_text
+from millrace.broker.cli.inspecting import CANNOT_LOOK, look, parse_inspection, say_running, settings_of, time_text
 from millrace.broker.cli.table import size_text, table
 
 if TYPE_CHECKING:
@@ -32,17 +32,10 @@ States: prepared (an id that may appear until a deadline), committed (readers us
 
 
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
-    parser = argparse.ArgumentParser(
-        "millrace objects", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    lister = commands.add_parser("list", help="every object that metadata knows")
-    lister.add_argument("--state", choices=("prepared", "committed", "doomed"), help="only these")
-    shower = commands.add_parser("show", help="one object, with what its index says")
-    shower.add_argument("object_id", type=int, metavar="ID")
-    for one in (lister, shower):
-        add_node_options(one)
-    given = parser.parse_args(words)
+    options = {"--state": {"choices": ("prepared", "committed", "doomed"), "help": "only these"}}
+    lister = "every object that metadata knows", options
+    shower = "one object, with what its index says", "object_id"
+    given = parse_inspection("objects", ABOUT, lister, shower, words)
     settings = settings_of(given, env)
     if settings is None:
         return CANNOT_LOOK

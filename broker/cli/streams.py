@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker.cli import RunLoop
-from millrace.broker.cli.inspecting import CANNOT_LOOK, add_node_options, look, say_running, settings_of
+from millrace.broker.cli.inspecting import CANNOT_LOOK, look, parse_inspection, say_running, settings_of
 from millrace.broker.cli.table import table
 
 if TYPE_CHECKING:
@@ -26,17 +26,8 @@ log holds lies beyond.
 
 
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
-    parser = argparse.ArgumentParser(
-        "millrace streams", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    lister = commands.add_parser("list", help="every stream")
-    lister.add_argument("--topic", metavar="NAME", help="only this topic's")
-    shower = commands.add_parser("show", help="one stream, and which objects hold it")
-    shower.add_argument("stream_id", type=int, metavar="ID")
-    for one in (lister, shower):
-        add_node_options(one)
-    given = parser.parse_args(words)
+    lister = "every stream", {"--topic": {"metavar": "NAME", "help": "only this topic's"}}
+    given = parse_inspection("streams", ABOUT, lister, ("one stream, and which objects hold it", "stream_id"), words)
     settings = settings_of(given, env)
     if settings is None:
         return CANNOT_LOOK
