@@ -23,9 +23,9 @@ from millrace.s3stream.compaction.plan import Bounds, SourceIndex, wanted_rows
 from millrace.s3stream.compaction.windows import Window, staggered, window_sizes
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId
-from millrace.s3stream.objects.format import FOOTER_BYTES, BlockRef, check_block, decode_footer
+from millrace.s3stream.objects.format import BlockRef, check_block
 from millrace.s3stream.objects.index import ObjectIndex
-from millrace.s3stream.objects.reader import tail_guess_bytes
+from millrace.s3stream.objects.reader import read_index, tail_guess_bytes
 
 UNREADABLE = (Corrupt, Unavailable, Exhausted, StoreDenied)
 GETS_IN_FLIGHT_MAX = 8
@@ -126,14 +126,7 @@ class Source:
         size_bytes = self.size_bytes
         start = 0 if size_bytes <= whole_bytes_max else size_bytes - tail_guess_bytes(size_bytes)
         try:
-            tail = await self._get(start, size_bytes)
-            footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)
-            place = footer.index_position - start
-            if place >= 0:
-                data = memoryview(bytes(tail[place : place + footer.index_size_bytes]))
-            else:
-                data = await self._get(footer.index_position, footer.index_position + footer.index_size_bytes)
-            index = ObjectIndex(data, footer.index_position)
+            index, tail = await read_index(self._get, size_bytes, start)
         except UNREADABLE as error:
             raise SourceUnreadable(self.object_id, error) from None
         if start == 0:

@@ -9,7 +9,7 @@ Cancelling loses nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from millrace.runtime.lending import LendingPool, Piece
 from millrace.runtime.objectstore import ObjectStore, fill
@@ -28,6 +28,21 @@ _SCRAP = memoryview(bytearray(64 << 10))
 def tail_guess_bytes(size_bytes: int) -> int:
     """How much of an object's end to ask for so that its index is in it."""
     return min(size_bytes, TAIL_BYTES_MIN + 2 * ROW_BYTES * (size_bytes >> 20))
+
+
+async def read_index(
+    read: Callable[[int, int], Awaitable[memoryview]], size_bytes: int, tail_start: int
+) -> tuple[ObjectIndex, memoryview]:
+    """An object's index, and its bytes from `tail_start` on, which come first: one read more where the index begins before them. The index
+    pins nothing of the tail. Raises ObjectCorrupt, which names no object, and what `read` raises."""
+    tail = await read(tail_start, size_bytes)
+    footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)
+    place = footer.index_position - tail_start
+    if place >= 0:
+        data = memoryview(bytes(tail[place : place + footer.index_size_bytes]))
+    else:
+        data = await read(footer.index_position, footer.index_position + footer.index_size_bytes)
+    return ObjectIndex(data, footer.index_position), tail
 
 
 class ObjectReader:
@@ -119,16 +134,8 @@ class ObjectReader:
 
     async def _load_index(self) -> ObjectIndex:
         tail_start = self.size_bytes - tail_guess_bytes(self.size_bytes)
-        tail = await self._read(tail_start, self.size_bytes)
         try:
-            footer = decode_footer(tail[-FOOTER_BYTES:], self.size_bytes)
-            index_start = footer.index_position - tail_start
-            if index_start >= 0:
-                # Copied, so that an index that is kept does not pin the blocks that came with it.
-                data = memoryview(bytes(tail[index_start : index_start + footer.index_size_bytes]))
-            else:
-                data = await self._read(footer.index_position, footer.index_position + footer.index_size_bytes)
-            index = ObjectIndex(data, footer.index_position)
+            index, tail = await read_index(self._read, self.size_bytes, tail_start)
         except ObjectCorrupt as error:
             raise self._named(error, 0) from None
         if tail_start == 0:
