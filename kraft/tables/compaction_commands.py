@@ -33,12 +33,13 @@ from millrace.s3stream.ids import NO_OBJECT, ObjectKind, StreamId
 Spans = list[tuple[int, int, int]]  # (stream, start, end)
 
 
-# More ranges and objects than this are decided in steps.
+# Commits of more ranges and objects than this are decided in steps.
 LONG_COUNT = 64
 
 
 def is_long(request: CommitCompactionRequest) -> bool:
-    return len(request.ranges) + len(request.stream_objects) + len(request.passed_over) > LONG_COUNT
+    gone = len(request.compacted_ids) + len(request.superseded_ids) + len(request.linked_ids)
+    return len(request.ranges) + len(request.stream_objects) + len(request.passed_over) + gone > LONG_COUNT
 
 
 def decide_commit_compaction(image: MetadataImage, request: CommitCompactionRequest, now_ms: int) -> Decision:

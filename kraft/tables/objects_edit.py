@@ -93,7 +93,7 @@ class ObjectsEdit:
         """Sources end with it, whatever they are still named for: who decided it has looked (`compact`)."""
         sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
         lost, _ = finished(self._apply_all_made(record, sources, streams))
-        self._end_sources(record, sources, lost)
+        finished(self._end_sources(record, sources, lost))
 
     def compact(self, record: CompactObjectsRecord, passed_over: Iterable[int], streams: StreamsEdit) -> Steps[str]:
         """As apply_compaction, in steps, for who decides it: tells what of the sources is wanted and would now be in no object; "" when there
@@ -108,7 +108,7 @@ class ObjectsEdit:
         accounted = yield from self._names_among(sources, dict.fromkeys((*of_made, *passed_over)), streams)
         left = accounted if isinstance(accounted, str) else self._left_behind(sources, before, accounted)
         if not left:
-            self._end_sources(record, sources, lost)
+            yield from self._end_sources(record, sources, lost)
         return left
 
     def _left_behind(self, sources: frozenset[int], before: dict[int, StoredObject], accounted: dict[int, int]) -> str:
@@ -120,16 +120,19 @@ class ObjectsEdit:
                 return f"object {object_id}, {alive - accounted.get(object_id, 0)} streams"
         return ""
 
-    def _end_sources(self, record: CompactObjectsRecord, sources: frozenset[int], lost: Iterable[Holder]) -> None:
+    def _end_sources(
+        self, record: CompactObjectsRecord, sources: frozenset[int], lost: Iterable[Holder]
+    ) -> Steps[None]:
         others = [one for holder in lost for one in self._named_by(holder) if one not in sources]
-        for object_id in record.replaced_ids:
-            self._doom(ObjectId(object_id), record.time_ms, was_committed=True)
-        for object_id in record.superseded_ids:
-            self._doom(ObjectId(object_id), record.time_ms, was_committed=True, keeps_links=True)
-        for object_id in record.linked_ids:
+        for number, object_id in enumerate((*record.replaced_ids, *record.superseded_ids, *record.dropped_link_ids)):
+            if not number % STEP_COUNT:
+                yield
+            keeps_links = len(record.replaced_ids) <= number < len(record.replaced_ids) + len(record.superseded_ids)
+            self._doom(ObjectId(object_id), record.time_ms, was_committed=True, keeps_links=keeps_links)
+        for number, object_id in enumerate(record.linked_ids):
+            if not number % STEP_COUNT:
+                yield
             self._forget_state(ObjectId(object_id))
-        for object_id in record.dropped_link_ids:
-            self._doom(ObjectId(object_id), record.time_ms, was_committed=True)
         # What shared a range with a source may have had nothing of what was left of it.
         for one in dict.fromkeys((*others, *(ObjectId(made.object_id) for made in record.made))):
             if not self._by_id[one].alive:

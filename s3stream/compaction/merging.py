@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from millrace.s3stream.compaction.batch import Committing
 from millrace.s3stream.compaction.copying import Copying
 from millrace.s3stream.compaction.outputs import WrittenObject
 from millrace.s3stream.compaction.plan import (
@@ -21,7 +22,7 @@ from millrace.s3stream.compaction.plan import (
     streams_of,
 )
 from millrace.s3stream.compaction.sources import ReadMemory, Source, SourceUnreadable
-from millrace.s3stream.compaction.work import Ids, Uncovered, Work, commit, in_steps
+from millrace.s3stream.compaction.work import Uncovered, Work, in_steps
 from millrace.s3stream.ids import (
     NO_OBJECT,
     CompactedStreamObject,
@@ -37,7 +38,7 @@ Objects = Sequence[StreamSetInfo] | Sequence[StreamObjectInfo]
 Planner = Callable[[Sequence[SourceIndex], Bounds], Steps[SetPlan | None]]
 
 
-async def merge(work: Work, objects: Objects, planner: Planner) -> bool:
+async def merge(work: Work, objects: Objects, planner: Planner, committing: Committing) -> bool:
     """Whether it changed anything: objects compacted, or put aside because they could not be read.
 
     What cannot be read is never taken for nothing: the plan is thrown away, the object stands aside, and the next plan is without it.
@@ -46,7 +47,7 @@ async def merge(work: Work, objects: Objects, planner: Planner) -> bool:
         async with opened(work, objects) as (sources, indexes):
             if len(sources) < len(objects):
                 return True
-            return await _merge_opened(work, sources, indexes, planner)
+            return await _merge_opened(work, sources, indexes, planner, committing)
     except (SourceUnreadable, SourcesOverlap) as error:
         work.note(error)
         if isinstance(error, SourceUnreadable) and error.is_away:
@@ -58,7 +59,11 @@ async def merge(work: Work, objects: Objects, planner: Planner) -> bool:
 
 
 async def _merge_opened(
-    work: Work, sources: Sequence[Source], indexes: Sequence[SourceIndex], planner: Planner
+    work: Work,
+    sources: Sequence[Source],
+    indexes: Sequence[SourceIndex],
+    planner: Planner,
+    committing: Committing,
 ) -> bool:
     """The bounds of streams are asked for after the objects were named and read, from an image that is no older: a stream that is
     missing from it is deleted, and was not merely unknown yet."""
@@ -71,7 +76,7 @@ async def _merge_opened(
     if plan is None:
         return False
     taken = len(plan.source_ids)
-    await carry_out(work, plan, sources[:taken], indexes[:taken], bounds)
+    await carry_out(work, plan, sources[:taken], indexes[:taken], bounds, committing)
     return True
 
 
@@ -103,18 +108,23 @@ async def opened(work: Work, objects: Objects) -> AsyncIterator[tuple[list[Sourc
 
 
 async def carry_out(
-    work: Work, plan: SetPlan, sources: Sequence[Source], indexes: Sequence[SourceIndex], bounds: Bounds
+    work: Work,
+    plan: SetPlan,
+    sources: Sequence[Source],
+    indexes: Sequence[SourceIndex],
+    bounds: Bounds,
+    committing: Committing,
 ) -> None:
-    """Durable and committed on return. Any error leaves metadata as it was."""
+    """Durable on return, and handed over to be committed. Any error leaves metadata as it was."""
     passed_over = await in_steps(find_passed_over(indexes, bounds))
     if not plan.portions:
-        await commit(work, None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids, passed_over=passed_over))
+        await committing.commit(None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids, passed_over=passed_over))
         return
-    ids = await Ids.prepare(work, plan.objects_count)
+    ids = await committing.ids(plan.objects_count)
     copying = Copying(work, plan, sources, ids)
     await copying.run(indexes, bounds)
     await check_covered(indexes, bounds, copying)
-    await commit(work, ids, replace(commit_of(plan, copying), passed_over=passed_over))
+    await committing.commit(ids, replace(commit_of(plan, copying), passed_over=passed_over))
     for written in copying.stream_objects:
         work.known_rows.put(written.object_id, written.rows)
 

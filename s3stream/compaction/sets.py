@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from millrace.s3stream.compaction.batch import AtOnce
 from millrace.s3stream.compaction.choose import choose_aged, choose_sets, next_due_ms
 from millrace.s3stream.compaction.merging import merge
 from millrace.s3stream.compaction.plan import plan_sets
@@ -33,7 +34,8 @@ class SetCompactor:
         chosen = aged or choose_sets(objects, self._is_aside, settings)
         if not chosen:
             return False
-        return await merge(work, chosen, partial(plan_sets, settings=settings, is_forced=bool(aged)))
+        planner = partial(plan_sets, settings=settings, is_forced=bool(aged))
+        return await merge(work, chosen, planner, AtOnce(work))
 
     def _objects(self) -> list[StreamSetInfo]:
         """Each once, whatever the metadata says."""

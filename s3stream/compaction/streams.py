@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from millrace.s3stream.compaction.batch import Batch
 from millrace.s3stream.compaction.merging import merge, stream_object
 from millrace.s3stream.compaction.outputs import WrittenObject
 from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, Steps, plan_sets, streams_of
 from millrace.s3stream.compaction.sources import UNREADABLE, ReadMemory, Source, SourceUnreadable
 from millrace.s3stream.compaction.stream_plan import LINKS_COUNT_MAX, Objects, plan_stream
-from millrace.s3stream.compaction.work import Ids, Work, commit
-from millrace.s3stream.errors import CompactionRefused, ObjectCorrupt, UploadExpired
+from millrace.s3stream.compaction.work import Work
+from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import (
     NO_OBJECT,
     CompactionCommit,
@@ -27,7 +27,6 @@ from millrace.s3stream.ids import (
 )
 from millrace.s3stream.objects.composite import CompositeIndex, LinkedRows, encode_composite
 
-log = logging.getLogger(__name__)
 KNOWN_MAX = 10_000
 
 
@@ -50,19 +49,19 @@ class StreamCompactor:
 
     async def round(self) -> bool:
         """False when the objects of a stream were left as they are, for metadata had moved on; others are not kept from theirs."""
-        counts, is_done = self._work.counts, True
-        counts.stream_rounds += 1
-        for stream_id in list(self._work.catalog.open_streams()):
-            try:
-                await self._compact(stream_id)
-            except (CompactionRefused, UploadExpired) as error:
-                log.info("compaction of stream %d is put off: %s: %s", stream_id, type(error).__name__, error)
-                counts.skip("refused" if isinstance(error, CompactionRefused) else "expired")
-                is_done = False
-            await asyncio.sleep(0)
-        return is_done
+        self._work.counts.stream_rounds += 1
+        batch = Batch(self._work)
+        try:
+            for stream_id in list(self._work.catalog.open_streams()):
+                await self._compact(stream_id, batch)
+                await asyncio.sleep(0)
+        except Exception:
+            await batch.flush()  # the store may be away: what was put before is good
+            raise
+        await batch.flush()
+        return batch.is_done
 
-    async def _compact(self, stream_id: StreamId) -> None:
+    async def _compact(self, stream_id: StreamId, batch: Batch) -> None:
         work = self._work
         listed = {
             one.object_id: one for one in work.catalog.stream_objects(stream_id)
@@ -73,12 +72,12 @@ class StreamCompactor:
             return
         plan = plan_stream(objects, bounds, work.settings)
         if plan.dead:
-            await commit(work, None, CompactionCommit(NO_OBJECT, 0, (), (), plan.dead))
+            await batch.commit(None, CompactionCommit(NO_OBJECT, 0, (), (), plan.dead))
         for group in plan.merges:
-            await merge(work, group, partial(self._plan_merge, stream_id, group))
+            await merge(work, group, partial(self._plan_merge, stream_id, group), batch)
         for group in plan.links:
             try:
-                await self._link(stream_id, group, bounds)
+                await self._link(stream_id, group, bounds, batch)
             except SourceUnreadable as error:
                 work.note(error)
                 if error.is_away:
@@ -97,7 +96,7 @@ class StreamCompactor:
         plan = yield from plan_sets(sources, bounds, self._work.settings, is_forced=True)
         return plan if plan is not None and len(plan.portions) <= 1 else None
 
-    async def _link(self, stream_id: StreamId, group: Objects, bounds: StreamBounds) -> None:
+    async def _link(self, stream_id: StreamId, group: Objects, bounds: StreamBounds, batch: Batch) -> None:
         work = self._work
         if len(group) == 1 and bounds.start < self._alive_until.get(group[0].object_id, 0):
             return
@@ -112,7 +111,7 @@ class StreamCompactor:
             error = ValueError(f"{len(linking.kept)} links in one composite")
             work.put_aside([one.object_id for one in group], "too many links", error)
             return
-        await self._commit(stream_id, linking)
+        await self._commit(stream_id, linking, batch)
 
     async def _add(self, linking: Linking, one: StreamObjectInfo, start: int) -> bool:
         """False for one that does not begin where the one before it ends, which then stands aside."""
@@ -156,13 +155,13 @@ class StreamCompactor:
             await source.close()
         return [LinkedRows(one.object_id, one.size_bytes, found.index.encoded)]
 
-    async def _commit(self, stream_id: StreamId, linking: Linking) -> None:
+    async def _commit(self, stream_id: StreamId, linking: Linking, batch: Batch) -> None:
         work = self._work
         if not linking.kept:
-            await commit(work, None, CompactionCommit(NO_OBJECT, 0, (), (), tuple(linking.compacted)))
+            await batch.commit(None, CompactionCommit(NO_OBJECT, 0, (), (), tuple(linking.compacted)))
             return
         data = encode_composite(linking.kept)
-        ids = await Ids.prepare(work, 1)
+        ids = await batch.ids(1)
         await work.store.put(work.key(ids.first), [data])
         work.counts.puts += 1
         work.counts.written_bytes += len(data)
@@ -179,7 +178,7 @@ class StreamCompactor:
             tuple(linking.linked),
             tuple(linking.dropped),
         )
-        await commit(work, ids, made_commit)
+        await batch.commit(ids, made_commit)
 
     def _remember(self, object_id: ObjectId, offset: int) -> None:
         if len(self._alive_until) >= KNOWN_MAX:

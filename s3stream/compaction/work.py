@@ -86,19 +86,31 @@ async def in_steps(steps: Steps[T]) -> T:
 class Ids:
     """Ids prepared for one compaction."""
 
-    def __init__(self, first: ObjectId, since_s: float, ttl_ms: int) -> None:
+    def __init__(self, first: ObjectId, fresh_until_s: float) -> None:
         self.first = first
-        self._fresh_until_s = since_s + ttl_ms / 1000 * FRESH_PART
+        self._fresh_until_s = fresh_until_s
 
     @staticmethod
     async def prepare(work: Work, count: int) -> Ids:
         ttl_ms = work.settings.prepare_ttl_ms
         since_s = asyncio.get_running_loop().time()
-        return Ids(await work.catalog.prepare(count, ttl_ms), since_s, ttl_ms)
+        return Ids(await work.catalog.prepare(count, ttl_ms), since_s + ttl_ms / 1000 * FRESH_PART)
+
+    def after(self, count: int) -> Ids:
+        """Those that are left when so many are taken."""
+        return Ids(ObjectId(self.first + count), self._fresh_until_s)
+
+    def fresh_until_s(self) -> float:
+        return self._fresh_until_s
+
+    @property
+    def is_fresh(self) -> bool:
+        """Not too much of their time has passed."""
+        return asyncio.get_running_loop().time() < self._fresh_until_s
 
     def check_fresh(self) -> None:
-        """UploadExpired when too much of their time has passed."""
-        if asyncio.get_running_loop().time() >= self._fresh_until_s:
+        """UploadExpired when they are not."""
+        if not self.is_fresh:
             raise UploadExpired(self.first)
 
 

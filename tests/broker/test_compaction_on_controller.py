@@ -16,6 +16,7 @@ from millrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from millrace.runtime.objectstore import ObjectMissing
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
+from millrace.s3stream.compaction.batch import AtOnce
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.merging import merge
 from millrace.s3stream.compaction.plan import plan_sets
@@ -207,7 +208,7 @@ def test_one_set_of_a_shelf_is_split_after_a_trim() -> None:
         house.starts[trimmed] = max(house.written[trimmed])
         await house.client.trim(StreamId(trimmed), 0, house.starts[trimmed])
         plan = partial(plan_sets, settings=SETTINGS, is_forced=True)
-        assert await merge(house.work, [second], plan)
+        assert await merge(house.work, [second], plan, AtOnce(house.work))
         assert len(house.client.stream_set_objects()) == 2
         await house.check()
         await house.stop()

@@ -24,7 +24,7 @@ from millrace.broker.partitions.time_index import TimeTail
 from millrace.kraft.log_store import LogStore
 from millrace.kraft.tables.objects_edit import ObjectsEdit
 from millrace.s3stream import recovery, uploader
-from millrace.s3stream.compaction import copying, merging, streams
+from millrace.s3stream.compaction import batch, copying, merging
 from millrace.s3stream.compaction.outputs import Output
 from millrace.s3stream.log_cache import LogCache
 from millrace.s3stream.storage import Storage
@@ -404,7 +404,7 @@ BUGS = {
         ),
     ),
     "blocks-swapped": Bug("compaction writes one block twice", 5, Output, "add", swaps_blocks),
-    "links-doomed": Bug("what a composite links is doomed", 5, streams, "commit", dooms_what_it_links),
+    "links-doomed": Bug("what a composite links is doomed", 5, batch, "commit", dooms_what_it_links),
     "commit-before-put": Bug(
         "objects are committed while they are put", 6, Uploader, "_put_whole", commits_before_the_put
     ),
