@@ -8,6 +8,7 @@ Not here: what a request means (dispatch.py and the handlers), who may connect a
     only has to cover the WAL's latency, and beyond 64 a deeper line buys nothing but memory.
   * Nothing is begun while the transport is over its high-water mark (the client reads slower than we write), and what it then holds
     is charged to the memory budget until it drained.
+  * What stays after a read, frames that wait and requests but Produce, is copied out of the memory that is received into (receiver.py).
   * A frame is charged to the budget before it is begun, a large one whole once RESERVE_MIN_BYTES of it are here: a promise alone costs
     nobody anything. Without room the connection joins the line of that part of the budget and stops reading. One turn begins at most
     FRAMES_A_TURN frames, then others have the loop.
@@ -25,6 +26,8 @@ from typing import cast
 from millrace.broker.connection_log import describe_greeting
 from millrace.broker.dispatch import Dispatcher, Exchange
 from millrace.broker.memory import RequestBudget, RequestMemory
+from millrace.broker.receiver import Receiver
+from millrace.broker.reply_writer import ReplyWriter
 from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo
 from millrace.protocol.errors import WireError
 from millrace.protocol.frame import FrameSplitter
@@ -46,6 +49,7 @@ class ConnectionParts:
 
     dispatcher: Dispatcher
     budget: RequestBudget
+    receiver: Receiver
     call_soon: Callable[[Callable[[], None]], object]
     request_bytes_max: int
     on_made: Callable[[Connection], None]  # a peer connected; `abort` refuses it
@@ -53,10 +57,11 @@ class ConnectionParts:
     on_lost: Callable[[Connection], None]  # it is gone
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """`is_active` is set by every arrival and reply and cleared by the server's sweep."""
 
     _transport: asyncio.Transport
+    _writer: ReplyWriter
 
     def __init__(self, parts: ConnectionParts, connection_id: int, listener: str) -> None:
         self.info = ConnectionInfo(connection_id, listener, "", 0, "")
@@ -65,6 +70,7 @@ class Connection(asyncio.Protocol):
         self._parts = parts
         self._dispatcher = parts.dispatcher
         self._budget = parts.budget
+        self._receiver = parts.receiver
         self._splitter = FrameSplitter(parts.request_bytes_max)
         self._frames: deque[Buffer] = deque()  # cut, not begun
         self._exchanges: deque[Exchange] = deque()  # begun, reply not sent
@@ -73,9 +79,9 @@ class Connection(asyncio.Protocol):
         self._done_bytes = [0, 0]  # charged for frames that are answered, not yet released: brief, bulk
         self._prepaid_bytes = 0  # charged for the frame that is arriving, or is next
         self._is_prepaid_bulk = False
+        self._is_produce = False  # the frame that is next
         self._pinned_bytes = 0  # charged for what waits in the transport
         self._is_reading = True
-        self._is_write_paused = False
         self._is_queued = False  # stands in the budget's line
         self._is_yielding = False  # a turn is scheduled
         self._is_ending = False  # begins no more; closes when the exchanges are done
@@ -84,6 +90,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
+        self._writer = ReplyWriter(self._transport, self._parts.call_soon, self._on_written)
         local = transport.get_extra_info("sockname") or ("", 0)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.info.local_host, self.info.local_port = str(local[0]), int(local[1])
@@ -100,7 +107,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size() if self._is_write_paused else 0
+        return self._writer.unsent_bytes
 
     @property
     def is_receiving(self) -> bool:
@@ -109,24 +116,36 @@ class Connection(asyncio.Protocol):
 
     # Arrivals
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.lend(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
         self.is_active = True
         if self._is_ending:
             return
         try:
-            self._frames.extend(self._splitter.feed(data))
+            self._frames.extend(self._splitter.feed(self._receiver.view[:nbytes].toreadonly()))
         except WireError as error:
-            greeting = describe_greeting(bytes(data[:4]))
+            greeting = describe_greeting(bytes(self._receiver.view[: min(4, nbytes)]))
             self.end(f"{error} ({greeting})" if greeting else str(error))
             return
         if not (self._is_queued or self._is_yielding):
             self._advance()
+        if self._frames:
+            self._keep_frames()
+
+    def _keep_frames(self) -> None:
+        """What cannot be begun yet gets memory of its own."""
+        memory, frames = self._receiver.memory, self._frames
+        for place, frame in enumerate(frames):
+            if isinstance(frame, memoryview) and frame.obj is memory:
+                frames[place] = bytes(frame)
 
     def _advance(self, is_turn: bool = False) -> None:
         """Begins what may be begun, sends what is ready, and reads on or stops reading."""
         frames, exchanges = self._frames, self._exchanges
         left = FRAMES_A_TURN
-        while frames and not (self._is_write_paused or self._is_ending) and len(exchanges) < IN_FLIGHT_MAX:
+        while frames and not (self._writer.is_held or self._is_ending) and len(exchanges) < IN_FLIGHT_MAX:
             if not left:
                 self._is_yielding = True
                 self._parts.call_soon(self._on_turn)
@@ -154,7 +173,8 @@ class Connection(asyncio.Protocol):
         """Charges the frame, unless it is; or joins the line for what is missing."""
         size_bytes = len(frame)
         key = frame[0] << 8 | frame[1] if size_bytes > 1 else -1
-        is_bulk = key == PRODUCE_KEY or size_bytes >= RESERVE_MIN_BYTES
+        is_produce = self._is_produce = key == PRODUCE_KEY
+        is_bulk = is_produce or size_bytes >= RESERVE_MIN_BYTES
         if not self._prepaid_bytes and self._budget.take_at_once(size_bytes, is_bulk):
             self._prepaid_bytes, self._is_prepaid_bulk = size_bytes, is_bulk
             return True
@@ -178,6 +198,8 @@ class Connection(asyncio.Protocol):
     def _begin(self, frame: Buffer) -> bool:
         """Whether a reply may be there already."""
         charged_bytes, self._prepaid_bytes = self._prepaid_bytes, 0
+        if not self._is_produce:
+            frame = bytes(frame)  # a request may keep views of it, and what it lies in is received into again
         try:
             exchange = self._dispatcher.begin(frame, self.info)
         except WireError as error:
@@ -214,7 +236,7 @@ class Connection(asyncio.Protocol):
 
     def _steer(self) -> None:
         """Reads exactly while nothing holds the next frame back."""
-        is_held = self._frames or self._is_queued or self._is_write_paused or self._is_ending
+        is_held = self._frames or self._is_queued or self._writer.is_held or self._is_ending
         wants_reading = not is_held and len(self._exchanges) < IN_FLIGHT_MAX
         if wants_reading is not self._is_reading and not self._transport.is_closing():
             self._is_reading = wants_reading
@@ -260,11 +282,12 @@ class Connection(asyncio.Protocol):
                 self._ready_bytes += sum(map(len, reply))
 
     def _write(self) -> None:
-        """Hands what is ready to the transport, in one call."""
-        ready, self._ready, self._ready_bytes = self._ready, [], 0
+        """Hands what is ready to the writer, in one call."""
+        ready, size_bytes = self._ready, self._ready_bytes
+        self._ready, self._ready_bytes = [], 0
         self.is_active = True
-        self._transport.writelines(ready)
-        if self._is_write_paused:
+        self._writer.write(ready, size_bytes)
+        if self._writer.is_held:
             self.charge_unsent()
 
     def _send(self) -> None:
@@ -274,7 +297,7 @@ class Connection(asyncio.Protocol):
             self._write()
         self._release_done()
         if self._is_ending and (self._is_mute or not self._exchanges):
-            self._transport.close()
+            self._writer.close()
 
     def _release_done(self) -> None:
         brief_bytes, bulk_bytes = self._done_bytes
@@ -295,14 +318,16 @@ class Connection(asyncio.Protocol):
         return change_bytes < 0
 
     def pause_writing(self) -> None:
-        self._is_write_paused = True  # called from within writelines; `_write` charges what is left
+        self._writer.on_paused()  # called from within writelines; who wrote charges what is left
         self._steer()
 
     def resume_writing(self) -> None:
-        self._is_write_paused = False
+        self._writer.on_resumed()
+
+    def _on_written(self) -> None:
         self.is_active = True
         self.charge_unsent()
-        if not (self._is_queued or self._is_yielding or self._is_ending):
+        if not (self._writer.is_held or self._is_queued or self._is_yielding or self._is_ending):
             self._go_on()
 
     # Ends
@@ -319,12 +344,13 @@ class Connection(asyncio.Protocol):
         if not self._exchanges:
             if self._ready and not self._is_mute:
                 self._write()  # answers of this very turn
-            self._transport.close()
+            self._writer.close()
 
     def abort(self) -> None:
         """Closes now; what was not written is dropped."""
         self._is_mute = True
         self._take_no_more()
+        self._writer.drop()
         self._transport.abort()
 
     def _break(self, error: Exception) -> None:
@@ -354,7 +380,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.info.is_open = False
         self._is_mute = True
-        self._is_write_paused = False
+        self._writer.drop()
         for exchange in self._exchanges:
             if exchange.is_parked:
                 self._watch(exchange)
