@@ -29,7 +29,7 @@ from millrace.s3stream.ids import StreamId
 from millrace.s3stream.objects.composite import CompositeIndex
 from millrace.s3stream.objects.format import BlockRef, check_block, decode_block, decode_entry, decode_footer
 from millrace.s3stream.objects.index import ObjectIndex
-from millrace.wal.block.layout import DeviceHeader, choose_device_header, decode_block_header
+from millrace.wal.block.layout import DeviceHeader, Reign, choose_device_header, decode_block_header
 from millrace.wal.block.recovery import REFUSE, SKIP, TRUNCATE, RecoveryScan
 from millrace.wal.errors import WalCorrupt, WalMismatch
 from millrace.wal.record import decode_record, epoch_seed
@@ -40,6 +40,7 @@ _CRC = Struct(">I")
 RULES = ProduceRules()
 METADATA_VALUES = ValueReader()
 GOLDEN_OBJECT_BYTES = 501
+DEVICE_HEADER_SUM_AT = 296
 
 
 def mended(data: bytes, sum_at: int, start: int = 0) -> bytearray:
@@ -128,7 +129,7 @@ def meta_values(data: bytes) -> None:
 
 
 def wal_header(data: bytes) -> None:
-    copy = mended(data, 168)
+    copy = mended(data, DEVICE_HEADER_SUM_AT)
     choose_device_header(bytes(copy[:4096].ljust(4096, b"\0")), bytes(copy[4096:8192].ljust(4096, b"\0")))
 
 
@@ -140,12 +141,14 @@ def wal_record(data: bytes) -> None:
 
 
 def wal_blocks(data: bytes) -> None:
-    """A whole recovery over a ring that holds the input, under the policy that the first byte chooses: it ends, and within the ring."""
+    """A whole recovery over a ring that holds the input, of two owners, under the policy that the first byte chooses: it ends, and within the
+    ring."""
     body = mended(data, 60)
     decode_block_header(memoryview(body), 0)
     ring = bytes(body[: 64 * 4096]).ljust(64 * 4096, b"\0")
+    start = (data[0] >> 3) * 4096 if data else 0
     header = DeviceHeader(
-        "c", 1, 1, 0, 66 * 4096, 0, 0, (data[0] >> 3) * 4096 if data else 0, 8 * 4096, 16 * 4096, 0, -1, 1
+        "c", 1, 1, start // 2 & -4096, 66 * 4096, 0, 0, start, 8 * 4096, 16 * 4096, 0, -1, 1, (Reign(0, 0),)
     )
     scan = RecoveryScan(header, 16 * 4096, (REFUSE, SKIP, TRUNCATE)[(data[0] >> 1) % 3 if data else 0])
     for _ in range(200):
