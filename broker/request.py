@@ -13,8 +13,8 @@ A future or coroutine may also finish with NO_REPLY, CLOSE or an exception. An e
 has a place for an error code: dispatch.py turns it into one (`refuse(request, code)` of the handler's object first).
 
 When a connection goes, its unfinished futures are not cancelled: what was begun is finished, and the reply is dropped.
-`context.connection.is_open` tells one who wakes late. Record bytes in a request are views of the frame; the frame is charged to the
-memory budget until its reply was handed to the transport.
+`context.connection.is_open` tells one who wakes late. Record bytes in a request are views of the frame, and a Produce's are good until its
+`handle` returns: what it keeps it copies. The frame is charged to the memory budget until its reply was handed to the transport.
 """
 
 from __future__ import annotations

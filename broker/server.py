@@ -24,6 +24,7 @@ from millrace.broker.connection import Connection, ConnectionParts
 from millrace.broker.connection_log import ConnectionLog
 from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
+from millrace.broker.receiver import Receiver
 from millrace.runtime.net import Listener, Net
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Server:
         self._parts = ConnectionParts(
             dispatcher=dispatcher,
             budget=budget,
+            receiver=Receiver(),
             call_soon=self._loop.call_soon,
             request_bytes_max=settings.request_bytes_max,
             on_made=self._on_made,

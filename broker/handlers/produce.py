@@ -106,6 +106,14 @@ class _Work:
         self.timer: asyncio.TimerHandle | None = None
         self.turn: Turn | None = None
 
+    def let_go(self) -> None:
+        """Drops the request's views of its frame; parts that wait have copies."""
+        if self.turn is None:
+            self.parts = []  # they know the work: a cycle would keep them until the collector comes by
+        for topic in self.request.topic_data:
+            for asked in topic.partition_data:
+                asked.records = None
+
     def finish(self) -> None:
         """Every part is settled, in a later turn of the loop than the request's own."""
         if self.future is not None and not self.future.done():
@@ -127,9 +135,16 @@ class Produce:
         self._turns = Turns()
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
+        """On return no view of the frame is left: its memory is received into again."""
+        work = _Work(context, request)
+        try:
+            return self._begin(work, request)
+        finally:
+            work.let_go()
+
+    def _begin(self, work: _Work, request: ProduceRequest) -> Any:
         if request.acks not in (-1, 0, 1):
             return self.refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
-        work = _Work(context, request)
         self._gather(work)
         if work.is_transactional or request.transactional_id is not None:
             refusal = self.refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -196,6 +211,7 @@ class Produce:
         try:
             found = self._directory.get(part.led.topic_id, part.index)
         except KafkaError as error:
+            error.__traceback__ = None  # it may be kept, and would keep what the callers' frames hold
             self._refuse_part(part, error.code, error.message)
             return False
         if isinstance(found, Partition):
@@ -214,8 +230,9 @@ class Produce:
         for part in work.parts:
             partition, reply = part.partition, part.reply
             assert partition is not None
+            records, part.records = part.records, NO_RECORDS
             try:
-                appended = partition.append(part.records, version, now_ms, tick_ms, part.on_done)
+                appended = partition.append(records, version, now_ms, tick_ms, part.on_done)
             except KafkaError as error:
                 self._refuse_part(part, error.code, error.message)
                 if isinstance(error, InvalidRecords):
@@ -227,7 +244,7 @@ class Produce:
                 reply.log_start_offset = partition.log_start_offset
                 if not is_durable:
                     work.missing_count += 1
-        work.parts = []  # they know the work: a cycle would keep the frame until the collector comes by
+        work.parts = []
 
     def _refuse_part(self, part: _Part, code: int, message: str) -> None:
         version = part.work.context.api_version
@@ -258,6 +275,8 @@ class Produce:
 
     def _park(self, work: _Work) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
+        for part in work.parts:
+            part.records = memoryview(bytes(part.records))
         work.future = loop.create_future()
         timeout_ms = max(work.request.timeout_ms, TIMEOUT_MS_MIN)
         work.timer = loop.call_later(timeout_ms / 1000, self._expire, work)

@@ -36,6 +36,7 @@ from millrace.s3stream.ids import OpenedStream, StreamRole
 from tests.broker.partitions.build import House
 from tests.s3stream.build import World
 
+PRODUCE = 0
 NODE, OTHER = 1, 2
 LISTENER = "PLAINTEXT"
 NO_UUID = bytes(16)
@@ -151,12 +152,19 @@ class BrokerHouse(House):
         client_id: str = "test",
         to: ConnectionInfo | None = None,
     ) -> Any:
-        """What the handler gives back at once for a request that went through the codec."""
-        frame = memoryview(encode_request(API[key], version, 7, client_id, request))[4:]
+        """What the handler gives back at once for a request that went through the codec. The memory of a Produce's frame is overwritten then,
+        as by the next read of a socket, and nobody may view it any more."""
+        memory = bytearray(encode_request(API[key], version, 7, client_id, request))
+        frame = memoryview(memory)[4:].toreadonly()
         header, position = decode_request_header(frame)
         decoded = decode_request(API[key], version, frame, position)
         context = RequestContext(key, version, header.correlation_id, header.client_id or "", to or self.connection)
-        return handler.handle(context, decoded)
+        outcome = handler.handle(context, decoded)
+        if key == PRODUCE:
+            del frame
+            memory[:] = b"\xee" * len(memory)
+            memory.clear()  # BufferError while it is viewed
+        return outcome
 
     async def finish(self, outcome: Any, key: int, version: int) -> Any:
         """The response as its client decodes it, or a verdict."""

@@ -218,7 +218,7 @@ class SimTransport(asyncio.Transport):
             net.loop.call_soon(self.peer._on_taken, context=self.peer._context)
             if not self._is_closing:
                 net.note("data", self.own[0], self.number, len(content))
-                self._protocol.data_received(content)
+                deliver(self._protocol, content)
 
     def pause_reading(self) -> None:
         self._is_paused = True
@@ -277,3 +277,18 @@ class SimTransport(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = cast(asyncio.Protocol, protocol)
+
+
+def deliver(protocol: Any, content: bytes) -> None:
+    """As a loop does: in one piece, or in as many as the protocol's memory takes, which is overwritten by the next."""
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        protocol.data_received(content)
+        return
+    rest = memoryview(content)
+    while rest:
+        buffer = memoryview(protocol.get_buffer(-1))
+        count = min(len(buffer), len(rest))
+        buffer[:count] = rest[:count]
+        del buffer
+        protocol.buffer_updated(count)
+        rest = rest[count:]

@@ -1,0 +1,43 @@
+"""One piece of memory that all connections of a server receive into, one after the other: what a socket gives is cut, begun and copied to where
+it stays before the loop reads the next one.
+
+A piece of its own for each read cost a copy, and its bytes drove others out of the processor's cache. Here they are the ones that
+are there already.
+
+The rule: bytes of a read are good until the next `lend`. A connection copies what it keeps: frames that it cannot begin yet, and those of
+all APIs but Produce, which gives its records to the log before it returns, or copies them (handlers/produce.py). Kept true all the same: memory that
+somebody still views is never received into; it is given up and counted, and another piece takes its place.
+"""
+
+from __future__ import annotations
+
+import sys
+
+RECEIVE_BYTES = 256 << 10
+NOTHING = memoryview(b"")
+
+
+class Receiver:
+    """Not for two reads at a time: a loop's reads follow one another."""
+
+    def __init__(self) -> None:
+        self._memory = bytearray(RECEIVE_BYTES)
+        self.view = NOTHING  # what was lent last
+        self._own_references = sys.getrefcount(self._memory)
+        self.given_up_count = 0
+
+    @property
+    def memory(self) -> bytearray:
+        """What views of the last read are views of."""
+        return self._memory
+
+    def lend(self, size_hint: int = -1) -> memoryview:
+        """Where the next read goes. The views of the last one are void, or the memory theirs."""
+        self.view = NOTHING
+        if (
+            sys.getrefcount(self._memory) > self._own_references
+        ):  # each read has a view of its own: slices of it keep it alive
+            self._memory = bytearray(RECEIVE_BYTES)
+            self.given_up_count += 1
+        view = self.view = memoryview(self._memory)
+        return view
