@@ -24,6 +24,7 @@ from millrace.runtime import Runtime
 from millrace.runtime.disk import Buffer, Disk, DiskLock, DiskLocked
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.storeaddress import StoreAddress
 
 RETRIES = RetryPolicy(attempts_max=5, longest_wait_ms=5_000)
 READS_MAX = 10  # of a log whose files go while they are read
@@ -97,13 +98,18 @@ async def _read_image(disk: Disk, log_dir: str) -> MetadataImage:
 
 
 async def open_bucket(runtime: Runtime, settings: BrokerSettings) -> ObjectStore:
-    """The data bucket, asked again a few times when it does not answer. A directory is not made when it is missing."""
-    if settings.data.scheme == "file":
+    """The data bucket, to look at it."""
+    return await open_to_look(runtime, settings.data)
+
+
+async def open_to_look(runtime: Runtime, address: StoreAddress) -> ObjectStore:
+    """A store that is asked again a few times when it does not answer. A directory is not made when it is missing, nor cleaned."""
+    if address.scheme == "file":
         from millrace.runtime.objectstore_local import LocalObjectStore
 
-        bare: ObjectStore = LocalObjectStore(settings.data.target)
+        bare: ObjectStore = LocalObjectStore(address.target)
     else:
-        bare = await runtime.open_store(settings.data, runtime.clock)
+        bare = await runtime.open_store(address, runtime.clock)
     return RetryingObjectStore(bare, runtime.rand.split("inspection"), RETRIES)
 
 

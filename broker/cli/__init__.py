@@ -20,7 +20,7 @@ COMMANDS = {
     "fsck": "check a bucket against its metadata",
     "objects": "what is stored in the bucket",
     "streams": "which objects hold which stream",
-    "wal": "what a block WAL holds, and whether it is sound",
+    "wal": "what a WAL holds, and whether it is sound",
     "settings": "print the reference of all settings",
 }
 

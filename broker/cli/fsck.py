@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 ABOUT = """\
 Checks a node's bucket against its metadata: objects that are missing, that nobody knows (orphans), whose footer, index or any block
 fails its checksum, and offsets of streams that lie in no object or in two. It reads everything that is stored, and changes nothing
-unless it is asked to. Records that are still in the write-ahead log alone are not looked at: stop the broker in order first.
+unless it is asked to. Where the write-ahead log is made of objects these are looked at too: which lie there by kind, whether all that counts is
+there and sound, what is litter; nothing of them is ever deleted here, the next start does that. Records that are still in the log alone
+are in no object of a stream: offsets are checked without them.
 
   millrace fsck --data-dir /var/lib/millrace
   millrace fsck --config server.properties --quick --json
@@ -85,8 +87,30 @@ async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings
         deleted = await delete_orphans(store, inspected, found, given, runtime.clock.wall_ms())
     finally:
         await store.close()
-    print(as_json(inspected, found, deleted) if given.json else as_text(inspected, found, deleted))
-    return 0 if found.is_sound else 1
+    log = await check_log(runtime, inspected, settings, is_deep=not given.quick)
+    print(as_json(inspected, found, deleted, log) if given.json else as_text(inspected, found, deleted, log))
+    return 0 if found.is_sound and (log is None or log["is_sound"]) else 1
+
+
+async def check_log(
+    runtime: Runtime, inspected: Inspected, settings: BrokerSettings, *, is_deep: bool
+) -> dict[str, Any] | None:
+    """Of a log of objects, what lies there and what is wrong with it; None for a log on a disk. It only reads, so the log's owner may be at work."""
+    from millrace.wal.opening import is_object_wal
+
+    if not is_object_wal(settings.wal):
+        return None
+    from millrace.broker.cli.wal_objects import summary
+    from millrace.broker.inspection import open_to_look
+    from millrace.wal.object.inspection import LogInspection
+
+    store = await open_to_look(runtime, settings.wal)
+    try:
+        rand = runtime.rand.split("wal inspection")
+        found = await LogInspection(store, inspected.cluster_id, settings.node_id, rand).run(is_deep=is_deep)
+    finally:
+        await store.close()
+    return {**summary(found), "is_sound": found.is_sound}
 
 
 class ProgressLine:
@@ -142,16 +166,17 @@ def summary(found: Checked) -> dict[str, Any]:
     }
 
 
-def as_json(inspected: Inspected, found: Checked, deleted: str) -> str:
+def as_json(inspected: Inspected, found: Checked, deleted: str, log: dict[str, Any] | None) -> str:
     listed = [
         {name: getattr(finding, name) for name in ("kind", "what", "object_id", "key", "stream_id", "start", "end")}
         for finding in found.findings
     ]
-    about = {"cluster_id": inspected.cluster_id, "running": inspected.running_pid, "sound": found.is_sound}
-    return json.dumps({**about, **summary(found), "orphans": deleted, "list": listed}, indent=1)
+    is_sound = found.is_sound and (log is None or log["is_sound"])
+    about = {"cluster_id": inspected.cluster_id, "running": inspected.running_pid, "sound": is_sound}
+    return json.dumps({**about, **summary(found), "orphans": deleted, "list": listed, "wal": log}, indent=1)
 
 
-def as_text(inspected: Inspected, found: Checked, deleted: str) -> str:
+def as_text(inspected: Inspected, found: Checked, deleted: str, log: dict[str, Any] | None) -> str:
     rows = [
         (finding.kind.value, finding.object_id if finding.object_id >= 0 else "", finding.what, finding.key)
         for finding in found.findings
@@ -169,5 +194,10 @@ def as_text(inspected: Inspected, found: Checked, deleted: str) -> str:
         f"{told['prepared']} prepared, {told['doomed']} doomed"
     )
     harm = sum(finding.is_harm for finding in found.findings)
-    lines.append("sound" if found.is_sound else f"NOT sound: {harm} findings")
+    if log is not None:
+        from millrace.broker.cli.wal_objects import overview
+
+        lines += ["", "the write-ahead log:", *overview(log), ""]
+        harm += len(log["damages"]) + len(log["faults"])
+    lines.append(f"NOT sound: {harm} findings" if harm else "sound")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`millrace wal list|show|verify FILE-OR-DEVICE`: what a block WAL holds, read without changing it.
+"""`millrace wal list|show|verify FILE-OR-DEVICE-OR-ADDRESS`: what a WAL holds, read without changing it.
 
 list    its header, and for each stream how much of it is here
 show    every record, one a line
@@ -6,6 +6,7 @@ verify  its header, every damage with its place, and every stream that lost some
 
 Works on a copy, or on the log of a node that is stopped; a log that a node has open is refused, since it changes under the reader. Walks
 past damage as recovery does with wal.corruption=skip. Memory does not grow with the log. Exit code 2 for what cannot be read at all.
+A log of objects is named by its address and may be in use: wal_objects.py.
 """
 
 from __future__ import annotations
@@ -103,22 +104,37 @@ def header_of(walk: Walk) -> dict[str, Any]:
     return header
 
 
-def contents(walk: Walk) -> dict[str, Any]:
-    streams: dict[int, StreamPart] = {}
-    records = others = 0
-    for found in walk.records():
-        records += 1
+class Contents:
+    """What records there are, by stream."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, StreamPart] = {}
+        self._records = self._others = 0
+
+    def add(self, found: Found) -> None:
+        self._records += 1
         if found.stream is None or found.start is None or found.count is None:
-            others += 1
-            continue
-        part = streams.setdefault(found.stream, StreamPart(found.stream))
+            self._others += 1
+            return
+        part = self._streams.setdefault(found.stream, StreamPart(found.stream))
         part.add(found.start, found.count, found.bytes)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "records": self._records,
+            "records_of_no_stream": self._others,
+            "streams": [asdict(self._streams[stream]) for stream in sorted(self._streams)],
+        }
+
+
+def contents(walk: Walk) -> dict[str, Any]:
+    counted = Contents()
+    for found in walk.records():
+        counted.add(found)
     return {
         "header": header_of(walk),
-        "records": records,
-        "records_of_no_stream": others,
+        **counted.as_dict(),
         "tail": walk.scan.tail,
-        "streams": [asdict(streams[stream]) for stream in sorted(streams)],
         "damages": [asdict(damage) for damage in walk.scan.damages],
     }
 
@@ -126,11 +142,21 @@ def contents(walk: Walk) -> dict[str, Any]:
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     import argparse
 
-    parser = argparse.ArgumentParser("millrace wal", description="What a block WAL holds, read without changing it.")
+    parser = argparse.ArgumentParser("millrace wal", description="What a WAL holds, read without changing it.")
     parser.add_argument("action", choices=("list", "show", "verify"), help="header and streams | every record | damage")
-    parser.add_argument("file", help="the file or device, of a node that is stopped, or a copy")
+    parser.add_argument(
+        "file",
+        help="the file or device, of a node that is stopped, or a copy; or the address of a log of objects, as in s3.wal.path: 0@s3://BUCKET?...",
+    )
+    parser.add_argument(
+        "--node", type=int, metavar="ID", help="whose log of objects, where several nodes have one there"
+    )
     parser.add_argument("--json", action="store_true", help="for programs: one object, or with show one a line")
     options = parser.parse_args(words)
+    if "://" in options.file:
+        from millrace.broker.cli.wal_objects import look_at
+
+        return run_loop(look_at(options.action, options.file, options.node, is_json=options.json))
     try:
         with PeekFile(options.file) as file:
             walk = Walk(file)
@@ -147,16 +173,19 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 
 def show(walk: Walk, *, is_json: bool) -> int:
     for found in walk.records():
-        if is_json:
-            print(json.dumps(asdict(found)))
-        elif found.stream is None or found.start is None or found.count is None:
-            print(f"{found.position:>16}  {found.bytes:>9} bytes  of no stream")
-        else:
-            offsets = f"[{found.start}, {found.start + found.count})"
-            print(f"{found.position:>16}  {found.bytes:>9} bytes  stream {found.stream} epoch {found.epoch} {offsets}")
+        print(record_line(found, is_json=is_json))
     for damage in walk.scan.damages:
         print(f"millrace wal: {damage_line(asdict(damage))}", file=sys.stderr)
     return 0
+
+
+def record_line(found: Found, *, is_json: bool) -> str:
+    if is_json:
+        return json.dumps(asdict(found))
+    if found.stream is None or found.start is None or found.count is None:
+        return f"{found.position:>16}  {found.bytes:>9} bytes  of no stream"
+    offsets = f"[{found.start}, {found.start + found.count})"
+    return f"{found.position:>16}  {found.bytes:>9} bytes  stream {found.stream} epoch {found.epoch} {offsets}"
 
 
 def damage_line(damage: Mapping[str, Any]) -> str:
@@ -171,17 +200,21 @@ def lines(action: str, found: Mapping[str, Any]) -> Iterator[str]:
         f"{header['capacity_bytes']} bytes; begins at {header['head']}, forgotten below {header['trim']}, ends at {found['tail']}; "
         f"{found['records']} records"
     )
-    for part in found["streams"]:
-        if action == "list":
-            yield f"stream {part['stream']}: [{part['start']}, {part['end']}), {part['records']} records, {part['bytes']} bytes"
-        for start, end in part["gaps"]:
-            yield f"stream {part['stream']} lacks [{start}, {end})"
-    if action == "list" and found["records_of_no_stream"]:
-        yield f"{found['records_of_no_stream']} records are of no stream"
+    yield from part_lines(found, is_list=action == "list")
     for damage in found["damages"]:
         yield damage_line(damage)
     if action == "verify":
         yield "sound" if found["is_sound"] else advice(found)
+
+
+def part_lines(found: Mapping[str, Any], *, is_list: bool) -> Iterator[str]:
+    for part in found["streams"]:
+        if is_list:
+            yield f"stream {part['stream']}: [{part['start']}, {part['end']}), {part['records']} records, {part['bytes']} bytes"
+        for start, end in part["gaps"]:
+            yield f"stream {part['stream']} lacks [{start}, {end})"
+    if is_list and found["records_of_no_stream"]:
+        yield f"{found['records_of_no_stream']} records are of no stream"
 
 
 def advice(found: Mapping[str, Any]) -> str:

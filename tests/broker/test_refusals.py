@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,7 @@ from millrace.runtime import disk, objectstore
 from millrace.runtime.disk_open import DirectRefused
 from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
 from millrace.runtime.net import ConnectFailed, ListenFailed
+from millrace.runtime.storeaddress import parse_address
 from millrace.s3stream import errors as s3stream
 from millrace.wal import errors as wal
 
@@ -80,6 +82,17 @@ def test_a_sentence_and_a_remedy(settings: BrokerSettings, error: BaseException,
     assert "\n" not in sentence
     assert type(error).__name__ not in sentence
     assert not re.search(r"\('|', |None|\bErrno\b", sentence), sentence
+
+
+def test_a_damaged_log_of_objects_is_named_by_its_address(settings: BrokerSettings) -> None:
+    """There is no device to mend; the command that says what is left takes the address, in which no key is shown."""
+    of_objects = replace(settings, wal=parse_address("0@s3://lake?secretKey=hidden&capacity=1GiB"))
+    for error in (wal.WalCorrupt(8192, "it is gone"), s3stream.OffsetGap(7, 20, 30)):
+        sentence = sentence_of(error, of_objects)
+        assert sentence is not None
+        assert "`millrace wal verify 0@s3://lake?secretKey=***&capacity=1GiB`" in sentence
+        assert "restore the object" in sentence
+        assert "device" not in sentence
 
 
 def test_a_defect_has_none(settings: BrokerSettings) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from millrace.broker.__main__ import run_loop
+from millrace.broker.cli import fsck
 from tests.live import LiveBroker
 from tests.live.bucket import Bucket
 from tests.live.client import Client
@@ -143,3 +147,44 @@ def test_a_log_that_cannot_be_ours_says_why(tmp_path: Path, bucket: Bucket) -> N
     nowhere = begun(broker_on(tmp_path / "third", bucket.address("nowhere")))
     check_refusal(second, "is in use: restore the log directory")
     check_refusal(nowhere, "cannot hold the WAL")
+
+
+def test_fsck_looks_at_a_log_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside a running broker: the log's objects by kind, sound, and the broker goes on; a byte of one that counts is wrong: named, exit code 1, and
+    nothing was changed."""
+
+    def check() -> tuple[int, dict[str, Any]]:
+        words = [
+            "--data-dir",
+            str(tmp_path / "data"),
+            "--json",
+            "--override",
+            f"s3.wal.path={folder_address(tmp_path)}",
+        ]
+        code = fsck.run(words, {}, run_loop)
+        return code, json.loads(capsys.readouterr().out)
+
+    with broker_on(tmp_path, folder_address(tmp_path)) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        sent = produce(broker, 0, 10)
+        code, found = check()
+        assert (code, found["wal"]["is_sound"], found["wal"]["epoch"] >= 0) == (0, True, True)
+        assert found["wal"]["objects"]["records"]["count"] >= 1
+        sent += produce(broker, 50, 5)
+        broker.kill()
+        log = [
+            path
+            for path in sorted((tmp_path / "wal-objects").rglob("*"))
+            if path.is_file() and path.stat().st_size > 300
+        ]
+        whole = log[-1].read_bytes()
+        log[-1].write_bytes(whole[:250] + bytes([whole[250] ^ 1]) + whole[251:])
+        before = {path: path.read_bytes() for path in (tmp_path / "wal-objects").rglob("*") if path.is_file()}
+        code, found = check()
+        assert (code, found["sound"], found["wal"]["is_sound"]) == (1, False, False)
+        assert found["wal"]["damages"][0]["place"]["slot"] == int(log[-1].name)
+        assert {path: path.read_bytes() for path in (tmp_path / "wal-objects").rglob("*") if path.is_file()} == before
+        log[-1].write_bytes(whole)
+        broker.start()
+        assert read(broker) == sent

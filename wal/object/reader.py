@@ -1,7 +1,7 @@
 """Reads an object WAL's store, however long it takes to answer: the listing, single headers, and whole objects some way ahead.
 
 Decides nothing (recovery.py does) and writes nothing (fence.py does). Keeps true: a call that the store leaves unanswered is repeated for
-ever, a listing from the last key it gave; what is read ahead is bounded by bytes.
+ever (who only looks may be less patient), a listing from the last key it gave; what is read ahead is bounded by bytes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,19 @@ LOGGED_EVERY = 10
 
 
 class LogReader:
-    def __init__(self, store: ObjectStore, owner: WalOwner, rand: Rand, *, is_lenient: bool = False) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        owner: WalOwner,
+        rand: Rand,
+        *,
+        is_lenient: bool = False,
+        policy: RetryPolicy = PATIENT,
+    ) -> None:
         """`is_lenient`: a search is given None for a header that cannot be read."""
         self._owner = owner
         self.is_lenient = is_lenient
-        self.store = RetryingObjectStore(store, rand.split("wal retries"), PATIENT, on_retry=self._on_retry)
+        self.store = RetryingObjectStore(store, rand.split("wal retries"), policy, on_retry=self._on_retry)
         self.prefix = log_prefix(owner.cluster_id, owner.node_id)
 
     async def list(self) -> Listing:

@@ -101,8 +101,11 @@ class Tip:
     is_ours: bool  # our own seal stands there already
 
 
-def find_tip(listing: Listing, first_epoch: int, own_epoch: int, own_token: bytes, fence: FenceKind) -> HeaderSearch:
-    """Raises WalFenced when an owner is found that is not before us, WalMismatch when one may live that would not feel our fence."""
+def find_tip(
+    listing: Listing, first_epoch: int, own_epoch: int, own_token: bytes, fence: FenceKind | None
+) -> HeaderSearch:
+    """Raises WalFenced when an owner is found that is not before us, WalMismatch when one may live that would not feel our fence; None: of who
+    only looks."""
     anchor, is_closed = listing.newest_object(), False
     link: Place | None = None
     is_claimed = any(epoch > (NO_EPOCH if anchor is None else anchor.epoch) for epoch in listing.claims)
@@ -117,7 +120,7 @@ def find_tip(listing: Listing, first_epoch: int, own_epoch: int, own_token: byte
         tip = Place(anchor.epoch, listing.run_end(anchor.epoch, header.stamp.confirmed_slot))
         link = tip if tip.slot else header.link
         is_closed = header.kind is Kind.CLOSING and header.place.slot == tip.slot - 1
-        if header.fence is not fence and not is_closed:
+        if fence is not None and header.fence is not fence and not is_closed:
             _refuse_fence(header.fence, fence)
     while listing.is_seal(tip):
         if fence is FenceKind.RESERVATION:

@@ -1,0 +1,134 @@
+"""A log of objects, looked at: `millrace wal list|show|verify ADDRESS`, and `millrace fsck` of one. Reads alone; its owner may be at work.
+
+Not here: what counts and what is damaged (wal/object/inspection.py), a block log (wal.py).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker.cli.table import size_text, table
+from millrace.broker.cli.wal import Contents, describe, part_lines, record_line
+from millrace.broker.errors import CommandRefused
+
+if TYPE_CHECKING:
+    from millrace.runtime.objectstore import ObjectStore
+    from millrace.wal.log import WalRecord
+    from millrace.wal.object.inspection import Inspected
+
+LISTED = ("litter", "strange key", "under way")  # objects of these kinds are named one by one
+LISTED_MAX = 100
+
+
+async def look_at(action: str, text: str, node_id: int | None, *, is_json: bool) -> int:
+    """What `millrace wal` does with an address; its exit code."""
+    from millrace.broker.inspection import open_to_look
+    from millrace.runtime import real_runtime
+    from millrace.runtime.errors import MillraceError
+    from millrace.runtime.storeaddress import AddressError, parse_address
+    from millrace.wal.object.inspection import LogInspection
+
+    runtime = real_runtime()
+    try:
+        address = parse_address(text if "@" in text.partition("://")[0] else f"0@{text}")
+        store = await open_to_look(runtime, address)
+        try:
+            node, cluster_id = await choose_log(store, node_id)
+            contents = Contents()
+
+            def on_record(record: WalRecord) -> None:
+                if action == "show":
+                    print(record_line(describe(record), is_json=is_json))
+                else:
+                    contents.add(describe(record))
+
+            found = await LogInspection(store, cluster_id, node, runtime.rand.split("wal inspection")).run(on_record)
+        finally:
+            await store.close()
+    except (AddressError, MillraceError, OSError, ValueError) as error:
+        print(f"millrace wal: {error}", file=sys.stderr)
+        return 2
+    if action == "show":
+        for damage in found.damages:
+            print(f"millrace wal: {damage_line(asdict(damage))}", file=sys.stderr)
+        return 0
+    about = {**summary(found), **contents.as_dict(), "is_sound": found.is_sound}
+    print(json.dumps(about, indent=2) if is_json else "\n".join(lines(action, about)))
+    return 1 if action == "verify" and not found.is_sound else 0
+
+
+async def choose_log(store: ObjectStore, node_id: int | None) -> tuple[int, str]:
+    """The one that was asked for, or the only one there is."""
+    from millrace.wal.object.inspection import nodes_of
+
+    nodes = await nodes_of(store)
+    chosen = [node for node in nodes if node_id in (None, node[0])]
+    if not chosen:
+        raise CommandRefused(f"there is no log of node {node_id}" if nodes else "no node has a log of objects there")
+    if len(chosen) > 1:
+        raise CommandRefused(f"nodes {', '.join(str(node) for node, _ in chosen)} have a log there: say --node")
+    if not chosen[0][1]:
+        raise CommandRefused(f"the object millrace-wal-{chosen[0][0]} cannot be read, which names the log's cluster")
+    return chosen[0]
+
+
+def summary(found: Inspected) -> dict[str, Any]:
+    """For programs, and for `lines`."""
+    return {
+        "cluster_id": found.cluster_id,
+        "node_id": found.node_id,
+        "epoch": found.epoch,
+        "is_closed": found.is_closed,
+        "head": found.position,
+        "trim": found.trim,
+        "tail": found.end,
+        "objects": {kind: {"count": count, "bytes": size} for kind, (count, size) in found.counts().items()},
+        "listed": [asdict(one) for one in found.held if one.kind in LISTED],
+        "damages": [asdict(damage) for damage in found.damages],
+        "faults": found.faults,
+    }
+
+
+def damage_line(damage: Mapping[str, Any]) -> str:
+    place = damage["place"]
+    return f"damaged from position {damage['start']} to {damage['end']}, from epoch {place['epoch']}, slot {place['slot']} on: {damage['reason']}"
+
+
+def overview(found: Mapping[str, Any]) -> Iterator[str]:
+    """Who owns it, how far it reaches, what lies there by kind, and what is wrong."""
+    if found["epoch"] < 0 and not found["faults"]:
+        yield f"cluster {found['cluster_id']}, node {found['node_id']}: the log was never used"
+        return
+    state = "closed in order" if found["is_closed"] else "not closed in order, or in use"
+    yield f"cluster {found['cluster_id']}, node {found['node_id']}, epoch {found['epoch']}; {state}"
+    yield f"begins at {found['head']}, forgotten below {found['trim']}, ends at {found['tail']}"
+    rows = [(kind, told["count"], size_text(told["bytes"])) for kind, told in found["objects"].items()]
+    yield from table(("kind", "objects", "bytes"), rows)
+    for one in found["listed"][:LISTED_MAX]:
+        yield f"{one['kind']}: {one['key']}" + (f" ({one['what']})" if one["what"] else "")
+    if len(found["listed"]) > LISTED_MAX:
+        yield f"... and {len(found['listed']) - LISTED_MAX} more: --json lists all"
+    if "litter" in found["objects"]:
+        yield "litter holds no record that counts; the next start deletes it"
+    yield from (f"the log cannot be found: {fault}" for fault in found["faults"])
+    yield from (damage_line(damage) for damage in found["damages"])
+
+
+def lines(action: str, found: Mapping[str, Any]) -> Iterator[str]:
+    yield from overview(found)
+    yield f"{found['records']} records"
+    yield from part_lines(found, is_list=action == "list")
+    if action == "verify":
+        yield "sound" if found["is_sound"] else advice(found)
+
+
+def advice(found: Mapping[str, Any]) -> str:
+    if found["faults"]:
+        return "NOT sound: restore the object that is named from a copy, or use another place and start once with wal.lost.accept=true"
+    from millrace.broker.cli.wal import advice as of_damage
+
+    return of_damage(found)
