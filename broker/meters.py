@@ -137,6 +137,8 @@ def show_compaction(registry: Registry, task: CompactionTask) -> None:
     skipped = "Compactions that were put off or left objects out, by reason"
     for reason in SKIP_REASONS:
         registry.gauge("millrace_compaction_skipped", skipped, _count_reader(counts.skipped, reason), reason=reason)
+    damaged = "Damaged blocks that compaction carried over as they are; millrace fsck names them"
+    registry.gauge("millrace_compaction_damaged_blocks", damaged, lambda: counts.damaged_blocks)
     aside = "Objects that compaction leaves alone for now: unreadable"
     registry.gauge("millrace_compaction_aside", aside, lambda: task.aside_count)
 

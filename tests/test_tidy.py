@@ -90,6 +90,7 @@ PURE = (
     "s3stream/block_lru.py",
     "s3stream/compaction/choose.py",
     "s3stream/compaction/config.py",
+    "s3stream/compaction/damage.py",
     "s3stream/compaction/known_rows.py",
     "s3stream/compaction/plan.py",
     "s3stream/compaction/stream_plan.py",

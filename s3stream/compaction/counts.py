@@ -31,6 +31,7 @@ class CompactionCounts:
     puts: int = 0
     written_bytes: int = 0
     composites: int = 0
+    damaged_blocks: int = 0  # carried over as they are
     skipped: dict[str, int] = field(default_factory=dict)
 
     def skip(self, reason: str) -> None:

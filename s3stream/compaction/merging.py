@@ -86,7 +86,7 @@ async def opened(work: Work, objects: Objects) -> AsyncIterator[tuple[list[Sourc
     settings = work.settings
     memory = ReadMemory(settings.reading_bytes)
     whole_bytes_max = settings.whole_source_bytes_max(len(objects))
-    sources = [Source(work.store, work.key(o.object_id), o.object_id, o.size_bytes, work.counts) for o in objects]
+    sources = [work.source(one.object_id, one.size_bytes) for one in objects]
     tasks = [asyncio.create_task(source.open(memory, whole_bytes_max), name="compaction-index") for source in sources]
     try:
         found: list[tuple[Source, SourceIndex]] = []
@@ -97,7 +97,7 @@ async def opened(work: Work, objects: Objects) -> AsyncIterator[tuple[list[Sourc
                 work.note(error)
                 if error.is_away and not found:
                     raise error.cause from None
-        work.aside.readmit(source.object_id for source, _ in found)
+        work.aside.readmit(one.object_id for one, _ in found if not work.damage.has(one.object_id))
         yield [source for source, _ in found], [index for _, index in found]
     finally:
         for task in tasks:
@@ -124,6 +124,9 @@ async def carry_out(
     copying = Copying(work, plan, sources, ids)
     await copying.run(indexes, bounds)
     await check_covered(indexes, bounds, copying)
+    work.aside.readmit(plan.source_ids)
+    for object_id in plan.source_ids:
+        work.damage.forget(object_id)
     await committing.commit(ids, replace(commit_of(plan, copying), passed_over=passed_over))
     for written in copying.stream_objects:
         work.known_rows.put(written.object_id, written.rows)

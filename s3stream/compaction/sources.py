@@ -4,13 +4,14 @@ Blocks that lie near each other come with one GET, a window of them (windows.py)
 room for a window, it is read ahead for the source that will be the first to have nothing left. A window that is needed is read whatever memory
 there is, a small one if need be, so that no block is too large to be compacted.
 
-Keeps true: no byte is handed out whose checksum was not verified on this read; an object that is missing, damaged or refused is
-SourceUnreadable with its id, and never an object without rows.
+Keeps true: no byte is handed out whose checksum was not verified on this read, but for a block that is settled to be damaged (damage.py) and
+is handed out as such; an object that is missing, damaged or refused is SourceUnreadable with its id, and never an object without rows.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -19,6 +20,7 @@ from millrace.runtime.lending import LendingPool, Piece
 from millrace.runtime.objectstore import ObjectStore, StoreDenied
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.counts import CompactionCounts
+from millrace.s3stream.compaction.damage import Damage
 from millrace.s3stream.compaction.plan import Bounds, SourceIndex, wanted_rows
 from millrace.s3stream.compaction.windows import Window, staggered, window_sizes
 from millrace.s3stream.errors import ObjectCorrupt
@@ -27,6 +29,7 @@ from millrace.s3stream.objects.format import BlockRef, check_block
 from millrace.s3stream.objects.index import ObjectIndex
 from millrace.s3stream.objects.reader import read_index, tail_guess_bytes
 
+log = logging.getLogger(__name__)
 UNREADABLE = (Corrupt, Unavailable, Exhausted, StoreDenied)
 GETS_IN_FLIGHT_MAX = 8
 # A window that is needed while there is no room is no larger than this part of what it might be.
@@ -84,7 +87,13 @@ class Source:
     """One object. `open`, then `begin` for the blocks, then `take` them in the order of `wanted_rows`; `close` in any case."""
 
     def __init__(
-        self, store: ObjectStore, key: str, object_id: ObjectId, size_bytes: int, counts: CompactionCounts
+        self,
+        store: ObjectStore,
+        key: str,
+        object_id: ObjectId,
+        size_bytes: int,
+        counts: CompactionCounts,
+        damage: Damage,
     ) -> None:
         self.object_id = object_id
         self.size_bytes = size_bytes
@@ -92,6 +101,7 @@ class Source:
         self._store = store
         self._key = key
         self._counts = counts
+        self._damage = damage
         self._whole: memoryview | None = None
         self._memory = ReadMemory(0)
         self._refs: Iterator[BlockRef] = iter(())
@@ -143,16 +153,20 @@ class Source:
         if self._left is not None and first_bytes <= self._memory.room_bytes:
             self.read_ahead(first_bytes)
 
-    async def take(self, ref: BlockRef) -> tuple[memoryview, int]:
-        """The block's bytes, verified, and the sum of its entries: a view that is good until the next call."""
+    async def take(self, ref: BlockRef) -> tuple[memoryview, int | None]:
+        """The block's bytes, verified, and the sum of its entries: a view that is good until the next call. The sum is None for a block that is
+        known to be damaged in the store."""
         try:
             if self._whole is not None:
                 data = self._whole[ref.position : ref.position + ref.size_bytes]
             else:
                 data = await self._next(ref)
-            return data, check_block(ref, data)
+            try:
+                return data, check_block(ref, data)
+            except ObjectCorrupt as error:
+                return await self._again(ref, bytes(data), error)
         except ObjectCorrupt as error:
-            position = ref.position + error.position
+            position = error.position if error.key else ref.position + error.position
             raise SourceUnreadable(self.object_id, ObjectCorrupt(error.reason, position, self._key)) from None
         except UNREADABLE as error:
             raise SourceUnreadable(self.object_id, error) from None
@@ -198,6 +212,20 @@ class Source:
         start, piece = self._pieces[0]
         assert start <= ref.position, (start, ref)
         return piece.view[ref.position - start : ref.position - start + ref.size_bytes]
+
+    async def _again(self, ref: BlockRef, before: bytes, error: ObjectCorrupt) -> tuple[memoryview, int | None]:
+        """A damaged block, read once more: sound now, or known to be as it is, or the end of this look at the object."""
+        data = await self._get(ref.position, ref.position + ref.size_bytes)
+        try:
+            return data, check_block(ref, data)
+        except ObjectCorrupt:
+            if data != before or not self._damage.is_settled(self.object_id, ref, data):
+                self._damage.on_look(self.object_id)
+                raise error from None
+        self._counts.damaged_blocks += 1
+        where = f"stream {ref.stream_id} [{ref.start}, {ref.end}), byte {ref.position} of {self._key}"
+        log.error("a damaged block is carried over as it is, its readers are told: %s: %s", where, error.reason)
+        return data, None
 
     async def _advance(self) -> None:
         if not self._ahead:

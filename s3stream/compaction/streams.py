@@ -11,7 +11,7 @@ from millrace.s3stream.compaction.batch import Batch
 from millrace.s3stream.compaction.merging import merge, stream_object
 from millrace.s3stream.compaction.outputs import WrittenObject
 from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, Steps, plan_sets, streams_of
-from millrace.s3stream.compaction.sources import UNREADABLE, ReadMemory, Source, SourceUnreadable
+from millrace.s3stream.compaction.sources import UNREADABLE, ReadMemory, SourceUnreadable
 from millrace.s3stream.compaction.stream_plan import LINKS_COUNT_MAX, Objects, plan_stream
 from millrace.s3stream.compaction.work import Work
 from millrace.s3stream.errors import ObjectCorrupt
@@ -148,7 +148,7 @@ class StreamCompactor:
         known = work.known_rows.get(one.object_id)
         if known is not None:
             return [LinkedRows(one.object_id, one.size_bytes, memoryview(known))]
-        source = Source(work.store, work.key(one.object_id), one.object_id, one.size_bytes, work.counts)
+        source = work.source(one.object_id, one.size_bytes)
         try:
             found = await source.open(ReadMemory(0), 0)
         finally:

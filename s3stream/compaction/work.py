@@ -13,9 +13,10 @@ from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.compaction.aside import Aside
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.counts import CompactionCounts
+from millrace.s3stream.compaction.damage import Damage
 from millrace.s3stream.compaction.known_rows import KnownRows
 from millrace.s3stream.compaction.plan import SourcesOverlap, Steps
-from millrace.s3stream.compaction.sources import SourceUnreadable
+from millrace.s3stream.compaction.sources import Source, SourceUnreadable
 from millrace.s3stream.errors import UploadExpired
 from millrace.s3stream.ids import CompactionCommit, ObjectId
 from millrace.s3stream.metadata import CompactionCatalog
@@ -42,6 +43,7 @@ class Work:
     clock: Clock
     counts: CompactionCounts = field(default_factory=CompactionCounts)
     aside: Aside = field(default_factory=Aside)
+    damage: Damage = field(default_factory=Damage)
     known_rows: KnownRows = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,6 +51,9 @@ class Work:
 
     def key(self, object_id: ObjectId) -> str:
         return object_key(self.cluster_id, object_id)
+
+    def source(self, object_id: ObjectId, size_bytes: int) -> Source:
+        return Source(self.store, self.key(object_id), object_id, size_bytes, self.counts, self.damage)
 
     def is_aside(self, object_id: ObjectId) -> bool:
         return self.aside.has(object_id, asyncio.get_running_loop().time())

@@ -666,7 +666,7 @@ def test_windows_are_read_ahead_while_there_is_memory() -> None:
             world = books.world
             memory = ReadMemory(limit)
             size = world.catalog.live[object_id].size_bytes
-            source = Source(world.store, world.key(object_id), object_id, size, world.work.counts)
+            source = world.work.source(object_id, size)
             index = await source.open(memory, 0)
             source.begin(index.index, world.catalog.stream_bounds([StreamId(1)]), 220 * KIB, 220 * KIB)
             await asyncio.sleep(1)
@@ -692,7 +692,7 @@ def test_who_runs_out_first_is_read_ahead_first() -> None:
         sources = []
         for object_id in ids:
             size = world.catalog.live[object_id].size_bytes
-            source = Source(world.store, world.key(object_id), object_id, size, world.work.counts)
+            source = world.work.source(object_id, size)
             sources.append((source, await source.open(memory, 0)))
         bounds = world.catalog.stream_bounds([StreamId(1), StreamId(2)])
         for source, index in sources:
