@@ -64,7 +64,14 @@ class CompactionSettings:
 
     @property
     def reading_bytes(self) -> int:
+        """For reading, whatever is written."""
         return self.memory_bytes * 6 // 10 - self.known_rows_bytes_max
+
+    def reading_bytes_of(self, *, has_set: bool, has_split: bool) -> int:
+        """Of a part of a set one is gathered and one on its way; of objects of streams a whole one each."""
+        written_bytes = 2 * self.open_part_bytes if has_set else 2 * self.whole_bytes_max
+        spare_bytes = self.memory_bytes - self.known_rows_bytes_max - written_bytes
+        return self.reading_bytes if has_set and has_split else max(self.reading_bytes, spare_bytes)
 
     @property
     def known_rows_bytes_max(self) -> int:

@@ -49,9 +49,11 @@ class Copying:
 
     async def run(self, indexes: Sequence[SourceIndex], bounds: Bounds) -> None:
         try:
-            begin_all(self._sources, indexes, bounds, self._work.settings)
-            if self._plan.has_set:
-                self._set = self._new_output(sum(one.size_bytes for one in self._plan.portions if not one.is_split))
+            plan, settings = self._plan, self._work.settings
+            reading_bytes = settings.reading_bytes_of(has_set=plan.has_set, has_split=plan.split_count > 0)
+            begin_all(self._sources, indexes, bounds, settings, reading_bytes)
+            if plan.has_set:
+                self._set = self._new_output(sum(one.size_bytes for one in plan.portions if not one.is_split))
             await self._copy(indexes, bounds)
             await self._end_all()
         except BaseException:

@@ -70,6 +70,11 @@ class ReadMemory:
         self.held_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
+    def widen(self, limit_bytes: int) -> None:
+        """Before the first window: the plan leaves more to reading."""
+        self.limit_bytes = limit_bytes
+        self.pool = LendingPool(limit_bytes)
+
     def enroll(self, source: Source) -> None:
         """It is read ahead of from now on, when its turn comes."""
         self._sources.append(source)
@@ -116,9 +121,9 @@ class Source:
         return self._whole is not None
 
     @property
-    def room_bytes(self) -> int:
-        """Of all sources' memory."""
-        return self._memory.room_bytes
+    def memory(self) -> ReadMemory:
+        """All sources' together."""
+        return self._memory
 
     @property
     def wants_ahead(self) -> bool:
@@ -285,13 +290,18 @@ class Room:
 
 
 def begin_all(
-    sources: Sequence[Source], indexes: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings
+    sources: Sequence[Source],
+    indexes: Sequence[SourceIndex],
+    bounds: Bounds,
+    settings: CompactionSettings,
+    reading_bytes: int,
 ) -> None:
     """Shares out what memory is left by those that came whole."""
+    sources[0].memory.widen(reading_bytes)
     pairs = [(source, index) for source, index in zip(sources, indexes, strict=True) if not source.is_whole]
     if not pairs:
         return
-    least_bytes, room_bytes = settings.block_bytes, pairs[0][0].room_bytes
+    least_bytes, room_bytes = settings.block_bytes, sources[0].memory.room_bytes
     sizes = window_sizes([one.size_bytes for one, _ in pairs], room_bytes, least_bytes, settings.read_bytes_max)
     for place, ((source, index), window_bytes) in enumerate(zip(pairs, sizes, strict=True)):
         first_bytes = staggered(window_bytes, place, len(pairs), least_bytes)

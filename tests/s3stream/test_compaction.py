@@ -293,8 +293,10 @@ def test_parts_of_an_object_are_equal_and_few() -> None:
         assert parts <= part
         assert -(-size_bytes // parts) <= -(-size_bytes // part) + 1
     assert CompactionSettings(memory_bytes=4 * MIB).part_bytes_of(1 << 30) == 5 * MIB
-    total = settings.reading_bytes + settings.known_rows_bytes_max + part + 2 * whole
-    assert total <= settings.memory_bytes + 1000
+    others = settings.known_rows_bytes_max - 1000
+    assert settings.reading_bytes_of(has_set=True, has_split=True) + part + 2 * whole + others <= settings.memory_bytes
+    assert settings.reading_bytes_of(has_set=False, has_split=True) + 2 * whole + others <= settings.memory_bytes
+    assert settings.reading_bytes_of(has_set=True, has_split=False) + 2 * part + others <= settings.memory_bytes
 
 
 def test_a_composite_is_looked_into_once_while_its_links_live() -> None:
