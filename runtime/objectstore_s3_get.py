@@ -149,6 +149,7 @@ class GetConnection(asyncio.BufferedProtocol):
             self.fail(ConnectionEnded(f"no HTTP answer: {error}"))
             return
         rest = came[end + len(_END) :]
+        self._head_used = 0
         if reply.status == 100:
             self._reply, self._head_used = None, len(rest)
             self._head[: len(rest)] = rest

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
+import uvloop
 
 from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreUnavailable
 from millrace.runtime.objectstore_s3 import S3ObjectStore
 from millrace.runtime.objectstore_s3_get import HEAD_BYTES_MAX, ConnectionEnded, GetPool, Reply
 from millrace.tests.runtime.test_objectstore_s3 import CUT, Answer, answer, refusal, scripted
 
-CONTENT = bytes(range(256)) * 40
+CONTENT = bytes(range(256)) * 400
 REQUEST = b"GET /b/a HTTP/1.1\r\nhost: x\r\n\r\n"
 CHUNKED_REFUSAL = (
     b"HTTP/1.1 403 X\r\nTransfer-Encoding: chunked\r\n\r\n26\r\n<Error><Code>AccessDenied</Code></Error>\r\n0\r\n\r\n"
@@ -60,6 +62,8 @@ class RawServer:
 def on_server(
     server: RawServer, test: Callable[[GetPool], Awaitable[None]], connections_max: int = 4, read_timeout_s: float = 30
 ) -> None:
+    """On the broker's own loop: another one reads otherwise."""
+
     async def main() -> None:
         listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]
@@ -78,7 +82,11 @@ def on_server(
             pool.close()
             listener.close()
 
-    asyncio.run(main())
+    problems: list[dict[str, Any]] = []
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.get_loop().set_exception_handler(lambda loop, context: problems.append(context))
+        runner.run(main())
+    assert not problems
 
 
 def lent(sizes: Sequence[int]) -> tuple[bytearray, list[memoryview]]:
@@ -90,7 +98,7 @@ def lent(sizes: Sequence[int]) -> tuple[bytearray, list[memoryview]]:
     return memory, views
 
 
-@pytest.mark.parametrize("cut", [1, 7, 60, 1000, 1 << 20])
+@pytest.mark.parametrize("cut", [60, 1000, HEAD_BYTES_MAX, 1 << 20])
 @pytest.mark.parametrize("sizes", [(len(CONTENT),), (1, 0, 5000, 3, len(CONTENT) - 5004), (len(CONTENT), 100)])
 def test_bytes_land_where_they_belong(cut: int, sizes: tuple[int, ...]) -> None:
     """In whatever pieces an answer comes, views are filled in order, nothing is written behind them, and the connection serves the next request."""
@@ -109,6 +117,33 @@ def test_bytes_land_where_they_belong(cut: int, sizes: tuple[int, ...]) -> None:
 
     on_server(server, test)
     assert (server.connections, server.requests) == (1, 2)
+
+
+def test_an_answer_that_comes_byte_by_byte() -> None:
+    """Heads and bodies may be cut anywhere."""
+    whole = answer(206, CONTENT[:300])
+    server = RawServer([whole[at : at + 1] for at in range(len(whole))])
+
+    async def test(pool: GetPool) -> None:
+        memory, views = lent((1, 0, 200, 99))
+        assert (await pool.get(REQUEST, lambda: views)).came_bytes == 300
+        assert memory[:300] == CONTENT[:300]
+
+    on_server(server, test)
+
+
+def test_an_idle_connection_takes_its_end_quietly() -> None:
+    """After an answer that filled the place for heads, and whose end comes at once behind it."""
+    server = RawServer([answer(206, CONTENT), None], [answer(206, CONTENT)])
+
+    async def test(pool: GetPool) -> None:
+        for _ in range(2):
+            memory, views = lent((len(CONTENT),))
+            assert (await pool.get(REQUEST, partial(list, views))).came_bytes == len(CONTENT)
+            assert memory[: len(CONTENT)] == CONTENT
+            await asyncio.sleep(0.1)
+
+    on_server(server, test)
 
 
 @pytest.mark.parametrize(
