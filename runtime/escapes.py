@@ -35,7 +35,7 @@ class CallbackFailed(MillraceError):
 
     def __str__(self) -> str:
         return (
-            f"a callback failed ({self.cause!r}), which is a defect, and what it left half done cannot be trusted: "
+            f"a callback failed ({type(self.cause).__name__}: {self.cause}), which is a defect, and what it left half done cannot be trusted: "
             "the next start recovers all that was acknowledged; please report it with the trace in the log"
         )
 

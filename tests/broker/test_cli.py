@@ -219,7 +219,7 @@ def test_a_callback_that_fails_ends_the_broker(mode: str) -> None:
     rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (1, "stopping\n")
     (sentence,) = [line for line in errors.splitlines() if line.startswith("millrace: ")]
-    assert sentence.startswith("millrace: cannot go on: a callback failed (FileNotFoundError(")
+    assert sentence.startswith("millrace: cannot go on: a callback failed (FileNotFoundError: ")
     assert errors.count("Traceback") == 1
     assert ("did not end in order" in errors) is (mode == "broken-slow-stop")
 

@@ -22,6 +22,7 @@ from millrace.protocol.errors import KafkaError, WireError
 from millrace.runtime import disk, objectstore
 from millrace.runtime.disk_open import DirectRefused
 from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
+from millrace.runtime.escapes import CallbackFailed
 from millrace.runtime.net import ConnectFailed, ListenFailed
 from millrace.runtime.storeaddress import parse_address
 from millrace.s3stream import errors as s3stream
@@ -58,6 +59,7 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (objectstore.ObjectMissing("k"), "lacks"),
     (KafkaError(104, "not this one"), "INCONSISTENT_CLUSTER_ID"),
     (PermissionError(13, "Permission denied", "/d"), "Permission denied"),
+    (CallbackFailed(ValueError("of no use")), "the next start recovers"),
 )
 # Roots without a form of their own, and what cannot reach the process's end.
 NO_SAMPLE = {

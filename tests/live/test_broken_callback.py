@@ -43,7 +43,7 @@ def test_a_broken_callback_ends_the_process(tmp_path: Path) -> None:
             os.kill(broker.pid, signal.SIGUSR1)
             assert broker.wait_end() == 1
         told = broker.log_path.read_text()
-        assert "millrace: cannot go on: a callback failed (FileNotFoundError(" in told
+        assert "millrace: cannot go on: a callback failed (FileNotFoundError: " in told
         assert told.count("Traceback") == 1
         broker.start()
         with Client(broker.address) as client:
