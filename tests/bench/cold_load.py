@@ -1,25 +1,36 @@
-"""Two readers of history, each a process of its own: one through the broker, one straight from the object store. For cold_reader.py.
+"""Readers of history, each a process of its own: through the broker, by the engine alone, and straight from the store. For cold_reader.py.
 
-    python -m tests.bench.cold_load fetch PORT TOPIC      reads the topic's partition 0 over and over, 4 MiB a fetch
-    python -m tests.bench.cold_load store ADDRESS         GETs of 4 MiB over every object, over and over, one after the other
+    python -m tests.bench.cold_load fetch PORT TOPIC              reads the topic's partition 0 over and over, 4 MiB a fetch
+    python -m tests.bench.cold_load engine ADDRESS MIB [far]      the same by Stream.fetch, with so much block cache, in one process with the
+                                                                  store's client
+    python -m tests.bench.cold_load store ADDRESS WIDTH [far]     GETs of 4 MiB over every object, over and over, so many at a time, into
+                                                                  memory that is used again: the least that a client can do
 
-A line on standard output each time so much more has been read: bytes, seconds. They end when standard input does, and say so once more.
+`far`: with a delay and a bandwidth as in life (cold_engine.py). A line on standard output each time so much more has been read: bytes, seconds,
+seconds of this process's CPU; bytes and seconds of them without the first quarter of each pass of the engine; GETs at most at one time. They
+end when standard input does, and say so once more. All but `fetch` run on the broker's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import select
 import socket
 import sys
 import time
+from functools import partial
+
+import uvloop
 
 from millrace.protocol.apis import API
 from millrace.protocol.batches import iter_headers
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.runtime.clock import SystemClock
+from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.storeaddress import open_store, parse_address
+from tests.bench.cold_engine import FarStore, large_objects, open_largest_stream, read_stream
 
 FETCH_VERSION = 12
 FETCH_BYTES = 4 << 20
@@ -28,13 +39,23 @@ TELL_BYTES = 8 << 20
 
 
 class Teller:
+    """Counts what was read, and apart from it what was read steadily: not at the beginning of a pass, where readers find their stride."""
+
     def __init__(self) -> None:
-        self._began = time.perf_counter()
-        self._bytes = 0
+        self._began = self._last = time.perf_counter()
+        self._bytes = self._steady_bytes = 0
+        self._steady_s = 0.0
         self._told = 0
+        self.is_steady = True
+        self.most_at_once = 0
 
     def add(self, size_bytes: int) -> bool:
         """Whether to go on."""
+        now = time.perf_counter()
+        if self.is_steady:
+            self._steady_bytes += size_bytes
+            self._steady_s += now - self._last
+        self._last = now
         self._bytes += size_bytes
         if self._bytes - self._told >= TELL_BYTES:
             self.tell()
@@ -43,7 +64,9 @@ class Teller:
 
     def tell(self) -> None:
         self._told = self._bytes
-        print(self._bytes, time.perf_counter() - self._began, flush=True)
+        elapsed_s = time.perf_counter() - self._began
+        cpu_s = time.process_time()
+        print(self._bytes, elapsed_s, cpu_s, self._steady_bytes, self._steady_s, self.most_at_once, flush=True)
 
 
 def fetch_frame(topic: str, offset: int, max_bytes: int = FETCH_BYTES) -> bytes:
@@ -93,23 +116,60 @@ def read_topic(port: int, topic: str) -> None:
     teller.tell()
 
 
-async def read_store(address: str) -> None:
+async def open_bucket(address: str, is_far: bool) -> ObjectStore:
     store = await open_store(parse_address(address), SystemClock())
-    objects = [entry async for entry in store.list("") if entry.size_bytes >= 1 << 20]
-    teller, goes_on = Teller(), True
-    while goes_on:
-        for entry in objects:
-            for start in range(0, entry.size_bytes, GET_BYTES):
-                data = await store.get_range(entry.key, start, min(start + GET_BYTES, entry.size_bytes))
-                goes_on = goes_on and teller.add(len(data))
-            if not goes_on:
-                break
+    return FarStore(store) if is_far else store
+
+
+async def read_store(address: str, width: int, is_far: bool) -> None:
+    """A queue of ranges, and as many readers as connections."""
+    store = await open_bucket(address, is_far)
+    objects = await large_objects(store)
+    ranges = [
+        (entry.key, start, min(start + GET_BYTES, entry.size_bytes))
+        for entry in objects
+        for start in range(0, entry.size_bytes, GET_BYTES)
+    ]
+    teller, places, goes_on = Teller(), itertools.cycle(ranges), True
+
+    async def read() -> None:
+        nonlocal goes_on
+        memory = memoryview(bytearray(GET_BYTES))
+        while goes_on:
+            key, start, end = next(places)
+            _, came_bytes = await store.get_into(key, start, end, partial(list, [memory[: end - start]]))
+            goes_on = goes_on and teller.add(came_bytes)
+
+    await asyncio.gather(*(read() for _ in range(width)))
     teller.tell()
     await store.close()
 
 
+async def read_engine(address: str, cache_mib: int, is_far: bool) -> None:
+    store = await open_bucket(address, is_far)
+    _, stream = await open_largest_stream(store, cache_mib << 20)
+    teller = Teller()
+    steady_from = stream.start + (stream.confirmed_end - stream.start) // 4
+
+    def add(size_bytes: int, offset: int) -> bool:
+        teller.is_steady = offset >= steady_from
+        if isinstance(store, FarStore):
+            teller.most_at_once = store.most_at_once
+        return teller.add(size_bytes)
+
+    await read_stream(stream, FETCH_BYTES, add)
+    teller.tell()
+    await store.close()
+
+
+def main(kind: str, place: str, number: str, *far: str) -> None:
+    if kind == "fetch":
+        read_topic(int(place), number)
+        return
+    reader = {"store": read_store, "engine": read_engine}[kind]
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(reader(place, int(number), bool(far)))
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "fetch":
-        read_topic(int(sys.argv[2]), sys.argv[3])
-    else:
-        asyncio.run(read_store(sys.argv[2]))
+    main(*sys.argv[1:])

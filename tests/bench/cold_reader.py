@@ -2,10 +2,24 @@
 
     python -m tests.bench.cold_reader [--folder DIR] [--store file|s3] [--mib N] [--rounds N]
 
-A broker process with a topic several times its memory in objects. Rounds without and with a reader of that topic at full speed alternate, beside a
-paced producer and a consumer at the tail of another topic, so that a neighbour's load hits both alike; what counts is the ratio of their
-99th percentiles. Then the reader alone, by turns with a plain client that asks the store itself for the same bytes. Both run in
-processes of their own. Nothing here fails by time: a missed target is a word in the table.
+A broker process with a topic several times its memory in objects. What is measured, and against what:
+
+  the tail   A paced producer and a consumer at the tail of another topic, in rounds without and with a reader of the large topic at full speed,
+             by turns, so that a neighbour's load hits both alike; what counts is the ratio of their 99th percentiles. On a machine of two cores
+             the reader's client takes a core from the broker and from the probe, which in life it has not: so there are rounds with that
+             client at the lowest priority (it takes what is left: what remains is what the broker adds), and rounds with it as an equal.
+  the turns  How long turns of the broker's event loop held who came meanwhile (loop_probe.py): work of the loop's own thread, neighbours not
+             counted. This is the broker's own part of the above.
+  the wire   The reader alone through the broker, by turns with a plain client that asks the store itself for the same bytes, one GET after
+             another and several at once. The plain client fills memory that it has and does nothing with it: no checksum, no second copy.
+  the engine The same by Stream.fetch in one process with the store's client, beside the plain client in the same kind of process.
+  far        The same with a store as far away as in life (20 ms to the first byte, 90 MB/s a connection, 1 GB/s in all), the plain client with as
+             many connections as the engine used; of the engine's passes over the topic the first quarter is left out, where it finds its
+             stride, and told apart.
+
+With a directory "the store's own rate" is the page cache's, that of copying memory: what is left of it is CPU, the broker's and the client's, and
+says so many bytes a CPU second, not how well the store is used; with STORE=s3 the server shares these cores too. All processes are apart.
+Nothing here fails by time: a missed target is a word in the table.
 """
 
 from __future__ import annotations
@@ -18,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.protocol.apis import API
@@ -25,6 +40,7 @@ from millrace.protocol.batches import iter_headers
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.bench import loop_probe
 from tests.bench.cold_load import FETCH_VERSION, ColdReader
 from tests.bench.produce_load import ProduceLoad, ask, batch_of, make_topic, produce_frame
 from tests.bench.report import OthersCpu, Row, table
@@ -33,6 +49,7 @@ from tests.live.s3_server import S3Server
 
 MIB = 1 << 20
 HOT, COLD = "hot", "cold"
+ENGINE_CACHE_MIB = 32  # what the broker here has of its 256
 PACE_S = 0.01  # a batch of 10 KB each: 1 MB/s
 
 
@@ -105,11 +122,12 @@ class TailProbe:
 
 
 class Beside:
-    """A reader process, from `with` to its end; `rate` is what it read in bytes a second."""
+    """A reader process, from `with` to its end, and what it told: bytes a second, CPU seconds a byte, GETs at most at once."""
 
-    def __init__(self, *words: str) -> None:
-        self._words = [sys.executable, "-m", "tests.bench.cold_load", *words]
-        self.rate = 0.0
+    def __init__(self, *words: str, niceness: int = 0) -> None:
+        self._words = ["nice", "-n", str(niceness), sys.executable, "-m", "tests.bench.cold_load", *words]
+        self.rate = self.steady_rate = self.cpu_s_a_mib = 0.0
+        self.most_at_once = 0
 
     def __enter__(self) -> Beside:
         self._process = subprocess.Popen(self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -120,14 +138,44 @@ class Beside:
     def __exit__(self, *_: object) -> None:
         output, _ = self._process.communicate()
         lines = [line.split() for line in output.splitlines()]
-        if lines:
-            self.rate = (int(lines[-1][0]) - int(self._first[0])) / (float(lines[-1][1]) - float(self._first[1]))
+        if not lines:
+            return
+        size, seconds, cpu, steady_size, steady_s = (
+            float(last) - float(first) for first, last in zip(self._first[:5], lines[-1][:5], strict=True)
+        )
+        self.rate = size / seconds
+        self.steady_rate = steady_size / steady_s if steady_s else 0.0
+        self.cpu_s_a_mib = cpu / (size / MIB)
+        self.most_at_once = int(lines[-1][5])
+
+
+class ProbedBroker(LiveBroker):
+    """With a probe on its loop."""
+
+    @property
+    def probe_file(self) -> Path:
+        return self.folder / "turns.json"
+
+    def command(self) -> list[str]:
+        python, _, _, *words = super().command()
+        return [python, "-m", "tests.bench.loop_probe", str(self.probe_file), *words]
+
+
+@dataclass
+class Round:
+    """One stretch of the tail's load."""
+
+    ack_ms: float
+    arrival_ms: float
+    turn_ms: float
+    longest_turn_ms: float
+    rate: float = 0.0
 
 
 class ColdBench:
     def __init__(self, folder: Path, address: str, mib: int, rounds: int) -> None:
         settings = {"memory.max.bytes": "256MiB", "s3.wal.upload.threshold": "64MiB", "s3.data.buckets": address}
-        self.broker = LiveBroker(folder, settings, wal="512MiB")
+        self.broker = ProbedBroker(folder, settings, wal="512MiB")
         self._address = address
         self._mib = mib
         self._rounds = rounds
@@ -144,6 +192,7 @@ class ColdBench:
         await self.first_byte()
         await self.hot()
         await self.cold()
+        await self.far()
 
     async def fill(self) -> None:
         port = self.broker.port
@@ -173,49 +222,103 @@ class ColdBench:
         self.add("first byte of a cold read", f"{gets:.0f} GETs", beside, "2 GETs", gets <= 2)
 
     async def hot(self) -> None:
-        alone: list[tuple[float, float]] = []
-        beside: list[tuple[float, float]] = []
-        rates: list[float] = []
         others = OthersCpu([self.broker.pid])
+        rounds: dict[str, list[Round]] = {"alone": [], "behind": [], "equal": []}
         async with TailProbe(self.broker.port) as probe:
             await probe.measure(2)
             for _ in range(self._rounds):
-                alone.append(await probe.measure(4))
-                reader = Beside("fetch", str(self.broker.port), COLD)
-                await asyncio.to_thread(reader.__enter__)
-                beside.append(await probe.measure(4))
-                await asyncio.to_thread(reader.__exit__)
-                rates.append(reader.rate)
-        for place, what in enumerate(("acks=all", "arrival at the tail")):
-            before = statistics.median(pair[place] for pair in alone)
-            after = statistics.median(pair[place] for pair in beside)
-            ratio = statistics.median(b[place] / a[place] for a, b in zip(alone, beside, strict=True))
-            text = f"{before:.2f} ms without, {after:.2f} ms with a cold reader"
-            self.add(f"p99 of {what}, ratio", f"{ratio:.2f}", text, "1.5", ratio < 1.5)
+                for kind, niceness in (("alone", None), ("behind", 19), ("equal", 0)):
+                    rounds[kind].append(await self.one_round(probe, niceness))
+        for kind, client in (("behind", "its client behind all others"), ("equal", "its client their equal")):
+            for name, what in (("ack_ms", "acks=all"), ("arrival_ms", "arrival at the tail")):
+                self.add_ratio(f"p99 of {what}, {client}", rounds["alone"], rounds[kind], name)
+            rate = statistics.median(one.rate for one in rounds[kind])
+            self.add("  the reader meanwhile", f"{rate / 1e6:.0f} MB/s")
+        for name, what in (("turn_ms", "p99 of the loop's turns"), ("longest_turn_ms", "the longest turn")):
+            before, after = (
+                statistics.median(getattr(one, name) for one in rounds[kind]) for kind in ("alone", "equal")
+            )
+            self.add(f"{what}, work alone", f"{after:.2f} ms", f"{before:.2f} ms without a cold reader")
         self.add(
-            "  the reader meanwhile",
-            f"{statistics.median(rates) / 1e6:.0f} MB/s",
-            f"others {others.percent():.0f} % of the machine",
+            "  other processes meanwhile", f"{others.percent():.0f} %", "of the machine, this bench's own among them"
+        )
+
+    async def one_round(self, probe: TailProbe, niceness: int | None) -> Round:
+        """Without a reader of history, or with one."""
+        reader = None
+        if niceness is not None:
+            reader = Beside("fetch", str(self.broker.port), COLD, niceness=niceness)
+            await asyncio.to_thread(reader.__enter__)
+        loop_probe.ask(self.broker.pid, self.broker.probe_file)
+        ack_ms, arrival_ms = await probe.measure(4)
+        _, worked_us = loop_probe.ask(self.broker.pid, self.broker.probe_file)
+        if reader is not None:
+            await asyncio.to_thread(reader.__exit__)
+        turn_ms = worked_us[len(worked_us) * 99 // 100] / 1000
+        return Round(ack_ms, arrival_ms, turn_ms, worked_us[-1] / 1000, reader.rate if reader else 0.0)
+
+    def add_ratio(self, what: str, alone: list[Round], beside: list[Round], name: str) -> None:
+        before, after = (statistics.median(getattr(one, name) for one in rounds) for rounds in (alone, beside))
+        ratio = statistics.median(getattr(b, name) / getattr(a, name) for a, b in zip(alone, beside, strict=True))
+        self.add(
+            what, f"{ratio:.2f} x", f"{before:.2f} ms without, {after:.2f} ms with a cold reader", "1.5 x", ratio < 1.5
         )
 
     async def cold(self) -> None:
-        own: list[float] = []
-        plain: list[float] = []
-        cpu_s = 0.0
+        """Through the broker and by the engine alone, by turns with the plain client."""
+        kinds: dict[str, tuple[str, ...]] = {
+            "plain": ("store", self._address, "1"),
+            "wide": ("store", self._address, "4"),
+            "engine": ("engine", self._address, str(ENGINE_CACHE_MIB)),
+            "wire": ("fetch", str(self.broker.port), COLD),
+        }
+        runs: dict[str, list[Beside]] = {kind: [] for kind in kinds}
+        cpu_s = read_mib = 0.0
         for _ in range(self._rounds):
-            for rates, words in ((plain, ("store", self._address)), (own, ("fetch", str(self.broker.port), COLD))):
+            for kind, words in kinds.items():
                 before = self.broker.cpu_seconds()
                 with Beside(*words) as reader:
                     await asyncio.sleep(4)
-                rates.append(reader.rate)
-                cpu_s += self.broker.cpu_seconds() - before if rates is own else 0.0
-        rate, store = statistics.median(own), statistics.median(plain)
-        ratio = statistics.median(a / b for a, b in zip(own, plain, strict=True))
-        text = f"a plain client of the store {store / 1e6:.0f} MB/s"
-        self.add("cold read of one stream", f"{rate / 1e6:.0f} MB/s", text)
-        self.add("  of the plain client's", f"{100 * ratio:.0f} %", "", "80 %", ratio >= 0.8)
-        self.add("  broker CPU a MiB", f"{1e3 * cpu_s / (sum(own) * 4 / MIB):.2f} ms", "", "")
+                runs[kind].append(reader)
+                if kind == "wire":
+                    cpu_s += self.broker.cpu_seconds() - before
+                    read_mib += reader.rate * 4 / MIB
+        best = [max(a.rate, b.rate) for a, b in zip(runs["plain"], runs["wide"], strict=True)]
+        self.add_plain("a plain client of the store, one GET at a time", runs["plain"])
+        self.add_plain("  four at a time", runs["wide"])
+        for kind, what in (("engine", "cold read of one stream, by the engine"), ("wire", "  through the broker")):
+            ratio = statistics.median(run.rate / rate for run, rate in zip(runs[kind], best, strict=True))
+            text = f"{median_rate(runs[kind]):.0f} MB/s beside the quicker of the two"
+            self.add(what, f"{100 * ratio:.0f} %", text, "80 %", ratio >= 0.8)
+        engine_ms = 1e3 * statistics.median(run.cpu_s_a_mib for run in runs["engine"])
+        self.add("  CPU a MiB: the engine's process", f"{engine_ms:.2f} ms", "the store's client in it")
+        self.add("  CPU a MiB: the broker's process", f"{1e3 * cpu_s / read_mib:.2f} ms", "with requests and replies")
         self.add("  broker memory", f"{self.broker.memory_bytes() / MIB:.0f} MiB", "of 256 MiB set")
+
+    async def far(self) -> None:
+        for cache_mib in (ENGINE_CACHE_MIB, 4 * ENGINE_CACHE_MIB):
+            own, plain = [], []
+            for _ in range(max(1, self._rounds // 2)):
+                with Beside("engine", self._address, str(cache_mib), "far") as reader:
+                    await asyncio.sleep(8)
+                own.append(reader)
+                with Beside("store", self._address, str(reader.most_at_once), "far") as reader:
+                    await asyncio.sleep(4)
+                plain.append(reader)
+            ratio = statistics.median(a.steady_rate / b.rate for a, b in zip(own, plain, strict=True))
+            steady = statistics.median(run.steady_rate for run in own) / 1e6
+            beside = f"{steady:.0f} of {median_rate(plain):.0f} MB/s, {own[-1].most_at_once} connections each"
+            beside += f"; whole passes {median_rate(own):.0f}"
+            self.add(f"far store, block cache of {cache_mib} MiB", f"{100 * ratio:.0f} %", beside, "80 %", ratio >= 0.8)
+
+    def add_plain(self, what: str, runs: list[Beside]) -> None:
+        cpu_ms = 1e3 * statistics.median(run.cpu_s_a_mib for run in runs)
+        self.add(what, f"{median_rate(runs):.0f} MB/s", f"{cpu_ms:.2f} ms of CPU a MiB")
+
+
+def median_rate(runs: list[Beside]) -> float:
+    """In MB/s."""
+    return statistics.median(run.rate for run in runs) / 1e6
 
 
 def gets_of(metrics: dict[str, float]) -> float:
