@@ -71,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._dispatcher = parts.dispatcher
         self._budget = parts.budget
         self._receiver = parts.receiver
+        self.get_buffer = parts.receiver.lend  # type: ignore[method-assign]  # asked before each read: no step between
         self._splitter = FrameSplitter(parts.request_bytes_max)
         self._frames: deque[Buffer] = deque()  # cut, not begun
         self._exchanges: deque[Exchange] = deque()  # begun, reply not sent

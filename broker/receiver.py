@@ -31,7 +31,7 @@ class Receiver:
         """What views of the last read are views of."""
         return self._memory
 
-    def lend(self, size_hint: int = -1) -> memoryview:
+    def lend(self, sizehint: int = -1) -> memoryview:
         """Where the next read goes. The views of the last one are void, or the memory theirs."""
         self.view = NOTHING
         if (

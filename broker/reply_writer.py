@@ -32,11 +32,7 @@ class ReplyWriter:
         self._is_paused = False  # by the transport
         self._is_turn_due = False
         self._is_closing = False
-
-    @property
-    def is_held(self) -> bool:
-        """Something waits here, or the client reads slower than we write."""
-        return self._is_paused or bool(self._parts)
+        self.is_held = False  # something waits here, or the client reads slower than we write
 
     @property
     def unsent_bytes(self) -> int:
@@ -61,10 +57,10 @@ class ReplyWriter:
         """What was not handed on is gone, and nobody is held."""
         self._parts.clear()
         self._parts_bytes = 0
-        self._is_paused = False
+        self._is_paused = self.is_held = False
 
     def on_paused(self) -> None:
-        self._is_paused = True
+        self._is_paused = self.is_held = True
 
     def on_resumed(self) -> None:
         self._is_paused = False
@@ -77,6 +73,7 @@ class ReplyWriter:
             self._transport.writelines(self._next_slice())
             self._is_turn_due = True
             self._call_soon(self._on_turn)
+        self.is_held = self._is_paused or bool(self._parts)
 
     def _on_turn(self) -> None:
         self._is_turn_due = False

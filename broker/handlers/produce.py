@@ -138,24 +138,21 @@ class Produce:
         """On return no view of the frame is left: its memory is received into again."""
         work = _Work(context, request)
         try:
-            return self._begin(work, request)
+            if request.acks not in (-1, 0, 1):
+                return self.refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
+            self._gather(work)
+            if work.is_transactional or request.transactional_id is not None:
+                refusal = self.refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+                return refusal if request.acks else CLOSE
+            if work.openings or not self._room.has_room(work.needed_bytes) or (self._turns and self._is_behind(work)):
+                return self._park(work)
+            self._append(work)
+            if work.missing_count == 0 or request.acks == 0:
+                return work.outcome()
+            work.future = asyncio.get_running_loop().create_future()
+            return work.future
         finally:
             work.let_go()
-
-    def _begin(self, work: _Work, request: ProduceRequest) -> Any:
-        if request.acks not in (-1, 0, 1):
-            return self.refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
-        self._gather(work)
-        if work.is_transactional or request.transactional_id is not None:
-            refusal = self.refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-            return refusal if request.acks else CLOSE
-        if work.openings or not self._room.has_room(work.needed_bytes) or (self._turns and self._is_behind(work)):
-            return self._park(work)
-        self._append(work)
-        if work.missing_count == 0 or request.acks == 0:
-            return work.outcome()
-        work.future = asyncio.get_running_loop().create_future()
-        return work.future
 
     def refuse(self, request: ProduceRequest, code: int) -> ProduceResponse:
         """Every partition has the same error."""
