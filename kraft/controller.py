@@ -207,7 +207,8 @@ class Controller:
             else:
                 self._propose(decision, reply)
         except KafkaError as error:
-            self._answer(command.refuse(request, error), reply)
+            if not reply.done():
+                self._answer(command.refuse(request, error), reply)
         except Exception as error:
             if not reply.done():
                 reply.set_exception(error)

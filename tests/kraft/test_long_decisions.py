@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
 
 import pytest
@@ -169,6 +170,25 @@ def test_a_node_that_is_closed_meanwhile_answers() -> None:
         assert found is not None
         assert found.state is ObjectState.PREPARED
         await again.close()
+
+    run(main())
+
+
+def test_who_asked_may_be_gone_when_it_is_decided() -> None:
+    """The wait for a refusal is cancelled between two steps: nothing is raised where nobody would see it, and the node goes on."""
+
+    async def main() -> None:
+        house = await House.open()
+        raised: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: raised.append(context))
+        reply = house.node.controller.submit(await house.request(left_out=1))
+        await asyncio.sleep(0)
+        reply.cancel()
+        await asyncio.sleep(1)
+        gc.collect()
+        assert not raised
+        assert await house.broker.prepare() > 0
+        await house.node.close()
 
     run(main())
 
