@@ -177,6 +177,12 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.append(handle)
         return handle
 
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> SimHandle:
+        """There are no threads; asyncio itself calls this for a generator that was left in its middle."""
+        return self.call_soon(callback, *args, context=context)
+
     def _run_once(self) -> None:
         """One turn: what is due, in order. Where nothing is ready, time jumps to the next timer."""
         ready, scheduled = self._ready, self._scheduled

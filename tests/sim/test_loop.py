@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -189,3 +190,25 @@ def test_a_timer_between_two_microseconds_is_late_not_early() -> None:
         return False
 
     assert run_simulation(main)
+
+
+def test_a_generator_that_is_left_in_its_middle_is_closed() -> None:
+    """Nobody asks it for more, and it ends: its `finally` runs, on the loop."""
+    seen: list[str] = []
+
+    async def count() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            await asyncio.sleep(1)
+            seen.append("closed")
+
+    async def main(loop: SimLoop) -> None:
+        async for _ in count():
+            break
+        await asyncio.sleep(2)
+        assert not loop.problems
+
+    run_simulation(main)
+    assert seen == ["closed"]
