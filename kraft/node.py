@@ -277,6 +277,8 @@ async def recover(
         check_meta(settings, meta)
     recovery, snapshot = await replay(disk, store, snapshots, segments)
     if meta is None:
+        # Syncs its folder: a segment that a killed start made there is durable before meta.properties says that there is one.
+        await store.save_state(await store.load_state())
         cluster_id = settings.cluster_id or uuid_text(rand.split("cluster id").uuid())
         meta = MetaProperties(cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid()))
         await write_meta_properties(disk, settings.log_dir, meta)

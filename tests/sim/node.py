@@ -58,6 +58,8 @@ POINTS = (
     ("snapshot", ("checkpoint",)),
     ("file", ()),
 )
+NAMING = ("create", "write_file", "make_folder", "remove", "rename", "reserve")  # what changes names on the disk
+SELDOM = ("TrimStreams", "CloseStreams", "DeleteStreams")  # commands
 STORE_POINTS = ("put", "delete", "get", "list", "head")
 
 
@@ -66,7 +68,7 @@ def point_of(kind: str, words: tuple[object, ...]) -> str:
     text = " ".join(map(str, words))
     if kind == "turn":
         return "any callback"
-    if kind in ("command", "promise"):
+    if kind in ("command", "seldom", "promise"):
         return text
     if kind in ("store", "change"):
         moment = "sent" if words[1] == "sent" else "in effect"
@@ -197,6 +199,10 @@ class SimNode:
         if words[0] == "cut":
             return
         self._count("write", words)
+        if words[1] in NAMING:
+            self._count("name", words)
+        if self._strikes_met:
+            self._count("next", words)
         if (
             words[1:3] == ("write_at", WAL_FILE)
             and int(str(words[3])) >= RING_START
@@ -218,6 +224,8 @@ class SimNode:
         self.world.trace.note(self.name, "command", name, moment)
         self.world.hits[f"command: {name}"] += moment != "sent"
         self._count("command", (name, moment))
+        if name in SELDOM:
+            self._count("seldom", (name, moment))
 
     def on_promise(self) -> None:
         """A client has just heard that something is done."""
@@ -382,7 +390,7 @@ class SimNode:
         self.world.loop.end_life(life)
         for store in self.stores:
             store.on_event = self.world.trace.of(self.name)
-            store.cut({"drop": False, "keep": True}.get(self._fate_now))
+            store.cut({"drop": False, "keep": True}.get(self._fate_now), is_death=not fate_name)
         self.world.net.reset(self.host)
         self.life = self.broker = None
         self.gone.set_result(None)

@@ -17,7 +17,7 @@ from millrace.runtime.rand import Rand
 CALM, PLAIN, ALL = "calm", "plain", "all"
 LATE, SOON = "late", "soon"  # when the actors come to their end
 FATES = ("drop", "keep", "tear", "tear blocks", "holes", "any")
-KINDS = ("write", "write", "crowd", "store", "change", "command", "promise", "turn", "turn")
+KINDS = ("write", "write", "crowd", "name", "store", "change", "command", "seldom", "promise", "turn", "turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,13 @@ class Strike:
         write      a write of the disk
         crowd      a block of the WAL is written beside another
         again      a block of the WAL is written after an earlier strike
+        name       a file is made, renamed or removed
+        next       anything is written to the disk after an earlier strike
         store      a request sets out or takes effect
         change     the same, of puts and deletions alone
         promise    a client hears that something other than a record is done: deleted, committed, made
         command    something is asked of the controller, or carried out
+        seldom     the same, of what is asked a few times a run
         turn       a callback of the loop
 
     `number`: of that event, over all lives; `action`: cut (the power goes), kill (the process alone) or fail (that write fails: writes only).
@@ -124,6 +127,9 @@ EVENTS = {
     "write": 420,
     "crowd": 30,
     "again": 6,
+    "name": 24,
+    "next": 12,
+    "seldom": 8,
     "promise": 24,
     "store": 600,
     "change": 100,
@@ -138,20 +144,30 @@ def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast:
     strikes = []
     for _ in range((0, 1, 1, 1, 2, 2, 3, 4)[rand.below(8)]):
         kind = KINDS[rand.below(len(KINDS))]
-        action = ("cut", "cut", "kill", "kill", "fail", "fail")[rand.below(6 if kind == "write" else 4)]
+        action = (
+            "kill"
+            if kind == "name"
+            else ("cut", "cut", "kill", "kill", "fail", "fail")[rand.below(6 if kind == "write" else 4)]
+        )
         number = 1 + rand.below(EVENTS[kind])
         strikes.append(Strike(kind, number, action))
         if kind == "write" and rand.below(3) == 0:  # again, while it is recovered from
             strikes.append(Strike(kind, number + 1 + rand.below(40)))
+        if kind == "name" and rand.below(3):  # names that changed and are not synced when the power goes
+            strikes.append(Strike("next", 1 + rand.below(EVENTS["next"])))
         if kind == "crowd" and rand.below(3):  # again, when little was written where the hole was
             strikes.append(Strike("again", (1, 2, 2, 2, 3, 4)[rand.below(EVENTS["again"])]))
+    weather = drawn(rand, weathers, (0, 1, 1, 2, 2, 3)[rand.below(6)])
+    variants = drawn(rand, settings, rand.below(4))
+    if "rough store" in weather and rand.below(2) and "small parts" not in variants:
+        variants.append("small parts")  # what is put in parts meets every fault
     has_holes = any(strike.kind == "crowd" for strike in strikes) and rand.below(2)
     return Plan(
         seed,
         tuple(dict.fromkeys(strikes)),
         "holes" if has_holes else FATES[rand.below(len(FATES))],
-        "+".join(drawn(rand, weathers, (0, 1, 1, 2, 2, 3)[rand.below(6)])) or CALM,
-        "+".join(drawn(rand, settings, rand.below(4))) or PLAIN,
+        "+".join(weather) or CALM,
+        "+".join(variants) or PLAIN,
         ALL if rand.below(2) else "+".join(drawn(rand, cast, len(cast) * 2 // 3)),
         4 + rand.below(10),
     )
