@@ -124,7 +124,9 @@ def test_a_power_cut_decides_what_is_under_way() -> None:
         calls = [asyncio.create_task(store.put(f"k{n}", [b"whole"])) for n in range(6)]
         calls.append(asyncio.create_task(upload.put_part([b"part"])))
         await asyncio.sleep(0)
+        assert store.bucket.neglected_uploads() == ["big"]
         store.cut()
+        assert store.bucket.neglected_uploads() == []  # nobody is there who could
         calls.append(asyncio.create_task(store.head("done")))
         finished, waiting = await asyncio.wait(calls, timeout=0.06)
         assert not finished

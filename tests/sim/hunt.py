@@ -92,6 +92,21 @@ HUNT_MUST_HIT = (
     "LATE_OF_THE_DEAD",
     "SLOW_LIST",
     "undone",
+    "strike at a name",
+    "strike at a next",
+    "strike at a seldom",
+    "conditional put: its own was there",
+    "conditional put: another was first",
+    *(
+        f"multipart: {what}"
+        for what in ("completed", "completed when complete", "aborted", "a part again", "its process died")
+    ),
+    *(
+        f"multipart_{step} {fault}"
+        for step in ("start", "part", "complete")
+        for fault in ("LOST_REQUEST", "LOST_ANSWER", "LATE")
+    ),
+    "multipart_abort LOST_ANSWER",
     "sever",
     "stopped reading",
     "lost answer of the controller",

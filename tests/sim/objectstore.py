@@ -92,6 +92,9 @@ class SimUpload:
     key: str
     parts: dict[int, bytes] = field(default_factory=dict)
     state: str = "open"  # open, complete, aborted
+    is_stray: bool = (
+        False  # nobody can end it: its process died, or did not hear that it began, or could not say that it ends
+    )
 
 
 class SimBucket:
@@ -121,7 +124,10 @@ class SimBucket:
         if key not in self.objects:
             self.put(key, content)
         elif self.objects[key][0] != content:
+            self.hits["conditional put: another was first"] += 1
             raise PreconditionFailed(key)
+        else:
+            self.hits["conditional put: its own was there"] += 1
 
     def get(self, key: str) -> bytes:
         if key not in self.objects:
@@ -144,19 +150,33 @@ class SimBucket:
         return []
 
     def complete(self, upload: SimUpload) -> None:
+        self.hits[f"multipart: {'completed' if upload.state == 'open' else f'completed when {upload.state}'}"] += 1
         if upload.state == "aborted":
             raise ObjectMissing(upload.key)
         if upload.state == "open":
-            upload.state = "complete"
             self.put(upload.key, b"".join(upload.parts[number] for number in sorted(upload.parts)))
+            upload.state = "complete"
+
+    def put_part(self, upload: SimUpload, number: int, content: bytes) -> None:
+        """Whole, or not at all; a part that comes when the upload has ended changes nothing."""
+        if upload.state != "open":
+            self.hits["multipart: a part after the end"] += 1
+            raise ObjectMissing(upload.key)
+        self.hits["multipart: a part again"] += number in upload.parts
+        upload.parts[number] = content
 
     def abort(self, upload: SimUpload) -> None:
+        self.hits["multipart: aborted"] += upload.state == "open"
         if upload.state == "open":
             upload.state = "aborted"
 
     def unfinished_uploads(self) -> list[str]:
         """Keys of uploads that were neither completed nor aborted: what a store would bill for ever."""
         return [upload.key for upload in self.uploads if upload.state == "open"]
+
+    def neglected_uploads(self) -> list[str]:
+        """... though whoever began them could have ended them."""
+        return [upload.key for upload in self.uploads if upload.state == "open" and not upload.is_stray]
 
     def rot(self, key: str, position: int, mask: int = 1) -> None:
         """Flips bits of one stored byte."""
@@ -186,6 +206,7 @@ class SimObjectStore:
         self._under_way: dict[int, _Request] = {}
         self._number = 0
         self._is_closed = False
+        self._uploads: list[SimUpload] = []
         self.on_event: Callable[..., None] = lambda *words: None
         self._second = -1  # of the throttle's count
         self._in_second = 0
@@ -194,9 +215,12 @@ class SimObjectStore:
         """The next requests of this operation meet these faults, in order, whatever chance would have drawn."""
         self._planned.setdefault(operation, deque()).extend(faults)
 
-    def cut(self, takes_effect: bool | None = None) -> None:
-        """The node's power goes: requests under way arrive now or never (None: by a coin), and no answer comes to anyone."""
+    def cut(self, takes_effect: bool | None = None, *, is_death: bool = True) -> None:
+        """The node's power goes, or it ends in order: requests under way arrive now or never (None: by a coin), and no answer comes to anyone."""
         self.was_cut = True
+        for upload in self._uploads if is_death else ():
+            upload.is_stray = upload.state == "open"
+            self.bucket.hits["multipart: its process died"] += upload.is_stray
         for request in list(self._under_way.values()):
             if takes_effect is None and request.is_due and self._rand.below(3) == 0:
                 self.bucket.hits["LATE_OF_THE_DEAD"] += 1
@@ -247,8 +271,10 @@ class SimObjectStore:
         return await self._call("delete", " ".join(named), lambda: self.bucket.delete(named), is_write=True)
 
     async def start_multipart(self, key: str) -> SimMultipart:
-        upload = SimUpload(key)
-        await self._call("multipart_start", key, lambda: self.bucket.uploads.append(upload))
+        upload = SimUpload(key, is_stray=True)
+        await self._call("multipart_start", key, lambda: self.bucket.uploads.append(upload), is_write=True)
+        upload.is_stray = False
+        self._uploads.append(upload)
         return SimMultipart(self, upload)
 
     async def close(self) -> None:
@@ -308,6 +334,8 @@ class SimObjectStore:
         fault = self._chosen(operation, is_write)
         if fault is not StoreFault.NONE:
             self.bucket.hits[fault.name] += 1
+            if operation.startswith("multipart"):
+                self.bucket.hits[f"{operation} {fault.name}"] += 1
         return fault
 
     def _chosen(self, operation: str, is_write: bool) -> StoreFault:
@@ -349,10 +377,8 @@ class SimMultipart:
         if number is None:
             number, self._count = self._count, self._count + 1
         content = b"".join(parts)
-        key = f"{self._upload.key} {number}"
-        return self._store._call(
-            "multipart_part", key, lambda: self._upload.parts.__setitem__(number, content), is_write=True
-        )
+        key, upload, bucket = f"{self._upload.key} {number}", self._upload, self._store.bucket
+        return self._store._call("multipart_part", key, lambda: bucket.put_part(upload, number, content), is_write=True)
 
     async def complete(self) -> None:
         assert len(self._upload.parts) == self._count, "complete before every part was written"
@@ -361,7 +387,9 @@ class SimMultipart:
 
     async def abort(self) -> None:
         upload, bucket = self._upload, self._store.bucket
-        await self._store._call("multipart_abort", upload.key, lambda: bucket.abort(upload))
+        was_stray, upload.is_stray = upload.is_stray, True
+        await self._store._call("multipart_abort", upload.key, lambda: bucket.abort(upload), is_write=True)
+        upload.is_stray = was_stray
 
 
 class _Request:

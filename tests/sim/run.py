@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from millrace.broker.binding import BindingRefused
 from millrace.kraft.log_store import LogStore
 from millrace.kraft.node import ControllerNode, recover
 from millrace.runtime.disk import DiskFull
@@ -217,6 +218,8 @@ class Run:
     def _is_excused(self, error: BaseException | None) -> bool:
         """Only what a full disk may do to a process; and a full store to the start of one whose log lies there."""
         weathers = self.outcome.plan.weathers()
+        if isinstance(error, BindingRefused):
+            error = error.__cause__
         if isinstance(error, StoreFull):
             return "full bucket" in weathers and "object wal" in self.outcome.plan.settings and not self.node.is_ready
         return "full disk" in weathers and isinstance(error, DiskFull)
@@ -330,6 +333,8 @@ class Run:
         _, recovery, _, _ = await recover(disk, self.world.rand, settings, store)
         found.replayed = recovery.image()
         judge(self.checkers, self.history, found)
+        for key in self.world.bucket.neglected_uploads():
+            self.history.find("upload-left", f"{key}: neither completed nor aborted")
 
     def result(self) -> Outcome:
         outcome = self.outcome

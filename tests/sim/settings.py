@@ -6,11 +6,13 @@ VARIANTS change some of them; a plan names the ones it wants.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from millrace.broker.config import BrokerSettings, load
 from millrace.broker.config_source import Given
+from millrace.s3stream.compaction.config import CompactionSettings
+from millrace.s3stream.config import StreamSettings
 from millrace.wal.config import BlockWalSettings
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -60,7 +62,6 @@ OBJECT_WAL = {
 
 COMPACTION = {
     "begin_ms": 50,
-    "run_count_min": 4,
     "set_interval_ms": 250,
     "stream_interval_ms": 350,
     "split_bytes": 8 * KIB,
@@ -82,6 +83,26 @@ class Variant:
     streams: Mapping[str, Any] = field(default_factory=dict)
     controller: Mapping[str, Any] = field(default_factory=dict)
     compaction: Mapping[str, Any] = field(default_factory=dict)
+    has_small_parts: bool = False
+
+
+PART_BYTES = 3 * KIB  # where they are small: stores want 5 MiB at least, for all but the last
+
+
+class SmallUploadParts(StreamSettings):
+    """Objects of a few KiB are put in parts."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "object_part_bytes", PART_BYTES)
+
+
+class SmallCompactionParts(CompactionSettings):
+    @property
+    def open_part_bytes(self) -> int:
+        return PART_BYTES
+
+    def part_bytes_of(self, size_bytes: int) -> int:
+        return PART_BYTES if size_bytes > PART_BYTES else MIB
 
 
 VARIANTS = {
@@ -105,6 +126,7 @@ VARIANTS = {
     "no compaction": Variant(compaction={"begin_ms": 3_600_000}),
     "early splits": Variant(compaction={"force_split_ms": 200, "split_bytes": 1 * KIB}),
     "small merges": Variant(compaction={"sources_max": 2, "object_bytes_max": 12 * KIB, "block_bytes": 2 * KIB}),
+    "small parts": Variant(has_small_parts=True),
     "late compaction": Variant(compaction={"prepare_ttl_ms": 300, "set_interval_ms": 900}),
     "object wal": Variant({"s3.wal.path": "0@mem://wal?capacity=512KiB"}),
     "quick object wal": Variant(
@@ -114,6 +136,10 @@ VARIANTS = {
         {"s3.wal.path": "0@mem://wal?capacity=512KiB&fence=reservation"}, object_wal={"uploads_max": 3}
     ),
 }
+
+
+def values_of(settings: Any) -> dict[str, Any]:
+    return {one.name: getattr(settings, one.name) for one in fields(settings)}
 
 
 def node_settings(node_id: int, host: str, variants: Sequence[str] = (), **keys: str) -> BrokerSettings:
@@ -151,6 +177,9 @@ def node_settings(node_id: int, host: str, variants: Sequence[str] = (), **keys:
         streams = replace(streams, **variant.streams)
         controller = replace(controller, **variant.controller)
         compaction = replace(compaction, **variant.compaction)
+    if any(variant.has_small_parts for variant in chosen):
+        streams = SmallUploadParts(**values_of(streams))
+        compaction = SmallCompactionParts(**values_of(compaction))
     return replace(
         settings,
         block_wal=wal,

@@ -60,7 +60,7 @@ def test_a_planted_bug_is_found_in_both() -> None:
 
 def test_what_is_said_to_have_the_same_future_has_it() -> None:
     """Fates that leave the same disk and bucket: such a run, lived from scratch, does what the other did from the restart on."""
-    plans = [replace(BASE, strikes=(Strike("write", 50),), fate=fate) for fate in FATES]
+    plans = [replace(BASE, strikes=(Strike("write", 48),), fate=fate) for fate in FATES]
     outcomes = forked(plans)
     lived = [outcome for outcome in outcomes.values() if outcome.digest]
     assert 1 < len(lived) < len(plans)

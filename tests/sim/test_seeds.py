@@ -68,7 +68,7 @@ def test_a_drawn_plan_is_the_same_run_in_another_process() -> None:
 def test_a_finding_becomes_a_short_story() -> None:
     """What does not matter to a finding is left out of its plan; the story tells the strike and what came to light."""
     bare = Plan("story", (), "drop", "full bucket+slow net", "small blocks+one write", "burst+reader", 4)
-    plan = Plan(bare.seed, (Strike("write", 60),), bare.fate, bare.weather, bare.settings, bare.cast, bare.batches)
+    plan = Plan(bare.seed, (Strike("write", 59),), bare.fate, bare.weather, bare.settings, bare.cast, bare.batches)
     with BUGS["offsets-again"].planted():
         outcome = minimised(run_plan(plan))
     assert outcome.findings

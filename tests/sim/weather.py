@@ -112,7 +112,11 @@ async def rot(world: World, node: SimNode, rand: Rand) -> None:
 async def full_disk(world: World, node: SimNode, rand: Rand) -> None:
     room_bytes = node.disk.capacity_bytes
     node.disk.capacity_bytes = node.disk.used_bytes() + rand.below(600)
-    await asyncio.sleep(LASTS_S)
+    await asyncio.sleep(LASTS_S / 2)
+    if rand.below(2):  # somebody else takes the room that the reserve gave, and somebody thinks that a kill will help
+        node.disk.capacity_bytes = node.disk.used_bytes() + rand.below(60)
+        node.kill()
+    await asyncio.sleep(LASTS_S / 2)
     node.disk.capacity_bytes = room_bytes
 
 
