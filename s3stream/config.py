@@ -54,7 +54,7 @@ class StreamSettings:
     read_merge_bytes: int = 4 * MIB
     # What a sequential reader is read ahead, first and at most.
     readahead_bytes_min: int = 512 << 10
-    readahead_bytes_max: int = 32 * MIB
+    readahead_bytes_max: int = 64 * MIB
     # Streams that one upload may hold.
     streams_per_upload: int = 20_000
 
