@@ -91,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
-        self._writer = ReplyWriter(self._transport, self._parts.call_soon, self._on_written)
+        self._writer = ReplyWriter(self._transport, self._soon, self._on_written)
         local = transport.get_extra_info("sockname") or ("", 0)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.info.local_host, self.info.local_port = str(local[0]), int(local[1])
@@ -353,6 +353,17 @@ class Connection(asyncio.BufferedProtocol):
         self._take_no_more()
         self._writer.drop()
         self._transport.abort()
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        """For a part of ours: what it meets in the loop's callback is met by this connection alone."""
+
+        def contained() -> None:
+            try:
+                call()
+            except Exception as error:
+                self._break(error)
+
+        self._parts.call_soon(contained)
 
     def _break(self, error: Exception) -> None:
         """A defect, met while we served this client: its connection ends, and the others go on."""

@@ -93,6 +93,31 @@ def test_a_defect_ends_one_connection(loop_name: str, caplog: pytest.LogCaptureF
 
 
 @both_loops
+def test_a_defect_in_a_reply_under_way_ends_one_connection(loop_name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A large reply goes out over several turns of the loop: what is met in one of them cuts off that client, and nothing reaches the loop."""
+    escaped: list[str] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: escaped.append(context["message"]))
+        parking = ParkingBytes()
+        async with Shell({BYTES: parking.handle}) as shell:
+            client = await shell.client()
+            client.send(BYTES, 2, payload(1, 10))
+            await eventually(lambda: 1 in parking.waiting)
+            (spoilt,) = shell.server.connections.values()
+            parking.finish(1, SaslAuthenticateResponse(auth_bytes=bytes(8 * MIB)))
+            while not spoilt._writer._parts:  # noqa: ASYNC110  (before the second slice)
+                await asyncio.sleep(0)
+            spoilt._writer._parts_bytes = None  # type: ignore[assignment]
+            await eventually(lambda: not shell.server.connections)
+            await eventually(lambda: shell.memory.used_bytes == 0)
+
+    LOOPS[loop_name](run())
+    assert escaped == []
+    assert [record.exc_info is not None for record in caplog.records if "fails" in record.message] == [True]
+
+
+@both_loops
 def test_what_fails_behind_a_request_that_is_never_done_is_not_complained_of(loop_name: str) -> None:
     """After a failed write nothing that waits for the log is ever answered; requests behind it that failed, before or after their client
     went, leave no warning of an exception that nobody took."""
