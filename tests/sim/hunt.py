@@ -86,6 +86,7 @@ HUNT_MUST_HIT = (
     "a start failed for lack of room",
     "a start failed for a failed write",
     "damaged log refused",
+    "damaged log of objects refused",
     "damaged log read around",
     "flip",
     "ROT",

@@ -29,6 +29,8 @@ from millrace.runtime.storeaddress import StoreAddress
 from millrace.s3stream.ids import NO_OBJECT, ObjectKind
 from millrace.s3stream.storage import Storage
 from millrace.wal.block.layout import RING_START
+from millrace.wal.errors import WalCorrupt
+from millrace.wal.object.layout import log_prefix, parse_key
 from tests.sim.disk import Fail, Fate, SimDisk, any_fate, drop, holes, keep, tear
 from tests.sim.loop import Life, own_context
 from tests.sim.objectstore import SimObjectStore, StoreFaults
@@ -181,6 +183,8 @@ class SimNode:
         self.rotten: tuple[int, int] | None = (
             None  # where a byte of the log was made wrong, at one start, and what it was
         )
+        # The same of an object of the log: key, position, and the object as it was left.
+        self.rotten_object: tuple[str, int, tuple[bytes, int]] | None = None
         self.failing_until = 0  # the life in which a write was made to fail
         self.fate_name = "any"  # what is written when a strike comes
         self._fate_now = "any"
@@ -267,11 +271,25 @@ class SimNode:
 
     def mend(self) -> bool:
         """Whether the byte that was made wrong was wrong still; it is right now."""
+        if self.rotten_object is not None:
+            key, position, damaged = self.rotten_object
+            if self.world.bucket.objects.get(key) is not damaged:
+                return False
+            self.world.bucket.rot(key, position)
+            return True
         position, value = self.rotten or (-1, 0)
         if position < 0 or self.disk.files[WAL_FILE].durable[position] != value ^ 1:
             return False
         self.disk.flip(WAL_FILE, position)
         return True
+
+    def is_place_named(self, error: WalCorrupt) -> bool:
+        """Whether damage to an object of the log is told with that object's name."""
+        if self.rotten_object is None:
+            return True
+        key = self.rotten_object[0]
+        place = parse_key(log_prefix(self.cluster_id, self.node_id), key)
+        return key in str(error) or (place is not None and f"epoch {place.epoch}, slot {place.slot}" in str(error))
 
     def is_failure_of_disk(self, error: BaseException | None) -> bool:
         """Whether a write was made to fail in this life, and that is what the process says of its end."""

@@ -182,6 +182,8 @@ class TrimmedIsCommitted(Probe):
         image, content = self.node.image, self.node.world.bucket.objects[key][0]
         if image is None or "/wal/" not in key or content[:8] != OBJECT_WAL_MAGIC:
             return
+        if self.node.rotten_object is not None and self.node.rotten_object[2][0] == content:
+            return
         header = decode_header(content, 0)
         epoch, slot = header.place.epoch, header.place.slot
         is_behind_a_hole = any((epoch, before) not in self._slots_put for before in range(slot))

@@ -207,6 +207,9 @@ class Run:
         hits = self.world.hits
         if isinstance(error, WalCorrupt) and self.node.mend():
             hits["damaged log refused"] += 1
+            hits["damaged log of objects refused"] += self.node.rotten_object is not None
+            if not self.node.is_place_named(error):
+                self.history.find("damage-not-named", str(error))
         elif self.node.is_failure_of_disk(error):
             hits["a start failed for a failed write"] += 1
         elif self._is_excused(error):
@@ -348,9 +351,8 @@ class Run:
         outcome.hits = self.world.all_hits() + self.node.disk.hits
         outcome.hits["lives"] = self.node.life_count
         outcome.hits["owned partitions"] = len(self.history.owners)
-        outcome.hits["damaged log read around"] = (
-            self.node.rotten is not None and not outcome.hits["damaged log refused"]
-        )
+        is_damaged = self.node.rotten is not None or self.node.rotten_object is not None
+        outcome.hits["damaged log read around"] = is_damaged and not outcome.hits["damaged log refused"]
         watchers: list[Checker | Probe] = [*self.checkers, *self.probes.all]
         for watcher in watchers:
             outcome.looked_at[type(watcher).__name__] = watcher.count

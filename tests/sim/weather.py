@@ -9,7 +9,7 @@ quiet: then progress is demanded. Several may come together, joined with "+" in 
     rot            a byte of some objects is wrong for half a second: reads of them may fail, none may show it
     full disk      the machine's disk takes a few hundred bytes more, then nothing, for two seconds; a start meanwhile may fail
     slow disk      each operation takes up to 60 ms
-    wal rot        a byte of the log is wrong at one start: it is read around, or refused and mended
+    wal rot        a byte of the log, or of an object of it, is wrong at one start: it is read around, or refused by its name and mended
     slow net       every piece takes up to 60 ms
     cut net        a client and the node do not hear of each other for a while
     deaf net       the node hears a client, which does not hear the node
@@ -34,6 +34,9 @@ from millrace.wal.block.layout import (
     choose_device_header,
     decode_block_header,
 )
+from millrace.wal.object.layout import HEADER_BYTES, root_key
+from millrace.wal.opening import is_object_wal
+from millrace.wal.record import RECORD_HEADER_BYTES
 from tests.sim.node import QUIET, SimNode
 from tests.sim.objectstore import StoreFaults
 from tests.sim.settings import WAL_FILE
@@ -132,7 +135,10 @@ async def wal_rot(world: World, node: SimNode, rand: Rand) -> None:
 
     def spoil() -> None:
         before()
-        if node.rotten is None and WAL_FILE in node.disk.files:
+        if is_object_wal(node.settings.wal):
+            if node.rotten_object is None and spoil_object(world, node, rand):
+                node.on_start = before
+        elif node.rotten is None and WAL_FILE in node.disk.files:
             position = _spot(node.disk.files[WAL_FILE].durable, rand)
             if position is not None:
                 node.rotten = position, node.disk.files[WAL_FILE].durable[position]
@@ -142,6 +148,22 @@ async def wal_rot(world: World, node: SimNode, rand: Rand) -> None:
 
     node.on_start = spoil
     await asyncio.sleep(LASTS_S)
+
+
+def spoil_object(world: World, node: SimNode, rand: Rand) -> bool:
+    """A byte of an object of the log. Three times in four of one that holds records, or of none at this start; else of any, the root among them."""
+    sizes = {key: len(content) for key, (content, _) in sorted(world.bucket.objects.items())}
+    keys = [key for key in sizes if "/wal/" in key or key == root_key(node.node_id)]
+    if rand.below(4):
+        keys = [key for key in keys if sizes[key] > HEADER_BYTES + RECORD_HEADER_BYTES]
+    if not keys:
+        return False
+    key = keys[rand.below(len(keys))]
+    position = rand.below(HEADER_BYTES if rand.below(3) == 0 else sizes[key])
+    world.bucket.rot(key, position)
+    node.rotten_object = key, position, world.bucket.objects[key]
+    world.trace.note(node.name, "rot", key, position)
+    return True
 
 
 def _spot(data: bytearray, rand: Rand) -> int | None:

@@ -167,7 +167,7 @@ class LogInspection:
         try:
             root = await self._reader.root()
         except WalCorrupt as fault:
-            self._found.faults.append(f"{key}: {fault.reason}")
+            self._found.faults.append(fault.reason)
             return None
         if root is None and (await self._reader.list()).sizes:
             self._found.faults.append(f"the object {key} is gone, where the log begins")

@@ -84,6 +84,8 @@ class LogReader:
             header = decode_header(await self.store.get_range(key, 0, HEADER_BYTES), 0)
         except ObjectMissing:
             return None
+        except WalCorrupt as damage:
+            raise WalCorrupt(damage.position, f"{key}: {damage.reason}") from None
         self._check_owner(header)
         return header
 
