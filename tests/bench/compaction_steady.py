@@ -118,7 +118,8 @@ async def steady(options: argparse.Namespace, memory_mib: int) -> list[Row]:
     by_cause = "; ".join(
         f"{one}: {meter.gets[one] / gib:.0f} GET, {meter.puts[one] / gib:.0f} PUT" for one in meter.gets
     )
-    times = f"each byte read {meter.read_bytes / load.produced_bytes:.2f} and written {meter.written_bytes / load.produced_bytes:.2f} times"
+    read, written = meter.read_bytes / load.produced_bytes, meter.written_bytes / load.produced_bytes
+    times = f"{read:.2f} GiB read with {gets / read:.0f} GET a GiB, {written:.2f} written with {puts / written:.0f} PUT a GiB"
     dollars = gets * DOLLARS_A_GET + puts * DOLLARS_A_PUT
     return [
         Row(f"{memory_mib} MiB of memory", f"{gib:.0f} GiB produced", load.kinds()),

@@ -2,7 +2,8 @@
 
 A steady load over many partitions until so much is stored, then the store's requests by cause and their price; then a trickle, where
 uploads go by age, with few and with many partitions. Requests are the broker's own count of what it asked of the store, parts of
-multipart uploads included. Prices are those of S3 Standard's first tier, in dollars: an example to compare with.
+multipart uploads included. Prices are those of S3 Standard's first tier, in dollars: an example to compare with. What compaction adds to it
+needs more data than a run has: tests.bench.compaction_steady.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ GETS = ("get", "head")
 DOLLARS_A_PUT = 0.005 / 1000
 DOLLARS_A_GET = 0.0004 / 1000
 INGEST_PUTS_MAX = 40
-COMPACTION_REQUESTS_MAX = 100
 TRICKLE_INTERVAL_S = 2
 
 
