@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
     crash.add_argument("--step", type=int, default=1)
     bugs = commands.add_parser("bugs")
     bugs.add_argument("names", nargs="*")
-    bugs.add_argument("--seeds", type=int, default=400)
+    bugs.add_argument("--seeds", type=int, default=1_500)
     for command in (hunt, crash, bugs):
         command.add_argument("--workers", type=int, default=2)
     one = commands.add_parser("one")
