@@ -32,6 +32,7 @@ from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo
 from millrace.protocol.errors import WireError
 from millrace.protocol.frame import FrameSplitter
 from millrace.runtime.disk import Buffer
+from millrace.runtime.steps import StepLine
 
 log = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 64
@@ -51,6 +52,7 @@ class ConnectionParts:
     budget: RequestBudget
     receiver: Receiver
     call_soon: Callable[[Callable[[], None]], object]
+    line: StepLine  # for what is large: others come between
     request_bytes_max: int
     on_made: Callable[[Connection], None]  # a peer connected; `abort` refuses it
     on_ended: Callable[[Connection, str], None]  # we end it, for that reason
@@ -363,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
             except Exception as error:
                 self._break(error)
 
-        self._parts.call_soon(contained)
+        self._parts.line.call(contained)
 
     def _break(self, error: Exception) -> None:
         """A defect, met while we served this client: its connection ends, and the others go on."""

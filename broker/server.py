@@ -26,6 +26,7 @@ from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
 from millrace.broker.receiver import Receiver
 from millrace.runtime.net import Listener, Net
+from millrace.runtime.steps import StepLine
 
 log = logging.getLogger(__name__)
 SWEEP_MAX_S = 5.0
@@ -64,6 +65,7 @@ class Server:
             budget=budget,
             receiver=Receiver(),
             call_soon=self._loop.call_soon,
+            line=StepLine(),
             request_bytes_max=settings.request_bytes_max,
             on_made=self._on_made,
             on_ended=self._on_ended,

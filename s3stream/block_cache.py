@@ -16,6 +16,7 @@ import logging
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.lending import LendingPool
 from millrace.runtime.objectstore import ObjectMissing
+from millrace.runtime.steps import StepLine
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.block_lru import BlockLru
 from millrace.s3stream.config import StreamSettings
@@ -50,13 +51,14 @@ class BlockCache:
         self.finder = ObjectFinder(stores.reads, objects, cluster_id, settings.index_cache_bytes)
         self._ahead: dict[asyncio.Task[None], None] = {}
         get_bytes_max = settings.read_merge_bytes
+        self._line = StepLine()
         self._sequential = Readers(
             settings.readahead_bytes_min,
             min(settings.readahead_bytes_max, settings.block_cache_bytes // READAHEAD_PART),
             get_bytes_max // 2,
         )
         gets_max = max(2, min(GETS_IN_FLIGHT_MAX, settings.block_cache_bytes // (2 * get_bytes_max)))
-        self.loader = BlockLoader(self, stores.reads, stores.read_ahead, get_bytes_max, gets_max)
+        self.loader = BlockLoader(self, stores.reads, stores.read_ahead, get_bytes_max, gets_max, self._line)
         self.reads_from_block_cache = 0
         self.reads_from_objects = 0
         self.readahead_bytes = 0
@@ -151,10 +153,10 @@ class BlockCache:
         """What of the block the harvest still has room for, in steps that leave the loop to others."""
         block.ahead, packed = None, block.packed
         while True:
+            await self._line.turn()
             harvest.take(packed.entries(harvest.next_offset, harvest.end, harvest.left_bytes, TAKE_STEP_COUNT))
             if harvest.is_full or harvest.next_offset >= packed.end:
                 break
-            await asyncio.sleep(0)
         if block.is_for_once and harvest.next_offset >= packed.end:
             # A stream passes through: what was read goes before what was read ahead and waits. Who reads it again keeps it.
             block.is_for_once = False

@@ -10,7 +10,7 @@ Keeps true:
     its own, which is used again (runtime/lending.py);
   * a block that is damaged fails who wants it, and no other of its GET;
   * a load goes on when its waiters are gone; those who wait when it is closed are told Closed;
-  * checking stops after some entries, and one block is checked at a time: the loop is held for half a millisecond.
+  * checking stops after some entries, and one step of all blocks' runs in a turn: the loop is held for half a millisecond.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Protocol
 from millrace.runtime.errors import Closed
 from millrace.runtime.lending import LendingPool, Piece, lent_size
 from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.steps import StepLine
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.format import BlockRef
@@ -109,15 +110,21 @@ class Lane:
 
 class BlockLoader:
     def __init__(
-        self, keeper: Keeper, reads: ObjectStore, read_ahead: ObjectStore, get_bytes_max: int, gets_max: int
+        self,
+        keeper: Keeper,
+        reads: ObjectStore,
+        read_ahead: ObjectStore,
+        get_bytes_max: int,
+        gets_max: int,
+        line: StepLine,
     ) -> None:
         self._keeper = keeper
+        self._line = line
         self._get_bytes_max = get_bytes_max
         self._now = Lane(reads, gets_max)
         self._ahead = Lane(read_ahead, max(1, gets_max * 3 // 4))
         self._futures: dict[BlockKey, asyncio.Future[CachedBlock]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._scanning = asyncio.Lock()
         self._is_due = False
         self._is_closed = False
         self.gets = 0
@@ -213,11 +220,10 @@ class BlockLoader:
         self._futures.pop(wanted.key).set_result(block)
 
     async def _scan(self, wanted: Wanted, piece: Piece) -> PackedBlock | ObjectCorrupt:
-        async with self._scanning:
-            try:
-                return await wanted.reader.scan(wanted.ref, piece.view, piece.size_bytes)
-            except ObjectCorrupt as error:
-                return error
+        try:
+            return await wanted.reader.scan(wanted.ref, piece.view, piece.size_bytes, self._line)
+        except ObjectCorrupt as error:
+            return error
 
     def _fail_all(self, run: list[Wanted], error: Exception) -> None:
         for wanted in run:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from millrace.runtime.lending import LendingPool, Piece
 from millrace.runtime.objectstore import ObjectStore, fill
+from millrace.runtime.steps import StepLine
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.objects.composite import CompositeIndex, Link
 from millrace.s3stream.objects.format import FOOTER_BYTES, ROW_BYTES, BlockRef, Entry, decode_footer
@@ -120,13 +122,16 @@ class ObjectReader:
             raise
         return room.taken(views)
 
-    async def scan(self, ref: BlockRef, data: memoryview, pinned_bytes: int | None = None) -> PackedBlock:
-        """A block from its bytes, checked; in steps that leave the loop to others."""
+    async def scan(
+        self, ref: BlockRef, data: memoryview, pinned_bytes: int | None = None, line: StepLine | None = None
+    ) -> PackedBlock:
+        """A block from its bytes, checked; in steps that leave the loop to others, and wait in `line` if there is one."""
         block = PackedBlock(data, ref.end, pinned_bytes)
+        pause = partial(asyncio.sleep, 0) if line is None else line.turn
         try:
+            await pause()
             for _ in block.scan(ref):
-                await asyncio.sleep(0)
-            await asyncio.sleep(0)
+                await pause()
         except ObjectCorrupt as error:
             self._whole = None  # what came may have been damaged on its way: whoever asks again asks the store
             raise self._named(error, ref.position) from None

@@ -12,6 +12,7 @@ from millrace.runtime.errors import Closed
 from millrace.runtime.lending import LendingPool, lent_size
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.rand import Rand
+from millrace.runtime.steps import StepLine
 from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.config import StreamSettings
@@ -64,7 +65,7 @@ class Bench:
         bucket.put(KEY, b"".join(finished.parts))
         self.store = SimObjectStore(bucket, Rand(b"loader"), StoreFaults(latency_ms=(10, 10)))
         self.shelf = Shelf()
-        self.loader = BlockLoader(self.shelf, self.store, self.store, get_bytes_max, gets_max)
+        self.loader = BlockLoader(self.shelf, self.store, self.store, get_bytes_max, gets_max, StepLine())
         self.reader = ObjectReader(self.store, KEY, finished.size_bytes)
         self.refs: list[BlockRef] = []
 

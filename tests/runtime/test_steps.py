@@ -1,0 +1,79 @@
+"""Steps in line: one a turn, in order, whatever one of them does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+
+from millrace.runtime.steps import StepLine
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+def run(loop_factory: Callable[[], asyncio.AbstractEventLoop], what: Awaitable[None]) -> None:
+    async def main() -> None:
+        await what
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+def test_between_two_steps_the_loop_has_a_turn(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Ten tasks that are ready at one time, and calls: of all their steps no two run in one turn, and they run in order."""
+
+    async def check() -> None:
+        line, turns, ran = StepLine(), 0, []
+        loop = asyncio.get_running_loop()
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+            if len(ran) < 30:
+                loop.call_soon(count)
+
+        async def work(number: int) -> None:
+            for step in range(2):
+                await line.turn()
+                ran.append((turns, step * 10 + number))
+
+        count()
+        tasks = [asyncio.create_task(work(number)) for number in range(10)]
+        await asyncio.sleep(0)
+        for number in range(10):
+            line.call(lambda number=number: ran.append((turns, 100 + number)))  # type: ignore[misc]
+        await asyncio.gather(*tasks)
+        assert [name for _, name in ran if name < 100] == [*range(10), *range(10, 20)]
+        assert [name for _, name in ran if name >= 100] == [*range(100, 110)]
+        when = [turn for turn, name in ran if name < 100]
+        assert len(set(when)) == len(when)
+
+    run(loop_factory, check())
+
+
+def test_a_step_whose_task_is_cancelled_and_one_that_fails_hold_nobody_up() -> None:
+    """The next in line has its turn all the same, and an idle line asks nothing of the loop."""
+
+    async def check() -> None:
+        line, ran = StepLine(), []
+        met: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: met.append(context["exception"]))
+        gone = asyncio.create_task(line.turn())
+        await asyncio.sleep(0)
+        gone.cancel()
+
+        def fail() -> None:
+            raise ValueError("broken")
+
+        line.call(fail)
+        line.call(lambda: ran.append("after"))
+        line.call(lambda: line.call(lambda: ran.append("from a step")))
+        await asyncio.sleep(0.01)
+        assert ran == ["after", "from a step"]
+        assert [type(error) for error in met] == [ValueError]
+        await line.turn()
+
+    run(asyncio.new_event_loop, check())
