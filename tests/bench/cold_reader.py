@@ -17,8 +17,9 @@ A broker process with a topic several times its memory in objects. What is measu
              many connections as the engine used; of the engine's passes over the topic the first quarter is left out, where it finds its
              stride, and told apart.
 
-With a directory "the store's own rate" is the page cache's, that of copying memory: what is left of it is CPU, the broker's and the client's, and
-says so many bytes a CPU second, not how well the store is used; with STORE=s3 the server shares these cores too. All processes are apart.
+With a directory the store is the disk: what readers leave in the page cache is dropped several times a second, for all of them alike, for what
+is read cold in life is not there either. The WAL is on that disk, too, and waits behind the reader; `--objects /dev/shm` puts the store elsewhere,
+as a bucket is: then the tail's part shows what the broker alone adds. With STORE=s3 the server shares these cores. All processes are apart.
 Nothing here fails by time: a missed target is a word in the table.
 """
 
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import shutil
 import statistics
 import subprocess
@@ -51,6 +53,7 @@ MIB = 1 << 20
 HOT, COLD = "hot", "cold"
 QUIET_P99_MS = 10.0  # of a load of 1 MB/s: beyond it a ratio tells of neighbours, and is not judged
 ENGINE_CACHE_MIB = 32  # what the broker here has of its 256
+FORGET_S = 0.15
 PACE_S = 0.01  # a batch of 10 KB each: 1 MB/s
 
 
@@ -150,6 +153,14 @@ class Beside:
         self.most_at_once = int(lines[-1][5])
 
 
+def forget(folder: Path) -> None:
+    """Takes the folder's files out of the page cache."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 class ProbedBroker(LiveBroker):
     """With a probe on its loop."""
 
@@ -174,10 +185,12 @@ class Round:
 
 
 class ColdBench:
-    def __init__(self, folder: Path, address: str, mib: int, rounds: int) -> None:
+    def __init__(self, folder: Path, address: str, mib: int, rounds: int, forgotten: Path | None) -> None:
+        """`forgotten`: a folder that is kept out of the page cache."""
         settings = {"memory.max.bytes": "256MiB", "s3.wal.upload.threshold": "64MiB", "s3.data.buckets": address}
         self.broker = ProbedBroker(folder, settings, wal="512MiB")
         self._address = address
+        self._forgotten = forgotten
         self._mib = mib
         self._rounds = rounds
         self.rows: list[Row] = []
@@ -251,13 +264,23 @@ class ColdBench:
             reader = Beside("fetch", str(self.broker.port), COLD, niceness=niceness)
             await asyncio.to_thread(reader.__enter__)
         await asyncio.to_thread(loop_probe.ask, self.broker.pid, self.broker.probe_file)
+        forgetting = asyncio.create_task(self.pass_cold(4.2))
         await asyncio.sleep(0.2)
         ack_ms, arrival_ms = await probe.measure(4)
+        await forgetting
         _, worked_us = await asyncio.to_thread(loop_probe.ask, self.broker.pid, self.broker.probe_file)
         if reader is not None:
             await asyncio.to_thread(reader.__exit__)
         turn_ms = worked_us[len(worked_us) * 99 // 100] / 1000
         return Round(ack_ms, arrival_ms, turn_ms, worked_us[-1] / 1000, reader.rate if reader else 0.0)
+
+    async def pass_cold(self, seconds: float) -> None:
+        """So much time, in which what is read from a directory comes from its disk."""
+        until = time.perf_counter() + seconds
+        while (left_s := until - time.perf_counter()) > 0:
+            if self._forgotten is not None:
+                await asyncio.to_thread(forget, self._forgotten)
+            await asyncio.sleep(min(left_s, FORGET_S))
 
     def add_ratio(self, what: str, alone: list[Round], beside: list[Round], name: str) -> None:
         before, after = (statistics.median(getattr(one, name) for one in rounds) for rounds in (alone, beside))
@@ -281,7 +304,7 @@ class ColdBench:
             for kind, words in kinds.items():
                 before = self.broker.cpu_seconds()
                 with Beside(*words) as reader:
-                    await asyncio.sleep(4)
+                    await self.pass_cold(4)
                 runs[kind].append(reader)
                 if kind == "wire":
                     cpu_s += self.broker.cpu_seconds() - before
@@ -341,23 +364,26 @@ def main() -> None:
     parser.add_argument(
         "--store", choices=("file", "s3"), default="file", help="s3: the tests' own S3 server beside it"
     )
+    parser.add_argument("--objects", type=Path, help="another disk for the store's directory, such as /dev/shm")
     parser.add_argument("--mib", type=int, default=768, help="size of the topic that is read cold")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="cold-", dir=options.folder))
+    objects = Path(tempfile.mkdtemp(prefix="cold-", dir=options.objects or folder))
     try:
         if options.store == "file":
-            run(folder, f"0@file://{folder}/objects", options.mib, options.rounds)
+            forgotten = None if options.objects else objects
+            run(ColdBench(folder / "broker", f"0@file://{objects}", options.mib, options.rounds, forgotten))
         else:
-            with S3Server(folder / "s3") as server:
+            with S3Server(objects / "s3") as server:
                 server.make("lake")
-                run(folder, server.address("lake"), options.mib, options.rounds)
+                run(ColdBench(folder / "broker", server.address("lake"), options.mib, options.rounds, None))
     finally:
+        shutil.rmtree(objects)
         shutil.rmtree(folder)
 
 
-def run(folder: Path, address: str, mib: int, rounds: int) -> None:
-    bench = ColdBench(folder / "broker", address, mib, rounds)
+def run(bench: ColdBench) -> None:
     try:
         asyncio.run(bench.run())
     finally:
