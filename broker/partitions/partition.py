@@ -289,12 +289,23 @@ class Partition:
         async with self._trim_lock:
             try:
                 while self.data.start < self.log_start_offset:
+                    await self._save_producers()
                     await self.data.trim(self.log_start_offset)
                     time_start = min(self.state.time_start(self.time.confirmed_end), self.time.confirmed_end)
                     if time_start > self.time.start:
                         await self.time.trim(time_start)
             except (Fenced, Closed, StreamMissing) as error:
                 log.info("%r: streams were not trimmed here: %r", self, error)
+
+    async def _save_producers(self) -> None:
+        """Before batches leave the log that tell of producers what no checkpoint tells yet. Not where that would have to wait for room:
+        what is deleted may be what makes some."""
+        async with self._save_lock:
+            state = self.state
+            is_told = state.saved_end >= self.log_start_offset or not len(state.producers)
+        room_bytes = min(self._room.entry_bytes_max, self._room.room_bytes)
+        if not is_told and state.checkpoint_bytes <= room_bytes:
+            await self.save()
 
     # -- life
 

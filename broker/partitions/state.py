@@ -213,7 +213,10 @@ class Found:
 def restore(
     get: Callable[[tuple[int, int]], bytes | None], segment_values: Mapping[int, bytes], found: Found
 ) -> PartitionState:
-    """The state as of the last checkpoint; what lies behind `saved_end` is to be replayed. Raises ValueError for values that are none."""
+    """The state as of the last checkpoint; what lies behind `saved_end` is to be replayed. Raises ValueError for values that are none.
+
+    Batches that were deleted without a checkpoint behind them leave no producer known that does not write above them: as in Kafka, such
+    a producer goes on at any sequence. What an older checkpoint says of it would refuse it for ever."""
     log_start = max(found.data_start, _offset_of(get(KEY_LOG_START), found.data_start))
     checkpoint = _offset_of(get(KEY_CHECKPOINT), found.data_start)
     if max(checkpoint, log_start) > found.data_end:
@@ -221,7 +224,8 @@ def restore(
     epochs_value, producers_value = get(KEY_EPOCHS), get(KEY_PRODUCERS)
     epochs = Epochs() if epochs_value is None else Epochs.decode(epochs_value)
     epochs.cut_at(found.data_end)
-    producers = Producers() if producers_value is None else Producers.restore(producers_value, found.tick_ms)
+    is_known = checkpoint >= found.data_start
+    producers = Producers.restore(producers_value, found.tick_ms) if producers_value and is_known else Producers()
     segments = _segments(segment_values, log_start, checkpoint, found)
     state = PartitionState(segments, epochs, producers, log_start, segments.open.end_offset)
     state._producers_end = checkpoint

@@ -510,6 +510,41 @@ def test_everything_may_be_deleted() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("has_room", "is_saved"), [(True, False), (True, True), (False, False)], ids=["with room", "saved", "without room"]
+)
+def test_producers_go_on_after_their_records_are_deleted(has_room: bool, is_saved: bool) -> None:
+    """Windows are saved before the batches that tell them leave the log. Where there was no room for that, a producer whose batches are
+    all gone is unknown, as in Kafka, and may go on at any sequence: it is never refused for ever."""
+
+    async def scenario() -> None:
+        house = await House(World(wal_bytes=1 << 17)).start()
+        partition = await house.open()
+        await house.produce(partition, batch(1, producer_id=1, sequence=0))
+        await partition.save()
+        for number in range(1, 6):
+            await house.produce(partition, batch(1, producer_id=1, sequence=number))
+        if is_saved:
+            await partition.save()
+            await house.produce(partition, batch(1))
+        end = partition.high_watermark
+        await house.engine.upload_all(1000)
+        house.world.wal.capacity_bytes = 1 << (17 if has_room else 13)
+        partition.raise_log_start(end, START_MS)
+        await house.settle()
+        house.world.wal.capacity_bytes = 1 << 17
+        assert house.world.catalog.streams[1].start == end
+        await house.crash()
+        partition = await house.open(leader_epoch=1)
+        assert partition.log_start_offset == partition.high_watermark == end
+        if has_room:
+            assert (await house.produce(partition, batch(1, producer_id=1, sequence=5))).base_offset == 5
+        assert (await house.produce(partition, batch(1, producer_id=1, sequence=6))).base_offset == end
+        assert (await house.produce(partition, batch(1, producer_id=1, sequence=7))).base_offset == end + 1
+
+    run(scenario())
+
+
 def test_checkpoints_come_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written beside the batches until enough were; then one checkpoint, and what a crash reads again is little."""
     monkeypatch.setattr(partition_module, "CHECKPOINT_BYTES", 20_000)
