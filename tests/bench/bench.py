@@ -99,6 +99,28 @@ class Bench:
         self.add("    the rest", f"{found.cpu_us - found.uploads_us:.0f} us")
         self.add("  memory", f"{self.broker.memory_bytes() / MIB:.0f} MiB")
 
+    async def sizes(self) -> None:
+        """What a request of one batch costs by its size; 16 KiB is what clients fill a batch to unless told otherwise (batch.size). Uploads
+        included, also those that are under way when the load ends."""
+        broker, name = self.broker, "sizes"
+        await make_topic(broker.port, name)
+        for kib in (4, 16, 32):
+            frames = [produce_frame(name, index, batch_of(kib, 1000)) for index in range(4)]
+            load = await ProduceLoad(broker.port, frames, 4).start()
+            await asyncio.sleep(2)
+            before = broker.cpu_seconds()
+            run = await load.measure(4)
+            await load.stop()
+            await asyncio.sleep(1)
+            cpu_us = 1e6 * (broker.cpu_seconds() - before) / load.result.requests_count
+            self.add(
+                f"CPU a request of {kib} KiB",
+                f"{cpu_us:.0f} us",
+                f"{run.bytes_per_second / 1e6:.0f} MB/s",
+                "100 us",
+                cpu_us < 100,
+            )
+
     async def small(self) -> None:
         """One record of 100 bytes a request, 50 connections, one request in flight on each."""
         broker, name = self.broker, "small"
@@ -221,6 +243,7 @@ def bare_start_s() -> float:
 PARTS: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "start": Bench.start,
     "large": Bench.large,
+    "sizes": Bench.sizes,
     "small": Bench.small,
     "latency": Bench.latency,
     "tail": Bench.tail,

@@ -5,16 +5,19 @@
                                                                   store's client
     python -m tests.bench.cold_load store ADDRESS WIDTH [far]     GETs of 4 MiB over every object, over and over, so many at a time, into
                                                                   memory that is used again: the least that a client can do
+    python -m tests.bench.cold_load stream MBPS                   no broker and no store: so many MB/s over loopback to a process of its own,
+                                                                  which is what such a reader takes of the machine, whoever serves it
 
 `far`: with a delay and a bandwidth as in life (cold_engine.py). A line on standard output each time so much more has been read: bytes, seconds,
 seconds of this process's CPU; bytes and seconds of them without the first quarter of each pass of the engine; GETs at most at one time. They
-end when standard input does, and say so once more. All but `fetch` run on the broker's event loop.
+end when standard input does, and say so once more. `engine` and `store` run on the broker's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import select
 import socket
 import sys
@@ -116,6 +119,22 @@ def read_topic(port: int, topic: str) -> None:
     teller.tell()
 
 
+def stream_plainly(bytes_per_s: float) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    if os.fork() == 0:
+        receiver, memory = socket.create_connection(server.getsockname()), bytearray(FETCH_BYTES)
+        while receiver.recv_into(memory):
+            pass
+        os._exit(0)
+    sender, _ = server.accept()
+    teller, data, began, sent_bytes = Teller(), bytes(FETCH_BYTES), time.perf_counter(), 0
+    while teller.add(len(data)):
+        sender.sendall(data)
+        sent_bytes += len(data)
+        time.sleep(max(0.0, sent_bytes / bytes_per_s - (time.perf_counter() - began)))
+    teller.tell()
+
+
 async def open_bucket(address: str, is_far: bool) -> ObjectStore:
     store = await open_store(parse_address(address), SystemClock())
     return FarStore(store) if is_far else store
@@ -162,9 +181,12 @@ async def read_engine(address: str, cache_mib: int, is_far: bool) -> None:
     await store.close()
 
 
-def main(kind: str, place: str, number: str, *far: str) -> None:
+def main(kind: str, place: str, number: str = "", *far: str) -> None:
     if kind == "fetch":
         read_topic(int(place), number)
+        return
+    if kind == "stream":
+        stream_plainly(1e6 * float(place))
         return
     reader = {"store": read_store, "engine": read_engine}[kind]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -7,7 +7,9 @@ A broker process with a topic several times its memory in objects. What is measu
   the tail   A paced producer and a consumer at the tail of another topic, in rounds without and with a reader of the large topic at full speed,
              by turns, so that a neighbour's load hits both alike; what counts is the ratio of their 99th percentiles. On a machine of two cores
              the reader's client takes a core from the broker and from the probe, which in life it has not: so there are rounds with that
-             client at the lowest priority (it takes what is left: what remains is what the broker adds), and rounds with it as an equal.
+             client at the lowest priority (it takes what is left: what remains is what the broker adds), and rounds with it as an equal. Nor
+             is it the broker alone that delays: a write of the WAL needs the kernel's own threads, which wait for a core like anybody. So
+             there are rounds beside a plain stream of as many bytes between two processes that know nothing of the broker.
   the turns  How long turns of the broker's event loop held who came meanwhile (loop_probe.py): work of the loop's own thread, neighbours not
              counted. This is the broker's own part of the above.
   the wire   The reader alone through the broker, by turns with a plain client that asks the store itself for the same bytes, one GET after
@@ -237,17 +239,25 @@ class ColdBench:
 
     async def hot(self) -> None:
         others = OthersCpu([self.broker.pid])
-        rounds: dict[str, list[Round]] = {"alone": [], "behind": [], "equal": []}
+        cold = ("fetch", str(self.broker.port), COLD)
+        rounds: dict[str, list[Round]] = {"alone": [], "behind": [], "equal": [], "stream": []}
         async with TailProbe(self.broker.port) as probe:
             await probe.measure(2)
             for _ in range(self._rounds):
-                for kind, niceness in (("alone", None), ("behind", 19), ("equal", 0)):
-                    rounds[kind].append(await self.one_round(probe, niceness))
+                rounds["alone"].append(await self.one_round(probe, None))
+                rounds["behind"].append(await self.one_round(probe, Beside(*cold, niceness=19)))
+                rounds["equal"].append(await self.one_round(probe, Beside(*cold)))
+                as_many = str(rounds["equal"][-1].rate / 1e6)
+                rounds["stream"].append(await self.one_round(probe, Beside("stream", as_many)))
         for kind, client in (("behind", "its client behind all others"), ("equal", "its client their equal")):
             for name, what in (("ack_ms", "acks=all"), ("arrival_ms", "arrival at the tail")):
                 self.add_ratio(f"p99 of {what}, {client}", rounds["alone"], rounds[kind], name)
             rate = statistics.median(one.rate for one in rounds[kind])
             self.add("  the reader meanwhile", f"{rate / 1e6:.0f} MB/s")
+        before, after = (statistics.median(one.ack_ms for one in rounds[kind]) for kind in ("alone", "stream"))
+        ratios = (b.ack_ms / a.ack_ms for a, b in zip(rounds["alone"], rounds["stream"], strict=True))
+        beside = f"{before:.2f} ms without, {after:.2f} ms with that stream, which the broker has no part in"
+        self.add("p99 of acks=all, beside a plain stream as quick", f"{statistics.median(ratios):.2f} x", beside)
         for name, what in (("turn_ms", "p99 of the loop's turns"), ("longest_turn_ms", "the longest turn")):
             before, after = (
                 statistics.median(getattr(one, name) for one in rounds[kind]) for kind in ("alone", "equal")
@@ -257,11 +267,9 @@ class ColdBench:
             "  other processes meanwhile", f"{others.percent():.0f} %", "of the machine, this bench's own among them"
         )
 
-    async def one_round(self, probe: TailProbe, niceness: int | None) -> Round:
+    async def one_round(self, probe: TailProbe, reader: Beside | None) -> Round:
         """Without a reader of history, or with one."""
-        reader = None
-        if niceness is not None:
-            reader = Beside("fetch", str(self.broker.port), COLD, niceness=niceness)
+        if reader is not None:
             await asyncio.to_thread(reader.__enter__)
         await asyncio.to_thread(loop_probe.ask, self.broker.pid, self.broker.probe_file)
         forgetting = asyncio.create_task(self.pass_cold(4.2))
