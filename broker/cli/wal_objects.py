@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from millrace.broker.cli import wal_text
 from millrace.broker.cli.table import size_text, table
-from millrace.broker.cli.wal import Contents, describe, part_lines, record_line
+from millrace.broker.cli.wal_text import Contents, describe, part_lines, record_line
 from millrace.broker.errors import CommandRefused
 
 if TYPE_CHECKING:
@@ -129,6 +130,4 @@ def lines(action: str, found: Mapping[str, Any]) -> Iterator[str]:
 def advice(found: Mapping[str, Any]) -> str:
     if found["faults"]:
         return "NOT sound: restore the object that is named from a copy, or use another place and start once with wal.lost.accept=true"
-    from millrace.broker.cli.wal import advice as of_damage
-
-    return of_damage(found)
+    return wal_text.advice(found)
