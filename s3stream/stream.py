@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed
@@ -22,9 +22,7 @@ from millrace.runtime.objectstore import ObjectMissing
 from millrace.s3stream.errors import OffsetBeyondEnd, OffsetGap, OffsetTrimmed, StreamFenced
 from millrace.s3stream.ids import OpenedStream
 from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, Entry, encode_entry_header
-
-if TYPE_CHECKING:
-    from millrace.s3stream.storage import Storage
+from millrace.wal.log import WalRecord
 
 
 class Append:
@@ -54,6 +52,22 @@ class Append:
         return f"append {self.stream.stream_id}:[{self.base_offset},{self.end}) wal end {self.wal_end}"
 
 
+class StreamHome(Protocol):
+    """What a stream asks of the engine that holds it (storage.py)."""
+
+    append_wal: Callable[..., WalRecord]
+
+    def on_appended(self, append: Append) -> None: ...
+
+    def read_cached(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry] | None: ...
+
+    async def fetch(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry]: ...
+
+    async def trim_catalog(self, stream: Stream) -> None: ...
+
+    async def close_stream(self, stream: Stream) -> None: ...
+
+
 class Stream:
     __slots__ = (
         "_storage",
@@ -71,7 +85,7 @@ class Stream:
         "trimmed_start",
     )
 
-    def __init__(self, storage: Storage, opened: OpenedStream) -> None:
+    def __init__(self, storage: StreamHome, opened: OpenedStream) -> None:
         self._storage = storage
         self.stream_id = opened.stream_id
         self.epoch = opened.epoch
