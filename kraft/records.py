@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from millrace.kraft.errors import UnknownRecord
 from millrace.kraft.ready import LeaderChange
-from millrace.protocol.batches import HEADER_BYTES, BatchHeader, build_batch
+from millrace.protocol.batch_build import build_batch
+from millrace.protocol.batches import HEADER_BYTES, BatchHeader
 from millrace.protocol.compile import decoder, encoder
 from millrace.protocol.control_records import (
     ChangeVoter,

@@ -7,8 +7,8 @@
 
     attributes: bits 0-2 codec, 3 timestamps are the append time, 4 transactional, 5 control, 6 delete horizon
 
-Not here: records (records.py), codecs (compression.py), sequences against a producer's state (the partition's). Batches
-of formats v0 and v1 are refused everywhere; no client of a 4.x broker writes them or asks for them.
+Not here: records (records.py), codecs (compression.py), a batch made of records (batch_build.py), sequences against a
+producer's state (the partition's). Batches of formats v0 and v1 are refused everywhere; no client of a 4.x broker writes them or asks for them.
 
 Kept true: a batch's bytes are never changed in place (a frame is immutable and may be shared); what a checksum covers is
 changed only together with the checksum. This is hot code: concrete types, no closures, refusals told apart off the path.
@@ -17,18 +17,15 @@ changed only together with the checksum. This is hot code: concrete types, no cl
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.primitives import Buffer
-
-if TYPE_CHECKING:
-    from millrace.protocol.records import Record
 
 HEADER_BYTES: Final = 61
 CRC_START: Final = 21  # the first byte that the checksum covers
@@ -47,7 +44,7 @@ INT64_MAX: Final = (1 << 63) - 1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _TO_CRC = struct.Struct(">qiibI")
-_FROM_CRC = struct.Struct(">hiqqqhii")
+FROM_CRC = struct.Struct(">hiqqqhii")  # attributes to record count
 _LENGTH_AT_8 = struct.Struct(">i")
 
 
@@ -287,7 +284,7 @@ def with_log_append_time(view: memoryview, timestamp: int) -> bytes:
 
 def pack_batch(header: BatchHeader, payload: Buffer, attributes: int, max_timestamp: int) -> bytes:
     """A copy of a batch with other records, attributes and largest timestamp; all else is the header's."""
-    body = _FROM_CRC.pack(
+    body = FROM_CRC.pack(
         attributes,
         header.last_offset_delta,
         header.base_timestamp,
@@ -326,45 +323,3 @@ def iter_headers(view: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHe
             return
         yield position, header
         position += header.size_bytes
-
-
-def build_batch(
-    records: Sequence[Record],
-    *,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-    codec: int = Codec.NONE,
-    level: int | None = None,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    is_transactional: bool = False,
-    is_control: bool = False,
-) -> bytes:
-    """A batch of `records`, at least one, at consecutive offsets from `base_offset` whatever their own offsets say.
-
-    For what brokers write themselves (coordinators, markers, the metadata log) and for tests. Records and codecs are
-    imported here, on first use, since they stand above this module and most of the serve path needs neither.
-    """
-    from millrace.protocol.compression import compress
-    from millrace.protocol.records import encode_records
-
-    assert records, "a batch is built of at least one record"
-    base_timestamp = records[0].timestamp
-    max_timestamp = max(record.timestamp for record in records)
-    payload: Buffer = encode_records(records, base_timestamp)
-    if codec != Codec.NONE:
-        payload = compress(codec, payload, level)
-    attributes = codec | TRANSACTIONAL_BIT * is_transactional | CONTROL_BIT * is_control
-    count = len(records)
-    body = _FROM_CRC.pack(
-        attributes,
-        count - 1,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        count,
-    )
-    return seal_batch(base_offset, leader_epoch, body, payload)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from millrace.protocol.batches import APPEND_TIME_BIT, HEADER_BYTES, BatchHeader, build_batch
+from millrace.protocol.batches import APPEND_TIME_BIT, HEADER_BYTES, BatchHeader
 from millrace.protocol.compression import RECORDS_BYTES_MAX, decompress
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import Buffer, read_varint, read_varlong, varint
@@ -222,19 +222,13 @@ def decode_control_key(key: Buffer | None) -> int:
     return int(control_type)
 
 
+def encode_end_marker(coordinator_epoch: int) -> bytes:
+    """The value of a transaction's end marker."""
+    return _END_MARKER.pack(0, coordinator_epoch)
+
+
 def decode_end_marker(value: Buffer | None) -> int:
     """The transaction coordinator's epoch in a transaction's end marker."""
     if value is None or len(value) < _END_MARKER.size:
         raise WireError("end marker without a whole value")
     return int(_END_MARKER.unpack_from(value)[1])
-
-
-def build_end_marker(
-    *, producer_id: int, producer_epoch: int, is_commit: bool, coordinator_epoch: int, timestamp: int
-) -> bytes:
-    """The control batch that ends a producer's transaction in one partition."""
-    key = control_key(ControlType.COMMIT if is_commit else ControlType.ABORT)
-    marker = Record(key, _END_MARKER.pack(0, coordinator_epoch), timestamp)
-    return build_batch(
-        [marker], producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True
-    )

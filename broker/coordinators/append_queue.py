@@ -19,7 +19,7 @@ from millrace.broker.coordinators.group_records import record_bytes
 from millrace.broker.coordinators.tickets import Waiting
 from millrace.broker.partitions.meta_stream import Room
 from millrace.broker.partitions.partition import Partition
-from millrace.protocol.batches import build_batch
+from millrace.protocol.batch_build import build_batch
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.records import Record

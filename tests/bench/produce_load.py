@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from millrace.protocol.apis import API
-from millrace.protocol.batches import build_batch
+from millrace.protocol.batch_build import build_batch
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -9,7 +9,8 @@ from pathlib import Path
 from random import Random
 
 from millrace.protocol.apis import ALL
-from millrace.protocol.batches import Codec, build_batch, iter_headers
+from millrace.protocol.batch_build import build_batch
+from millrace.protocol.batches import Codec, iter_headers
 from millrace.protocol.codec import encode_request
 from millrace.protocol.compile import encoder
 from millrace.protocol.compression import compress

@@ -17,7 +17,8 @@ from millrace.kraft.records import (
     encode_snapshot_footer,
     encode_snapshot_header,
 )
-from millrace.protocol.batches import BatchHeader, build_batch, is_intact
+from millrace.protocol.batch_build import build_batch
+from millrace.protocol.batches import BatchHeader, is_intact
 from millrace.protocol.compile import decoder, encoder
 from millrace.protocol.errors import WireError
 from millrace.protocol.metadata_records import NoOpRecord, PartitionRecord, RegisterBrokerRecord, TopicRecord

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from millrace.protocol.apis import NAMED
-from millrace.protocol.batches import build_batch, iter_headers
+from millrace.protocol.batch_build import build_batch
+from millrace.protocol.batches import iter_headers
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millrace.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from millrace.protocol.apis import API
-from millrace.protocol.batches import build_batch
+from millrace.protocol.batch_build import build_batch
 from millrace.protocol.codec import encode_request
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.error_codes import ErrorCode as E

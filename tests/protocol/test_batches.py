@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
+from millrace.protocol.batch_build import build_batch
 from millrace.protocol.batches import (
     CRC_START,
     HEADER_BYTES,
@@ -18,7 +19,6 @@ from millrace.protocol.batches import (
     Codec,
     ProduceRules,
     TimestampType,
-    build_batch,
     check_produced_batch,
     is_intact,
     iter_headers,

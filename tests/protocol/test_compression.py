@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
+from millrace.protocol.batch_build import build_batch
 from millrace.protocol.batches import (
     BatchHeader,
     Codec,
     ProduceRules,
-    build_batch,
     check_produced_batch,
     is_intact,
     iter_headers,

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from millrace.protocol.batches import HEADER_BYTES, BatchHeader, build_batch, seal_batch
+from millrace.protocol.batch_build import build_batch, build_end_marker
+from millrace.protocol.batches import HEADER_BYTES, BatchHeader, seal_batch
 from millrace.protocol.errors import WireError
 from millrace.protocol.records import (
     ControlType,
     Record,
-    build_end_marker,
     control_key,
     decode_control_key,
     decode_end_marker,

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from millrace.protocol.batches import build_batch
+from millrace.protocol.batch_build import build_batch
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 from millrace.protocol.records import Record

@@ -6,9 +6,10 @@ import pytest
 
 from millrace.broker.coordinators.loading import read_log
 from millrace.broker.coordinators.shard import Shard
-from millrace.protocol.batches import Codec, build_batch
+from millrace.protocol.batch_build import build_batch, build_end_marker
+from millrace.protocol.batches import Codec
 from millrace.protocol.coordinator_records import OffsetCommitKey, OffsetCommitValue, encode_key, encode_value
-from millrace.protocol.records import Record, build_end_marker
+from millrace.protocol.records import Record
 from tests.broker.coordinators.build import SETTINGS, run
 from tests.broker.partitions.build import House
 

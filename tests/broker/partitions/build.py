@@ -9,7 +9,7 @@ from typing import Any
 from millrace.broker.partitions.opening import Leadership, open_partition
 from millrace.broker.partitions.partition import Appended, Partition
 from millrace.broker.partitions.settings import TopicSettings
-from millrace.protocol.batches import build_batch
+from millrace.protocol.batch_build import build_batch
 from millrace.protocol.records import Record
 from millrace.s3stream.ids import StreamRole
 from millrace.s3stream.storage import Storage
