@@ -25,14 +25,13 @@ class Harvest:
         self.is_full = start >= end
         self.has_loaded = False  # an object had to be asked for some of it
 
-    def take(self, entries: list[Entry], first: int = 0) -> None:
-        """Adds entries from place `first` on until one begins at or beyond the end, or does not fit; the very first always fits."""
+    def take(self, entries: list[Entry]) -> None:
+        """Adds entries until one begins at or beyond the end, or does not fit; the very first always fits."""
         if self.is_full:
             return
         found, end, left, next_offset = self.entries, self.end, self.left_bytes, self.next_offset
         gap_offset = -1
-        for place in range(first, len(entries)):
-            entry = entries[place]
+        for entry in entries:
             base = entry.base_offset
             length = len(entry.data)
             if base >= end or (length > left and found):

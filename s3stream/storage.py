@@ -27,7 +27,7 @@ from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import StreamFenced, StreamMissing
 from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import OpenedStream, StreamId
-from millrace.s3stream.log_cache import ENTRY_OVERHEAD_BYTES, CacheBlock, LogCache
+from millrace.s3stream.log_cache import CacheBlock, LogCache
 from millrace.s3stream.metadata import ObjectCatalog, StreamCatalog
 from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, Entry
 from millrace.s3stream.recovery import Recovered, close_in_catalog, recover
@@ -45,6 +45,8 @@ ROOM_RESERVE_BYTES = 1 << 20
 # Kept for small states (at most a part of WAL and cache): what makes room when a store is full is itself a record that needs some.
 STATE_ROOM_BYTES_MAX = 4 << 20
 STATE_ROOM_PART = 32
+# An append that is not durable yet, beside its payload: itself, its view, its integers.
+PENDING_OVERHEAD_BYTES = 512
 # Streams that close at about the same time share one forced upload.
 FORCE_DELAY_S = 0.01
 NOTHING = memoryview(b"")
@@ -270,7 +272,7 @@ class Storage:
 
     def on_appended(self, append: Append) -> None:
         self._pending.append(append)
-        self._pending_bytes += len(append.payload) + ENTRY_OVERHEAD_BYTES
+        self._pending_bytes += len(append.payload) + PENDING_OVERHEAD_BYTES
         self._appended_end = append.wal_end
 
     def _free_room(self) -> int:
@@ -310,7 +312,7 @@ class Storage:
         while pending and pending[0].wal_end <= end:
             append = pending.popleft()
             stream, payload, base_offset = append.stream, append.payload, append.base_offset
-            self._pending_bytes -= len(payload) + ENTRY_OVERHEAD_BYTES
+            self._pending_bytes -= len(payload) + PENDING_OVERHEAD_BYTES
             if stream.is_fenced:
                 self.log_cache.pass_wal(append.wal_end)
             else:

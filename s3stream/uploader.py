@@ -280,10 +280,10 @@ async def _fill(writer: ObjectWriter, planned: PlannedObject) -> AsyncIterator[N
     """Adds all entries to the writer, in steps that leave the loop to others between them."""
     cost = 0
     for run in planned.runs:
-        count = len(run.entries)
+        count = len(run)
         step = 1 + STEP_COST * count // (run.payload_bytes + count * ENTRY_COST)
         for first in range(0, count, step):
-            entries = run.entries[first : first + step]
+            entries = run.entries(first, first + step)
             writer.add(run.stream_id, entries)
             cost += len(entries) * (ENTRY_COST + run.payload_bytes // count)
             if cost >= STEP_COST:

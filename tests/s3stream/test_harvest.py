@@ -40,7 +40,7 @@ def test_it_goes_on_where_it_stopped() -> None:
     """Several sources fill one harvest; what does not continue is refused, and what was taken stays."""
     harvest = Harvest(1, 0, 100, 100)
     harvest.take(entries((0, 3)))
-    harvest.take(entries((0, 3), (3, 5)), first=1)
+    harvest.take(entries((3, 5)))
     with pytest.raises(OffsetGap) as raised:
         harvest.take(entries((5, 6), (7, 8)))
     assert (raised.value.stream_id, raised.value.expected, raised.value.found) == (1, 6, 7)

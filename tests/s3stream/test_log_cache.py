@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,10 @@ import pytest
 from millrace.s3stream.errors import OffsetGap
 from millrace.s3stream.log_cache import (
     COPY_BELOW_BYTES,
+    COPY_OVERHEAD_BYTES,
     DENSITY_WINDOW_BYTES,
-    ENTRY_OVERHEAD_BYTES,
     RUN_OVERHEAD_BYTES,
+    VIEW_OVERHEAD_BYTES,
     LogCache,
 )
 from millrace.s3stream.objects.format import INT32_MAX, Entry
@@ -138,11 +141,40 @@ def test_small_entries_are_copied(size: int, is_copied: bool) -> None:
     found = cache.read(2, 0, 1, 0)
     assert found is not None
     assert (found[0].data.obj is not arena) == is_copied
-    assert cache.size_bytes - before == RUN_OVERHEAD_BYTES + ENTRY_OVERHEAD_BYTES + (size if is_copied else len(arena))
+    charge_bytes = COPY_OVERHEAD_BYTES + size if is_copied else VIEW_OVERHEAD_BYTES + len(arena)
+    assert cache.size_bytes - before == RUN_OVERHEAD_BYTES + charge_bytes
     if not is_copied:
         before = cache.size_bytes
         cache.put(2, Entry(1, 1, memoryview(arena)[size : 2 * size]), cache.active.wal_end + size)
-        assert cache.size_bytes - before == ENTRY_OVERHEAD_BYTES
+        assert cache.size_bytes - before == VIEW_OVERHEAD_BYTES
+
+
+def test_what_was_put_is_what_is_read() -> None:
+    """Offsets, bytes, the owner's epoch and the checksum, if there was one; a new epoch has a run of its own, in a block of its own."""
+    cache = LogCache(1 << 20)
+    put = [
+        Entry(0, 3, memoryview(b"a"), 7, 0xFFFF_FFFF),
+        Entry(3, 1, memoryview(b""), 7, None),
+        Entry(4, 2**31 - 10, memoryview(b"bc"), 7, 0),
+        Entry(2**31 - 6, 5, memoryview(b"d"), 8, 5),
+    ]
+    for number, one in enumerate(put):
+        cache.put(1, replace(one), number)
+    assert cache.read(1, 0, 2**32, 100) == put
+    assert [[(run.epoch, len(run)) for run in block.runs.values()] for block in cache.blocks] == [[(7, 3)], [(8, 1)]]
+
+
+def test_the_collector_walks_no_small_entry() -> None:
+    """A cache of a million small entries is no pause of the broker."""
+    cache = LogCache(1 << 30)
+    for number in range(100):
+        cache.put(1, entry(number), number)
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(100, 10_000):
+        cache.put(1, entry(number), number)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
 
 
 def test_large_entries_are_copied_while_they_are_few() -> None:
@@ -198,5 +230,5 @@ def test_more_is_kept_once_readers_come_for_it() -> None:
     assert write_uploaded(20, 10) == [27, 28, 29]
     for missed in (24, 25, 26, 23, 22):
         assert cache.read(1, missed, 30, 0) is None
-    assert len(write_uploaded(30, 40)) == 100_000 // (4000 + ENTRY_OVERHEAD_BYTES + RUN_OVERHEAD_BYTES)
+    assert len(write_uploaded(30, 40)) == 100_000 // (4000 + COPY_OVERHEAD_BYTES + RUN_OVERHEAD_BYTES)
     assert cache.size_bytes <= 100_000

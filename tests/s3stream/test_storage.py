@@ -14,7 +14,7 @@ from millrace.runtime.errors import Closed
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.s3stream.errors import StreamFenced
 from millrace.s3stream.ids import OpenedStream, StreamId
-from millrace.s3stream.log_cache import ENTRY_OVERHEAD_BYTES
+from millrace.s3stream.log_cache import COPY_OVERHEAD_BYTES, RUN_OVERHEAD_BYTES
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Append, Stream
 from millrace.wal.errors import WalFull
@@ -354,7 +354,7 @@ def test_uploads_by_size() -> None:
         for _ in range(400):
             await append(stream, bytes(5000))
         await asyncio.sleep(1)
-        sealed = 400 * (5000 + ENTRY_OVERHEAD_BYTES) // (100 * KIB)
+        sealed = 400 // -(-(100 * KIB - RUN_OVERHEAD_BYTES) // (5000 + COPY_OVERHEAD_BYTES))
         assert sealed - 1 <= len(world.catalog.commits) <= sealed
         await engine.close(1000)
 
@@ -590,7 +590,7 @@ def test_memory_is_bounded_by_the_settings() -> None:
 
 
 def test_what_is_evicted_is_freed_at_once() -> None:
-    """No cycle and no waiting task keeps an evicted block: its views pin the WAL's memory, which is large."""
+    """No cycle and no waiting task keeps the entries of an evicted block: their views pin the WAL's memory, which is large."""
 
     async def scenario() -> None:
         world = World()
@@ -598,12 +598,13 @@ def test_what_is_evicted_is_freed_at_once() -> None:
         streams = [open_stream(world, engine, number) for number in range(3)]
         for stream in streams:
             await append(stream, bytes(5000))
-        views = [weakref.ref(engine.read_cached(stream.stream_id, 0, 1, 0)[0].data) for stream in streams]  # type: ignore[index]
+            assert engine.read_cached(stream.stream_id, 0, 1, 0)
+        runs = [weakref.ref(run) for run in engine.log_cache.active.runs.values()]
         assert await engine.upload_all(1000)
         await asyncio.sleep(1)
-        assert all(view() is not None for view in views)
+        assert all(run() is not None for run in runs)
         engine.drop_caches()
-        assert [view() for view in views] == [None] * 3
+        assert [run() for run in runs] == [None] * 3
         await engine.close(1000)
 
     gc.disable()

@@ -735,7 +735,7 @@ def test_a_partition_that_takes_too_long_to_open_does_not_hold_the_answer(monkey
 
 
 def test_records_are_views_of_what_is_cached() -> None:
-    """Nothing is copied or joined on the way out: the answer names the cached entries themselves."""
+    """Nothing is copied or joined on the way out: the answer views the memory that is cached."""
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
@@ -745,7 +745,7 @@ def test_records_are_views_of_what_is_cached() -> None:
         response = begin(house, {("a", 0): 0})
         (records,) = response.responses[0].partitions[0].records
         (entry,) = partition.data.read_cached(0, 1, 1) or []
-        assert records is entry.data
+        assert records.obj is entry.data.obj
         assert BatchHeader(records).base_offset == 0
 
     run(scenario())
