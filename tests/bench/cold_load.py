@@ -5,12 +5,13 @@
                                                                   store's client
     python -m tests.bench.cold_load store ADDRESS WIDTH [far]     GETs of 4 MiB over every object, over and over, so many at a time, into
                                                                   memory that is used again: the least that a client can do
-    python -m tests.bench.cold_load stream MBPS                   no broker and no store: so many MB/s over loopback to a process of its own,
-                                                                  which is what such a reader takes of the machine, whoever serves it
+    python -m tests.bench.cold_load stream ADDRESS MBPS           the same GETs, one at a time and no more than so many MB/s, each sent on over
+                                                                  loopback to a process that takes it: the least that can be done for a reader of
+                                                                  history, whoever serves it
 
 `far`: with a delay and a bandwidth as in life (cold_engine.py). A line on standard output each time so much more has been read: bytes, seconds,
 seconds of this process's CPU; bytes and seconds of them without the first quarter of each pass of the engine; GETs at most at one time. They
-end when standard input does, and say so once more. `engine` and `store` run on the broker's event loop.
+end when standard input does, and say so once more. All but `fetch` run on the broker's event loop.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import select
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
+from typing import NoReturn
 
 import uvloop
 
@@ -119,37 +122,27 @@ def read_topic(port: int, topic: str) -> None:
     teller.tell()
 
 
-def stream_plainly(bytes_per_s: float) -> None:
-    server = socket.create_server(("127.0.0.1", 0))
-    if os.fork() == 0:
-        receiver, memory = socket.create_connection(server.getsockname()), bytearray(FETCH_BYTES)
-        while receiver.recv_into(memory):
-            pass
-        os._exit(0)
-    sender, _ = server.accept()
-    teller, data, began, sent_bytes = Teller(), bytes(FETCH_BYTES), time.perf_counter(), 0
-    while teller.add(len(data)):
-        sender.sendall(data)
-        sent_bytes += len(data)
-        time.sleep(max(0.0, sent_bytes / bytes_per_s - (time.perf_counter() - began)))
-    teller.tell()
-
-
 async def open_bucket(address: str, is_far: bool) -> ObjectStore:
     store = await open_store(parse_address(address), SystemClock())
     return FarStore(store) if is_far else store
 
 
+async def ranges_of(store: ObjectStore) -> Iterator[tuple[str, int, int]]:
+    """Of every object, over and over."""
+    return itertools.cycle(
+        [
+            (entry.key, start, min(start + GET_BYTES, entry.size_bytes))
+            for entry in await large_objects(store)
+            for start in range(0, entry.size_bytes, GET_BYTES)
+        ]
+    )
+
+
 async def read_store(address: str, width: int, is_far: bool) -> None:
     """A queue of ranges, and as many readers as connections."""
     store = await open_bucket(address, is_far)
-    objects = await large_objects(store)
-    ranges = [
-        (entry.key, start, min(start + GET_BYTES, entry.size_bytes))
-        for entry in objects
-        for start in range(0, entry.size_bytes, GET_BYTES)
-    ]
-    teller, places, goes_on = Teller(), itertools.cycle(ranges), True
+    places = await ranges_of(store)
+    teller, goes_on = Teller(), True
 
     async def read() -> None:
         nonlocal goes_on
@@ -160,6 +153,32 @@ async def read_store(address: str, width: int, is_far: bool) -> None:
             goes_on = goes_on and teller.add(came_bytes)
 
     await asyncio.gather(*(read() for _ in range(width)))
+    teller.tell()
+    await store.close()
+
+
+def take_in(address: tuple[str, int]) -> NoReturn:
+    receiver, memory = socket.create_connection(address), bytearray(GET_BYTES)
+    while receiver.recv_into(memory):
+        pass
+    os._exit(0)
+
+
+async def stream_store(address: str, sender: socket.socket, bytes_per_s: float) -> None:
+    store = await open_bucket(address, is_far=False)
+    places, memory = await ranges_of(store), memoryview(bytearray(GET_BYTES))
+    sender.setblocking(False)
+    loop = asyncio.get_running_loop()
+    teller, began, sent_bytes = Teller(), loop.time(), 0
+    while True:
+        key, start, end = next(places)
+        view = memory[: end - start]
+        await store.get_into(key, start, end, partial(list, [view]))
+        await loop.sock_sendall(sender, view)
+        sent_bytes += len(view)
+        if not teller.add(len(view)):
+            break
+        await asyncio.sleep(max(0.0, sent_bytes / bytes_per_s - (loop.time() - began)))
     teller.tell()
     await store.close()
 
@@ -181,16 +200,19 @@ async def read_engine(address: str, cache_mib: int, is_far: bool) -> None:
     await store.close()
 
 
-def main(kind: str, place: str, number: str = "", *far: str) -> None:
+def main(kind: str, place: str, number: str, *far: str) -> None:
     if kind == "fetch":
         read_topic(int(place), number)
         return
-    if kind == "stream":
-        stream_plainly(1e6 * float(place))
-        return
-    reader = {"store": read_store, "engine": read_engine}[kind]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(reader(place, int(number), bool(far)))
+        if kind == "stream":
+            server = socket.create_server(("127.0.0.1", 0))
+            if os.fork() == 0:
+                take_in(server.getsockname())
+            runner.run(stream_store(place, server.accept()[0], 1e6 * float(number)))
+        else:
+            reader = {"store": read_store, "engine": read_engine}[kind]
+            runner.run(reader(place, int(number), bool(far)))
 
 
 if __name__ == "__main__":
