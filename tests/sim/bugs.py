@@ -155,8 +155,7 @@ def drops_a_run(old: Any) -> Any:
 def drops_an_entry(old: Any) -> Any:
     async def _fill(writer: Any, planned: Any) -> Any:
         for run in planned.runs:
-            entries = run.entries[:-1] if len(run.entries) > 4 else run.entries
-            writer.add(run.stream_id, entries)
+            writer.add(run.stream_id, run.entries(0, len(run) - (len(run) > 4)))
             yield
 
     return _fill
