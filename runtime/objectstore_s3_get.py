@@ -5,6 +5,9 @@ kernel writes where the reader wants it.
 
     idle ─► head: 16 KiB of its own, the first of the body with it ─► body: straight into the views ─► idle, or closed
 
+Bodies come faster than the loop turns: a socket holds megabytes, and uvloop reads on while a read fills what it was given. So a read takes
+RECEIVED_BYTES_MAX at most, and a connection that has more waits in line with the others, one read a turn of the loop (steps.py).
+
 A refusal is read as far as it tells something, a body without its length not at all, and the connection closed. A connection that the store had
 closed while it was idle costs one more attempt on a new one. Not here: signing, proxies, what a refusal means (objectstore_s3_http.py),
 retries. Cancelled, the connection is closed, and nothing more is written into the views.
@@ -16,12 +19,15 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, cast
 
 from millrace.runtime.objectstore import Lend
+from millrace.runtime.steps import StepLine
 
 HEAD_BYTES_MAX: Final = 16 << 10
 REFUSAL_BYTES_MAX: Final = 64 << 10
+RECEIVED_BYTES_MAX: Final = 512 << 10  # at once: about a tenth of a millisecond
 _END: Final = b"\r\n\r\n"
 
 
@@ -65,7 +71,8 @@ class GetConnection(asyncio.BufferedProtocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, line: StepLine) -> None:
+        self._line = line
         self._head = memoryview(bytearray(HEAD_BYTES_MAX))
         self._head_used = 0
         self._lend: Lend | None = None
@@ -109,20 +116,28 @@ class GetConnection(asyncio.BufferedProtocol):
     # What comes.
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._left[0] if self._left else self._head[self._head_used :]
+        return self._left[0][:RECEIVED_BYTES_MAX] if self._left else self._head[self._head_used :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self.moved_at = asyncio.get_running_loop().time()
         if self._answer is None or self._answer.done():
             self.abort()  # more than was asked for, or nobody waits any more
         elif self._left:
+            is_more_there = nbytes == min(len(self._left[0]), RECEIVED_BYTES_MAX)
             self._take_body(nbytes)
+            if is_more_there and self._left_bytes:
+                self._transport.pause_reading()
+                self._line.call(self._read_on)
         else:
             self._head_used += nbytes
             if self._reply is None:
                 self._take_head()
             else:
                 self._take_refusal()
+
+    def _read_on(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _take_body(self, count: int) -> None:
         reply, first = self._reply, self._left[0]
@@ -259,6 +274,7 @@ class GetPool:
         self._read_timeout_s = read_timeout_s
         self._keepalive_s = keepalive_s
         self._gate = asyncio.Semaphore(connections_max)
+        self._line = StepLine()
         self._idle: list[GetConnection] = []
         self._all: dict[GetConnection, None] = {}
 
@@ -311,7 +327,7 @@ class GetPool:
         async with asyncio.timeout(self._connect_timeout_s):
             name = None if self._context is None else self._host
             _, connection = await loop.create_connection(
-                GetConnection, self._host, self._port, ssl=self._context, server_hostname=name
+                partial(GetConnection, self._line), self._host, self._port, ssl=self._context, server_hostname=name
             )
         self._all[connection] = None
         return connection, True

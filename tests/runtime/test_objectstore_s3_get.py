@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +13,14 @@ import uvloop
 
 from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreUnavailable
 from millrace.runtime.objectstore_s3 import S3ObjectStore
-from millrace.runtime.objectstore_s3_get import HEAD_BYTES_MAX, ConnectionEnded, GetPool, Reply
+from millrace.runtime.objectstore_s3_get import (
+    HEAD_BYTES_MAX,
+    RECEIVED_BYTES_MAX,
+    ConnectionEnded,
+    GetConnection,
+    GetPool,
+    Reply,
+)
 from millrace.tests.runtime.test_objectstore_s3 import CUT, Answer, answer, refusal, scripted
 
 CONTENT = bytes(range(256)) * 400
@@ -230,6 +238,41 @@ def test_a_cancelled_get_writes_no_more() -> None:
         assert other[:3] == b"xyz"
 
     on_server(server, test)
+
+
+def test_large_bodies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much the sockets hold, a turn of the loop receives one read's worth, whoever it is for; and all of it comes."""
+    content = CONTENT * 80
+    server = RawServer(*([answer(206, content)] for _ in range(4)))
+    received: list[tuple[int, int]] = []
+    turn = 0
+
+    async def test(pool: GetPool) -> None:
+        def count_turns() -> None:
+            nonlocal turn
+            turn += 1
+            asyncio.get_running_loop().call_soon(count_turns)
+
+        asyncio.get_running_loop().call_soon(count_turns)
+        memories = [lent([len(content)]) for _ in range(4)]
+        await asyncio.gather(*(pool.get(REQUEST, partial(list, views)) for _, views in memories))
+        assert all(memory[:-4] == content for memory, _ in memories)
+
+    take_body = GetConnection._take_body
+
+    def noted(connection: GetConnection, count: int) -> None:
+        received.append((turn, count))
+        take_body(connection, count)
+
+    monkeypatch.setattr(GetConnection, "_take_body", noted)
+    on_server(server, test)
+    of_turn = Counter[int]()
+    for number, count in received:
+        of_turn[number] += count
+    assert sum(of_turn.values()) == 4 * len(content)
+    # Four that begin, or whose bytes have just arrived, may come in one turn; each then waits its own.
+    assert max(of_turn.values()) <= 4 * RECEIVED_BYTES_MAX
+    assert max(count for _, count in received) == RECEIVED_BYTES_MAX
 
 
 def test_no_more_connections_than_allowed() -> None:
