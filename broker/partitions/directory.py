@@ -193,7 +193,7 @@ class PartitionDirectory:
             partition.raise_epoch(self._check_led(key).leader_epoch)
             partition.settings = led.settings
         except Exception as escaped:
-            error = _refusal(led.name, index, escaped)
+            error = self._why_not(led, index, escaped)
         self._opening.pop(key, None)
         if error is not None:
             if partition is not None:
@@ -205,6 +205,15 @@ class PartitionDirectory:
         self._failed.pop(key, None)
         (led.quiet if is_quiet else led.partitions)[index] = partition
         future.set_result(partition)
+
+    def _why_not(self, led: LedTopic, index: int, error: Exception) -> KafkaError:
+        """A partition that was deleted or moved while it opened lacks objects, say: then that is the reason, and nothing is wrong."""
+        try:
+            self._check_led((led.topic_id, index))
+        except KafkaError as change:
+            log.info("%s-%d changed while it opened: %r", led.name, index, error)
+            return change
+        return _refusal(led.name, index, error)
 
     async def _open_streams(self, led: LedTopic, index: int) -> Partition:
         key = led.topic_id, index

@@ -11,6 +11,7 @@ from millrace.kraft.tables.configs import ResourceType
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.metadata_records import ConfigRecord, PartitionRecord
+from millrace.runtime.objectstore import ObjectMissing
 from millrace.s3stream.errors import StreamFenced
 from tests.broker.house import NODE, BrokerHouse, topic_id
 from tests.broker.partitions.build import batch, run
@@ -134,6 +135,30 @@ def test_the_metadata_may_change_while_a_partition_opens() -> None:
         assert not any(catalog.streams[stream].is_open for stream in streams)
 
     run(scenario())
+
+
+def test_what_goes_wrong_in_a_partition_that_is_deleted_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Its objects go while it opens: whoever waits is told that it is not there, and nothing is logged as an error."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        for name in ("deleted", "moved", "kept"):
+            house.make_topic(name)
+        house.opener.gate = asyncio.Event()
+        house.opener.error = ObjectMissing("(stream 13, offset 4)")
+        waiting = {name: house.directory.get(topic_id(name), 0) for name in ("deleted", "moved", "kept")}
+        await asyncio.sleep(0)
+        house.delete_topic("deleted")
+        house.move("moved", 0, 2)
+        house.opener.gate.set()
+        found = dict(zip(waiting, await asyncio.gather(*waiting.values(), return_exceptions=True), strict=True))  # type: ignore[arg-type]
+        assert found["deleted"].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert found["moved"].code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert found["kept"].code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(scenario())
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [text.partition(":")[0] for text in told] == ["kept-0 does not open"]
 
 
 def test_a_partition_that_leaves_hands_over_and_may_come_back() -> None:
