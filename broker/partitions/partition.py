@@ -300,9 +300,9 @@ class Partition:
     async def _save_producers(self) -> None:
         """Before batches leave the log that tell of producers what no checkpoint tells yet. Not where that would have to wait for room:
         what is deleted may be what makes some."""
-        async with self._save_lock:
-            state = self.state
-            is_told = state.saved_end >= self.log_start_offset or not len(state.producers)
+        await self.saved()
+        state = self.state
+        is_told = state.saved_end >= self.log_start_offset or not len(state.producers)
         room_bytes = min(self._room.entry_bytes_max, self._room.room_bytes)
         if not is_told and state.checkpoint_bytes <= room_bytes:
             await self.save()

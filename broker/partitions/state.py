@@ -224,8 +224,10 @@ def restore(
     epochs_value, producers_value = get(KEY_EPOCHS), get(KEY_PRODUCERS)
     epochs = Epochs() if epochs_value is None else Epochs.decode(epochs_value)
     epochs.cut_at(found.data_end)
-    is_known = checkpoint >= found.data_start
-    producers = Producers.restore(producers_value, found.tick_ms) if producers_value and is_known else Producers()
+    if producers_value is None or checkpoint < found.data_start:
+        producers = Producers()
+    else:
+        producers = Producers.restore(producers_value, found.tick_ms)
     segments = _segments(segment_values, log_start, checkpoint, found)
     state = PartitionState(segments, epochs, producers, log_start, segments.open.end_offset)
     state._producers_end = checkpoint

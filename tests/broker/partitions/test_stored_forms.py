@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from millrace.broker.partitions.epochs import Epochs
 from millrace.broker.partitions.meta_stream import MetaStream, decode_values
 from millrace.broker.partitions.producers import Producers, WrittenBatch
 from millrace.broker.partitions.segments import Segments
 from millrace.broker.partitions.settings import TopicSettings
-from millrace.broker.partitions.state import SEGMENT, Found, PartitionState, restore
+from millrace.broker.partitions.state import KEY_PRODUCERS, SEGMENT, Found, PartitionState, restore
 from millrace.broker.partitions.time_index import find_in_chunk, is_chunk
 from millrace.protocol.batches import ProduceRules
 from tests.broker.partitions.build import House, run
@@ -80,3 +82,9 @@ def state_after() -> PartitionState:
     made = state()
     made.checkpoint(150, 64, 8000)
     return made
+
+
+def test_an_empty_snapshot_of_producers_is_damage() -> None:
+    """A value that is there and says nothing is refused, not taken for one that was never written."""
+    with pytest.raises(ValueError, match="cut off"):
+        restore({KEY_PRODUCERS: b""}.get, {}, Found(0, 0, 0, 0, 0))
