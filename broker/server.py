@@ -26,7 +26,7 @@ from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
 from millrace.broker.receiver import Receiver
 from millrace.runtime.net import Listener, Net
-from millrace.runtime.steps import StepLine
+from millrace.runtime.steps import line_of
 
 log = logging.getLogger(__name__)
 SWEEP_MAX_S = 5.0
@@ -65,7 +65,7 @@ class Server:
             budget=budget,
             receiver=Receiver(),
             call_soon=self._loop.call_soon,
-            line=StepLine(),
+            line=line_of(self._loop),
             request_bytes_max=settings.request_bytes_max,
             on_made=self._on_made,
             on_ended=self._on_ended,

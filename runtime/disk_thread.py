@@ -16,6 +16,7 @@ from collections import deque
 
 from millrace.runtime.disk_driven import DrivenBlockFile
 from millrace.runtime.disk_open import BlockDescriptor, disk_error
+from millrace.runtime.steps import line_of
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: O_DSYNC stops at the drive's cache
 
@@ -25,6 +26,7 @@ _Write = tuple[int, memoryview, "asyncio.Future[None]"]
 class ThreadBlockFile(DrivenBlockFile):
     def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(descriptor, loop)
+        self._line = line_of(loop)
         self._asked: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._done: deque[tuple[asyncio.Future[None], BaseException | None]] = deque()
         self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
@@ -32,6 +34,7 @@ class ThreadBlockFile(DrivenBlockFile):
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
         future = self._new_write()
+        self._line.writes_in_flight += 1
         self._asked.put((position, buffer, future))
         return future
 
@@ -75,6 +78,7 @@ class ThreadBlockFile(DrivenBlockFile):
     def _complete(self) -> None:
         while self._done:
             future, error = self._done.popleft()
+            self._line.writes_in_flight -= 1
             if future.done():
                 continue
             if error is None:

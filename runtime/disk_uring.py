@@ -13,6 +13,7 @@ from collections import deque
 from millrace.runtime.disk import DiskFailed
 from millrace.runtime.disk_driven import DrivenBlockFile
 from millrace.runtime.disk_open import BlockDescriptor, disk_error
+from millrace.runtime.steps import line_of
 from millrace.runtime.uring import Uring, address_of
 
 _ENTRIES = 64
@@ -26,6 +27,7 @@ class UringBlockFile(DrivenBlockFile):
         self._ring = Uring(_ENTRIES)
         super().__init__(descriptor, loop)
         self._fd = descriptor.fd
+        self._line = line_of(loop)
         self._outstanding: dict[int, _Write] = {}
         self._waiting: deque[_Write] = deque()
         self._tag = 0
@@ -52,6 +54,7 @@ class UringBlockFile(DrivenBlockFile):
         self._outstanding[tag] = (position, buffer, future)
         try:
             self._ring.write(self._fd, position, address_of(buffer), len(buffer), tag)
+            self._line.writes_in_flight += 1
         except OSError as error:
             del self._outstanding[tag]
             future.set_exception(disk_error(error, self._descriptor.path))
@@ -59,6 +62,7 @@ class UringBlockFile(DrivenBlockFile):
     def _reap(self) -> None:
         for tag, result in self._ring.reap():
             _, buffer, future = self._outstanding.pop(tag)
+            self._line.writes_in_flight -= 1
             if future.done():
                 continue
             if result == len(buffer):

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final, cast
 
 from millrace.runtime.objectstore import Lend
-from millrace.runtime.steps import StepLine
+from millrace.runtime.steps import StepLine, line_of
 
 HEAD_BYTES_MAX: Final = 16 << 10
 REFUSAL_BYTES_MAX: Final = 64 << 10
@@ -274,7 +274,7 @@ class GetPool:
         self._read_timeout_s = read_timeout_s
         self._keepalive_s = keepalive_s
         self._gate = asyncio.Semaphore(connections_max)
-        self._line = StepLine()
+        self._line = line_of(asyncio.get_running_loop())
         self._idle: list[GetConnection] = []
         self._all: dict[GetConnection, None] = {}
 

@@ -40,6 +40,7 @@ from tests.bench.cold_engine import FarStore, large_objects, open_largest_stream
 
 FETCH_VERSION = 12
 FETCH_BYTES = 4 << 20
+RECEIVE_BYTES = 64 << 10
 GET_BYTES = 4 << 20
 TELL_BYTES = 8 << 20
 
@@ -109,7 +110,7 @@ class ColdReader:
     def _receive(self, size: int) -> memoryview:
         view, place = self._buffer[:size], 0
         while place < size:
-            count = self._socket.recv_into(view[place:])
+            count = self._socket.recv_into(view[place : place + RECEIVE_BYTES])
             assert count, "the broker closed the connection"
             place += count
         return view

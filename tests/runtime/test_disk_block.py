@@ -17,6 +17,7 @@ from millrace.runtime.disk import DiskFailed, DiskLocked
 from millrace.runtime.disk_open import DirectRefused, open_block_descriptor
 from millrace.runtime.disk_posix import PosixDisk
 from millrace.runtime.errors import Closed
+from millrace.runtime.steps import line_of
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -108,6 +109,25 @@ def test_more_writes_than_the_queue_holds(driver: str, tmp_path: Path) -> None:
         await asyncio.gather(*(file.write_at(number * 4096, view) for number in range(300)))
         assert await file.read_at(0, 300 * 4096) == b"y" * (300 * 4096)
         await file.close()
+
+    asyncio.run(run())
+
+
+@drivers
+def test_the_loop_knows_what_is_being_written(driver: str, tmp_path: Path) -> None:
+    """Writes are counted in the loop's line of steps from their submission to their end, failed ones too."""
+
+    async def run() -> None:
+        file = await PosixDisk(driver=driver).open_block(str(tmp_path / "block"), MIB)
+        line, view = line_of(asyncio.get_running_loop()), Arena(8192).view
+        writes = [file.write_at(0, view), file.write_at(8192, view), file.write_at(0, view[:1000])]
+        assert line.writes_in_flight == 3
+        await asyncio.gather(*writes, return_exceptions=True)
+        assert line.writes_in_flight == 0
+        last = file.write_at(0, view)
+        await file.close()
+        assert last.done()
+        assert line.writes_in_flight == 0
 
     asyncio.run(run())
 

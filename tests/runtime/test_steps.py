@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from millrace.runtime.steps import StepLine
+from millrace.runtime import steps
+from millrace.runtime.steps import StepLine, line_of
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
@@ -48,7 +49,7 @@ def test_between_two_steps_the_loop_has_a_turn(loop_factory: Callable[[], asynci
         await asyncio.gather(*tasks)
         assert [name for _, name in ran if name < 100] == [*range(10), *range(10, 20)]
         assert [name for _, name in ran if name >= 100] == [*range(100, 110)]
-        when = [turn for turn, name in ran if name < 100]
+        when = [turn for turn, _ in ran]
         assert len(set(when)) == len(when)
 
     run(loop_factory, check())
@@ -77,3 +78,52 @@ def test_a_step_whose_task_is_cancelled_and_one_that_fails_hold_nobody_up() -> N
         await line.turn()
 
     run(asyncio.new_event_loop, check())
+
+
+def test_who_comes_while_a_woken_task_does_its_step_waits_for_the_next_turn() -> None:
+    """The line was empty behind the task, and is not for that."""
+
+    async def check() -> None:
+        line, turn, ran = StepLine(), 0, []
+        loop = asyncio.get_running_loop()
+
+        def count() -> None:
+            nonlocal turn
+            turn += 1
+            if len(ran) < 2:
+                loop.call_soon(count)
+
+        async def work() -> None:
+            await line.turn()
+            ran.append(turn)
+
+        count()
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)  # the task stands in line
+        loop.call_soon(lambda: line.call(lambda: ran.append(turn)))  # right behind the task's being woken
+        await task
+        await line.turn()
+        assert len(set(ran)) == 2, ran
+
+    run(asyncio.new_event_loop, check())
+
+
+def test_the_processor_is_offered_before_a_step_while_a_durable_write_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not otherwise: whoever else computes here would take a slice of the scheduler's each time."""
+    told: list[str] = []
+    monkeypatch.setattr(steps, "_offer_processor", lambda: told.append("offered"))
+
+    async def check() -> None:
+        line = line_of(asyncio.get_running_loop())
+        assert line is line_of(asyncio.get_running_loop())
+        line.call(lambda: told.append("step"))
+        await line.turn()
+        line.writes_in_flight = 1
+        line.call(lambda: told.append("step"))
+        line.call(lambda: told.append("step"))
+        await asyncio.sleep(0.01)
+        assert told == ["step", "offered", "step", "offered", "step"]
+
+    run(uvloop.new_event_loop, check())
