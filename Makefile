@@ -77,8 +77,8 @@ crash-sim: $(DEV_READY) ## power cuts at every disk write and store request of a
 bench: $(DEV_READY) ## every figure the broker is held to, beside the device underneath
 	@$(BIN)/python -m tests.bench.bench
 
-bench-cold: $(DEV_READY) ## what a reader of history costs those at the tail, and its rate beside the store's own (STORE=s3)
-	@$(BIN)/python -m tests.bench.cold_reader --store $${STORE:-file}
+bench-cold: $(DEV_READY) ## what a reader of history costs those at the tail, and its rate beside the store's own (STORE=memory, disk or s3)
+	@$(BIN)/python -m tests.bench.cold_reader --store $${STORE:-memory}
 
 soak: $(DEV_READY) ## ten minutes of everything at once at full rate, memory judged to be flat (SOAK_SECONDS)
 	@$(BIN)/python -m tests.bench.soak --seconds $${SOAK_SECONDS:-600}

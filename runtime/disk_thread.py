@@ -34,7 +34,7 @@ class ThreadBlockFile(DrivenBlockFile):
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
         future = self._new_write()
-        self._line.writes_in_flight += 1
+        self._line.begin_write()
         self._asked.put((position, buffer, future))
         return future
 
@@ -78,7 +78,7 @@ class ThreadBlockFile(DrivenBlockFile):
     def _complete(self) -> None:
         while self._done:
             future, error = self._done.popleft()
-            self._line.writes_in_flight -= 1
+            self._line.end_write()
             if future.done():
                 continue
             if error is None:

@@ -54,7 +54,7 @@ class UringBlockFile(DrivenBlockFile):
         self._outstanding[tag] = (position, buffer, future)
         try:
             self._ring.write(self._fd, position, address_of(buffer), len(buffer), tag)
-            self._line.writes_in_flight += 1
+            self._line.begin_write()
         except OSError as error:
             del self._outstanding[tag]
             future.set_exception(disk_error(error, self._descriptor.path))
@@ -62,7 +62,7 @@ class UringBlockFile(DrivenBlockFile):
     def _reap(self) -> None:
         for tag, result in self._ring.reap():
             _, buffer, future = self._outstanding.pop(tag)
-            self._line.writes_in_flight -= 1
+            self._line.end_write()
             if future.done():
                 continue
             if result == len(buffer):

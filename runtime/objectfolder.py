@@ -186,14 +186,18 @@ class ObjectFolder:
                 start += len(piece)
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def read_into(self, key: str, start: int, views: Sequence[memoryview]) -> int:
+    def read_into(
+        self, key: str, start: int, views: Sequence[memoryview], call_bytes_max: int = _READ_BYTES_MAX
+    ) -> int:
         """Fills the views, one after the other, from `start` on; how many bytes there were. With the fewest calls: each takes the interpreter
-        from the loop when it returns."""
+        from the loop when it returns. With `call_bytes_max` no more than so many are asked of the device at a time, nor by the kernel ahead."""
         left = [view for view in views if len(view)]
         came = 0
         with self._opened(key) as (fd, _):
+            if call_bytes_max < _READ_BYTES_MAX and hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
             while left:
-                count = self._calls.preadv(fd, left[:VECTOR_MAX], start + came)
+                count = self._calls.preadv(fd, _first(left, call_bytes_max), start + came)
                 if not count:
                     break
                 came += count
@@ -309,6 +313,17 @@ class ObjectFolder:
             self._calls.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _first(views: Sequence[memoryview], bytes_max: int) -> list[memoryview]:
+    """So many bytes of the views, in as many as one call takes."""
+    taken: list[memoryview] = []
+    for view in views[:VECTOR_MAX]:
+        taken.append(view[:bytes_max])
+        bytes_max -= len(taken[-1])
+        if not bytes_max:
+            break
+    return taken
 
 
 def _take(fd: int) -> bool:

@@ -13,6 +13,7 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from millrace.runtime.disk import Buffer
@@ -20,11 +21,15 @@ from millrace.runtime.errors import Closed
 from millrace.runtime.objectfolder import ObjectFolder, store_error
 from millrace.runtime.objectfolder_write import NewFile, SystemCalls
 from millrace.runtime.objectstore import Keys, Lend, ObjectEntry
+from millrace.runtime.steps import line_of
 
 _T = TypeVar("_T")
 
 # The calls wait on the disk and release the interpreter; more threads than this would only queue at the device.
 _THREADS = 4
+# A device serves in order: a durable write waits for all that was asked of it before. Beside the WAL's, reads ask for no more than 256 KiB in all.
+_GENTLE_THREADS = 2
+_GENTLE_CALL_BYTES = 128 << 10
 _PAGE_ENTRIES = 1000
 
 
@@ -33,6 +38,7 @@ class LocalObjectStore:
         """`calls`: where a test lets the system fail."""
         self._folder = ObjectFolder(root, calls)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="object-folder")
+        self._gentle = ThreadPoolExecutor(_GENTLE_THREADS, thread_name_prefix="object-reader")
         self._is_closed = False
 
     @staticmethod
@@ -59,7 +65,10 @@ class LocalObjectStore:
     async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
         assert 0 <= start < end, (start, end)
         views = lend()  # the thread holds them, also when nobody waits for it any more
-        return views, await self._run(key, lambda: self._folder.read_into(key, start, views))
+        if not line_of(asyncio.get_running_loop()).is_writing:
+            return views, await self._run(key, lambda: self._folder.read_into(key, start, views))
+        read = partial(self._folder.read_into, key, start, views, _GENTLE_CALL_BYTES)
+        return views, await self._run(key, read, self._gentle)
 
     async def get(self, key: str) -> bytes:
         return await self._run(key, lambda: self._folder.read(key, 0, None))
@@ -84,13 +93,14 @@ class LocalObjectStore:
     async def close(self) -> None:
         """Waits for the calls under way."""
         self._is_closed = True
-        await asyncio.to_thread(self._threads.shutdown)
+        for threads in (self._gentle, self._threads):
+            await asyncio.to_thread(threads.shutdown)
 
-    async def _run(self, key: str, call: Callable[[], _T]) -> _T:
+    async def _run(self, key: str, call: Callable[[], _T], threads: ThreadPoolExecutor | None = None) -> _T:
         if self._is_closed:
             raise Closed("object store")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            return await asyncio.get_running_loop().run_in_executor(threads or self._threads, call)
         except OSError as error:
             raise store_error(error, key) from error
 

@@ -19,14 +19,29 @@ from collections.abc import Callable
 from functools import partial
 from weakref import WeakKeyDictionary
 
+WRITING_S = 1.0
+
 
 class StepLine:
-    """`writes_in_flight` is kept by who has the kernel write: durable writes that were submitted and are not seen to have ended."""
+    """Knows besides what who stands in line makes way for: the loop's durable writes, from their submission until they are seen to have ended."""
 
     def __init__(self) -> None:
         self.writes_in_flight = 0
+        self._wrote_at = -WRITING_S
         self._steps: deque[Callable[[], None]] = deque()
         self._is_moving = False
+
+    @property
+    def is_writing(self) -> bool:
+        """A durable write is under way, or was this last second."""
+        return self.writes_in_flight > 0 or asyncio.get_running_loop().time() - self._wrote_at < WRITING_S
+
+    def begin_write(self) -> None:
+        self.writes_in_flight += 1
+
+    def end_write(self) -> None:
+        self.writes_in_flight -= 1
+        self._wrote_at = asyncio.get_running_loop().time()
 
     def call(self, step: Callable[[], None]) -> None:
         """Called in a turn of its own. A step keeps its exceptions to itself."""

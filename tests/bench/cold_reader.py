@@ -1,16 +1,15 @@
 """What a reader of history costs those at the tail, and how fast it reads itself: `python -m tests.bench.cold_reader`.
 
-    python -m tests.bench.cold_reader [--folder DIR] [--store file|s3] [--mib N] [--rounds N]
+    python -m tests.bench.cold_reader [--folder DIR] [--store memory|disk|s3] [--mib N] [--rounds N]
 
 A broker process with a topic several times its memory in objects. What is measured, and against what:
 
   the tail   A paced producer and a consumer at the tail of another topic, in rounds without and with a reader of the large topic at full speed,
-             by turns, so that a neighbour's load hits both alike; compared are their 99th percentiles. On a machine of two cores
-             the reader's client takes a core from the broker and from the probe, which in life it has not: so there are rounds with that
-             client at the lowest priority (it takes what is left: what remains is what the broker adds), and rounds with it as an equal. Nor
-             is it the broker alone that delays: a write of the WAL waits for a core in the kernel's own threads, and for the disk. So there
-             are rounds beside a plain stream: a process that GETs as many bytes from the store and sends them to another, and does
-             nothing else. What the broker adds to that is what counts.
+             by turns, so that a neighbour's load hits both alike; compared are the 99th percentiles over all rounds. In life clients have
+             processors of their own. Here they share two with the broker: the probe runs before all others where the system lets it (it
+             measures the broker's delay, not its own), and the reader's client in some rounds behind all others, as if it were
+             elsewhere, in some as their equal. Beside it stands a plain stream: a process that GETs as many bytes from the store and sends
+             them to another, and does nothing else: what the machine does to the tail for so many bytes, whoever serves them.
   the turns  How long turns of the broker's event loop held who came meanwhile (loop_probe.py): work of the loop's own thread, neighbours not
              counted. This is the broker's own part of the above.
   the wire   The reader alone through the broker, by turns with a plain client that asks the store itself for the same bytes, one GET after
@@ -20,10 +19,9 @@ A broker process with a topic several times its memory in objects. What is measu
              many connections as the engine used; of the engine's passes over the topic the first quarter is left out, where it finds its
              stride, and told apart.
 
-With a directory the store is the disk: what readers leave in the page cache is dropped several times a second, for all of them alike, for what
-is read cold in life is not there either. The WAL is on that disk, too, and waits behind the reader; `--objects /dev/shm` puts the store elsewhere,
-as a bucket is: then the tail's part shows what the broker alone adds. With STORE=s3 the server shares these cores. All processes are apart.
-Nothing here fails by time: a missed target is a word in the table.
+Where the objects are: `memory`, a directory that the WAL's disk knows nothing of, as a bucket is; `disk`, a directory on that disk, and what readers
+leave in the page cache is dropped several times a second, for what is read cold in life is not there either; `s3`, a server on these two
+cores, behind all others like the reader's client. All processes are apart. Nothing here fails by time: a missed target is a word in the table.
 """
 
 from __future__ import annotations
@@ -54,9 +52,11 @@ from tests.live.s3_server import S3Server
 
 MIB = 1 << 20
 HOT, COLD = "hot", "cold"
+MEMORY = Path("/dev/shm")
 QUIET_P99_MS = 10.0  # of a load of 1 MB/s: beyond it a ratio tells of neighbours, and is not judged
 ENGINE_CACHE_MIB = 32  # what the broker here has of its 256
 FORGET_S = 0.15
+ROUND_S = 5.0
 PACE_S = 0.01  # a batch of 10 KB each: 1 MB/s
 
 
@@ -80,11 +80,11 @@ class TailProbe:
         self._is_stopping = True
         await asyncio.gather(*self._tasks)
 
-    async def measure(self, seconds: float) -> tuple[float, float]:
-        """The 99th percentiles of both in that stretch, in milliseconds."""
+    async def measure(self, seconds: float) -> tuple[list[float], list[float]]:
+        """Both in that stretch."""
         self.acks, self.arrivals = [], []
         await asyncio.sleep(seconds)
-        return quantile_ms(self.acks, 0.99), quantile_ms(self.arrivals, 0.99)
+        return self.acks, self.arrivals
 
     async def _produce(self) -> None:
         """Sends when a batch is due, whatever is not answered yet; what waits behind a late answer counts as late."""
@@ -131,13 +131,17 @@ class TailProbe:
 class Beside:
     """A reader process, from `with` to its end, and what it told: bytes a second, CPU seconds a byte, GETs at most at once."""
 
-    def __init__(self, *words: str, niceness: int = 0) -> None:
-        self._words = ["nice", "-n", str(niceness), sys.executable, "-m", "tests.bench.cold_load", *words]
+    def __init__(self, *words: str, is_elsewhere: bool = False) -> None:
+        """`is_elsewhere`: takes what processors have left."""
+        self._words = [sys.executable, "-m", "tests.bench.cold_load", *words]
+        self._is_elsewhere = is_elsewhere
         self.rate = self.steady_rate = self.cpu_s_a_mib = 0.0
         self.most_at_once = 0
 
     def __enter__(self) -> Beside:
         self._process = subprocess.Popen(self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        if self._is_elsewhere:
+            run_behind_all(self._process.pid)
         assert self._process.stdout is not None
         self._first = self._process.stdout.readline().split()  # it is under way
         return self
@@ -154,6 +158,20 @@ class Beside:
         self.steady_rate = steady_size / steady_s if steady_s else 0.0
         self.cpu_s_a_mib = cpu / (size / MIB)
         self.most_at_once = int(lines[-1][5])
+
+
+def run_behind_all(pid: int) -> None:
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
+
+
+def run_before_all() -> bool:
+    """This process alone, not those it starts. Whether the system lets it."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except PermissionError:
+        return False
+    return True
 
 
 def forget(folder: Path) -> None:
@@ -178,10 +196,10 @@ class ProbedBroker(LiveBroker):
 
 @dataclass
 class Round:
-    """One stretch of the tail's load."""
+    """One stretch of the tail's load: acknowledgements and arrivals, in seconds."""
 
-    ack_ms: float
-    arrival_ms: float
+    acks: list[float]
+    arrivals: list[float]
     turn_ms: float
     longest_turn_ms: float
     rate: float = 0.0
@@ -241,34 +259,41 @@ class ColdBench:
     async def hot(self) -> None:
         others = OthersCpu([self.broker.pid])
         cold = ("fetch", str(self.broker.port), COLD)
-        rounds: dict[str, list[Round]] = {"alone": [], "behind": [], "equal": [], "stream": []}
+        rounds: dict[str, list[Round]] = {"alone": [], "elsewhere": [], "equal": [], "stream": []}
+        is_before_all = run_before_all()
         async with TailProbe(self.broker.port) as probe:
             await probe.measure(2)
             for _ in range(self._rounds):
                 rounds["alone"].append(await self.one_round(probe, None))
-                rounds["behind"].append(await self.one_round(probe, Beside(*cold, niceness=19)))
+                rounds["elsewhere"].append(await self.one_round(probe, Beside(*cold, is_elsewhere=True)))
                 rounds["equal"].append(await self.one_round(probe, Beside(*cold)))
                 plain = Beside("stream", self._address, str(rounds["equal"][-1].rate / 1e6))
                 rounds["stream"].append(await self.one_round(probe, plain))
-        for kind, client in (("behind", "its client behind all others"), ("equal", "its client their equal")):
-            for name, what in (("ack_ms", "acks=all"), ("arrival_ms", "arrival at the tail")):
-                ratio, before, after = compare(rounds["alone"], rounds[kind], name)
-                text = f"{before:.2f} ms without, {after:.2f} ms with a cold reader"
-                self.add(f"p99 of {what}, {client}", f"{ratio:.2f} x", text)
-                ratio, before, after = compare(rounds["stream"], rounds[kind], name)
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        for kind, client in (
+            ("elsewhere", "cold reader"),
+            ("equal", "cold reader, its client an equal"),
+            ("stream", "plain stream as quick"),
+        ):
+            for name, what in (("acks", "acks=all"), ("arrivals", "arrival at the tail")):
+                before, after = p99_ms(rounds["alone"], name), p99_ms(rounds[kind], name)
+                text = f"{before:.2f} ms without, {after:.2f} ms with it"
                 is_quiet = before <= QUIET_P99_MS
-                text = f"{before:.2f} ms beside it" if is_quiet else f"{before:.2f} ms beside it: too busy a machine"
-                is_met = ratio < 1.5 if is_quiet else None
-                self.add("  beside the plain stream", f"{ratio:.2f} x", text, "1.5 x", is_met)
+                target: tuple[str, bool | None] = ("", None)
+                if kind != "stream":
+                    target = "1.5 x", after < 1.5 * before if is_quiet else None
+                self.add(
+                    f"p99 of {what}, {client}",
+                    f"{after / before:.2f} x",
+                    text if is_quiet else f"{text}: too busy a machine",
+                    *target,
+                )
             rate = statistics.median(one.rate for one in rounds[kind])
-            self.add("  the reader meanwhile", f"{rate / 1e6:.0f} MB/s")
-        for name, what in (("ack_ms", "acks=all"), ("arrival_ms", "arrival at the tail")):
-            ratio, before, after = compare(rounds["alone"], rounds["stream"], name)
-            text = f"{before:.2f} ms without, {after:.2f} ms with it"
-            self.add(f"p99 of {what}, a plain stream as quick", f"{ratio:.2f} x", text)
+            self.add("  at", f"{rate / 1e6:.0f} MB/s")
+        self.add("  the probe runs before all others", "yes" if is_before_all else "no, not permitted")
         for name, what in (("turn_ms", "p99 of the loop's turns"), ("longest_turn_ms", "the longest turn")):
             before, after = (
-                statistics.median(getattr(one, name) for one in rounds[kind]) for kind in ("alone", "equal")
+                statistics.median(getattr(one, name) for one in rounds[kind]) for kind in ("alone", "elsewhere")
             )
             self.add(f"{what}, work alone", f"{after:.2f} ms", f"{before:.2f} ms without a cold reader")
         self.add(
@@ -280,15 +305,15 @@ class ColdBench:
         if reader is not None:
             await asyncio.to_thread(reader.__enter__)
         await asyncio.to_thread(loop_probe.ask, self.broker.pid, self.broker.probe_file)
-        forgetting = asyncio.create_task(self.pass_cold(4.2))
+        forgetting = asyncio.create_task(self.pass_cold(ROUND_S + 0.2))
         await asyncio.sleep(0.2)
-        ack_ms, arrival_ms = await probe.measure(4)
+        acks, arrivals = await probe.measure(ROUND_S)
         await forgetting
         _, worked_us = await asyncio.to_thread(loop_probe.ask, self.broker.pid, self.broker.probe_file)
         if reader is not None:
             await asyncio.to_thread(reader.__exit__)
         turn_ms = worked_us[len(worked_us) * 99 // 100] / 1000
-        return Round(ack_ms, arrival_ms, turn_ms, worked_us[-1] / 1000, reader.rate if reader else 0.0)
+        return Round(acks, arrivals, turn_ms, worked_us[-1] / 1000, reader.rate if reader else 0.0)
 
     async def pass_cold(self, seconds: float) -> None:
         """So much time, in which what is read from a directory comes from its disk."""
@@ -355,14 +380,10 @@ class ColdBench:
         self.add(what, f"{median_rate(runs):.0f} MB/s", f"{cpu_ms:.2f} ms of CPU a MiB")
 
 
-def compare(before: list[Round], after: list[Round], name: str) -> tuple[float, float, float]:
-    """The median of the rounds' ratios, and each side's median."""
-    pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(before, after, strict=True)]
-    return (
-        statistics.median(b / a for a, b in pairs),
-        statistics.median(a for a, _ in pairs),
-        statistics.median(b for _, b in pairs),
-    )
+def p99_ms(rounds: list[Round], name: str) -> float:
+    """Of all that the rounds measured."""
+    ordered = sorted(value for one in rounds for value in getattr(one, name))
+    return 1000 * ordered[len(ordered) * 99 // 100]
 
 
 def median_rate(runs: list[Beside]) -> float:
@@ -376,30 +397,23 @@ def gets_of(metrics: dict[str, float]) -> float:
     )
 
 
-def quantile_ms(values: list[float], fraction: float) -> float:
-    ordered = sorted(values)
-    return 1000 * ordered[min(len(ordered) - 1, int(fraction * len(ordered)))] if ordered else float("nan")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where the broker keeps its data; a temporary folder otherwise")
-    parser.add_argument(
-        "--store", choices=("file", "s3"), default="file", help="s3: the tests' own S3 server beside it"
-    )
-    parser.add_argument("--objects", type=Path, help="another disk for the store's directory, such as /dev/shm")
+    parser.add_argument("--store", choices=("memory", "disk", "s3"), default="memory", help="where the objects are")
     parser.add_argument("--mib", type=int, default=768, help="size of the topic that is read cold")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="cold-", dir=options.folder))
-    objects = Path(tempfile.mkdtemp(prefix="cold-", dir=options.objects or folder))
+    objects = Path(tempfile.mkdtemp(prefix="cold-", dir=MEMORY if options.store == "memory" else folder))
     try:
-        if options.store == "file":
-            forgotten = None if options.objects else objects
+        if options.store != "s3":
+            forgotten = objects if options.store == "disk" else None
             run(ColdBench(folder / "broker", f"0@file://{objects}", options.mib, options.rounds, forgotten))
         else:
             with S3Server(objects / "s3") as server:
                 server.make("lake")
+                run_behind_all(server.pid)
                 run(ColdBench(folder / "broker", server.address("lake"), options.mib, options.rounds, None))
     finally:
         shutil.rmtree(objects)

@@ -66,6 +66,11 @@ class S3Server:
                 assert time.monotonic() < deadline, "the S3 server did not start"
                 time.sleep(0.02)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()

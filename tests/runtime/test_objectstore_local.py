@@ -8,6 +8,7 @@ import errno
 import mmap
 import multiprocessing
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from millrace.runtime.objectstore import (
     StoreUnavailable,
 )
 from millrace.runtime.objectstore_local import LocalObjectStore
+from millrace.runtime.steps import line_of
 from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of
 
 
@@ -410,3 +412,47 @@ def test_a_part_whose_sync_failed_is_not_synced_again(tmp_path: Path) -> None:
         assert unfinished(tmp_path) == []
 
     run(tmp_path, test)
+
+
+def test_reads_beside_durable_writes_ask_for_little_at_a_time(tmp_path: Path) -> None:
+    """A device serves in order, and the WAL's write would wait for megabytes. Without such a write a read is one call."""
+    data = os.urandom(1 << 20)
+    asked: list[int] = []
+    at_once: list[int] = []
+    under_way: list[int] = []
+
+    class NotedCalls(WatchedCalls):
+        def preadv(self, fd: int, buffers: Sequence[memoryview], offset: int, /) -> int:
+            under_way.append(fd)
+            asked.append(sum(map(len, buffers)))
+            at_once.append(len(under_way))
+            time.sleep(0.001)
+            count = os.preadv(fd, buffers, offset)
+            under_way.remove(fd)
+            return count
+
+    async def read(store: LocalObjectStore) -> bytes:
+        memory = memoryview(bytearray(len(data)))
+        views = [memory[:300_000], memory[300_000:300_001], memory[300_001:]]
+        _, came = await store.get_into("a", 0, len(data), lambda: views)
+        assert came == len(data)
+        return bytes(memory)
+
+    async def main() -> None:
+        store = await LocalObjectStore.open(str(tmp_path), NotedCalls(tmp_path))
+        await store.put("a", [data])
+        line = line_of(asyncio.get_running_loop())
+        assert await read(store) == data
+        assert asked == [len(data)]
+        asked.clear()
+        line.begin_write()
+        assert await asyncio.gather(*(read(store) for _ in range(4))) == [data] * 4
+        assert max(asked) == 128 << 10
+        assert max(at_once) == 2
+        line.end_write()
+        asked.clear()
+        assert await read(store) == data  # right after it: the next write is not far
+        assert max(asked) == 128 << 10
+        await store.close()
+
+    asyncio.run(main())

@@ -120,7 +120,7 @@ def test_the_processor_is_offered_before_a_step_while_a_durable_write_is_under_w
         assert line is line_of(asyncio.get_running_loop())
         line.call(lambda: told.append("step"))
         await line.turn()
-        line.writes_in_flight = 1
+        line.begin_write()
         line.call(lambda: told.append("step"))
         line.call(lambda: told.append("step"))
         await asyncio.sleep(0.01)
