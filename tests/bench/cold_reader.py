@@ -5,7 +5,7 @@
 A broker process with a topic several times its memory in objects. What is measured, and against what:
 
   the tail   A paced producer and a consumer at the tail of another topic, in rounds without and with a reader of the large topic at full speed,
-             by turns, so that a neighbour's load hits both alike; compared are the 99th percentiles over all rounds. In life clients have
+             by turns, so that a neighbour's load hits both alike; compared are the medians of the rounds' 99th percentiles. In life clients have
              processors of their own. Here they share two with the broker: the probe runs before all others where the system lets it (it
              measures the broker's delay, not its own), and the reader's client in some rounds behind all others, as if it were
              elsewhere, in some as their equal. Beside it stands a plain stream: a process that GETs as many bytes from the store and sends
@@ -381,9 +381,10 @@ class ColdBench:
 
 
 def p99_ms(rounds: list[Round], name: str) -> float:
-    """Of all that the rounds measured."""
-    ordered = sorted(value for one in rounds for value in getattr(one, name))
-    return 1000 * ordered[len(ordered) * 99 // 100]
+    """The median of the rounds': one stall of the machine is one round's."""
+    return statistics.median(
+        1000 * sorted(values)[len(values) * 99 // 100] for values in (getattr(one, name) for one in rounds)
+    )
 
 
 def median_rate(runs: list[Beside]) -> float:
