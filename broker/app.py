@@ -62,6 +62,7 @@ class Broker:
         self._settings = settings
         self._runtime = runtime
         self._registry = Registry()
+        self._line = runtime.line()
         self._tasks = Tasks()
         self._endings: list[tuple[str, Callable[[], Awaitable[object]]]] = []
         self._watch = StartWatch()
@@ -110,7 +111,7 @@ class Broker:
         except (ObjectMissing, ValueError) as error:
             raise BindingRefused(f"{self._settings.data} cannot be the data bucket: {error}") from error
         meter, rand = StoreCounts(self._registry), self._runtime.rand.split("store retries")
-        stores = stack_stores(bare, meter, rand, self._settings.traffic, RetryLog().on_retry)
+        stores = stack_stores(bare, meter, rand, self._settings.traffic, RetryLog().on_retry, self._line)
         show_traffic(self._registry, stores)
         self._ends_with("object store", stores.plain.close)
         return stores
@@ -245,7 +246,7 @@ class Broker:
         loop, settings = asyncio.get_running_loop(), self._settings
         dispatcher = Dispatcher(build_handlers(parts), loop.create_task)
         budget = RequestBudget(settings.memory.requests_bytes, loop.call_soon)
-        server = Server(self._runtime.net, dispatcher, budget, settings.server)
+        server = Server(self._runtime.net, dispatcher, budget, settings.server, self._line)
         self.listeners = await server.start(settings.listeners.clients)
         parts.cache.addresses = AdvertisedAddresses(self.listeners, settings.listeners.advertised)
         self._ends_with("listeners", lambda: server.stop(DRAIN_MS))

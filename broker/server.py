@@ -26,7 +26,7 @@ from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
 from millrace.broker.receiver import Receiver
 from millrace.runtime.net import Listener, Net
-from millrace.runtime.steps import line_of
+from millrace.runtime.steps import StepLine
 
 log = logging.getLogger(__name__)
 SWEEP_MAX_S = 5.0
@@ -46,7 +46,9 @@ class ServerSettings:
 
 
 class Server:
-    def __init__(self, net: Net, dispatcher: Dispatcher, budget: RequestBudget, settings: ServerSettings) -> None:
+    def __init__(
+        self, net: Net, dispatcher: Dispatcher, budget: RequestBudget, settings: ServerSettings, line: StepLine
+    ) -> None:
         self._net = net
         self._settings = settings
         self._budget = budget
@@ -65,7 +67,7 @@ class Server:
             budget=budget,
             receiver=Receiver(),
             call_soon=self._loop.call_soon,
-            line=line_of(self._loop),
+            line=line,
             request_bytes_max=settings.request_bytes_max,
             on_made=self._on_made,
             on_ended=self._on_ended,

@@ -15,6 +15,7 @@ from millrace.runtime.objectstore_hedge import Hedges, HedgingObjectStore
 from millrace.runtime.objectstore_metered import MeteredObjectStore, StoreMeter
 from millrace.runtime.objectstore_retry import OnRetry, RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
+from millrace.runtime.steps import StepLine
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Tier
 from millrace.s3stream.traffic import EngineStores, Traffic
@@ -39,7 +40,7 @@ class NodeStores:
 
 
 def stack_stores(
-    bare: ObjectStore, meter: StoreMeter, rand: Rand, settings: TrafficSettings, on_retry: OnRetry
+    bare: ObjectStore, meter: StoreMeter, rand: Rand, settings: TrafficSettings, on_retry: OnRetry, line: StepLine
 ) -> NodeStores:
     hedging = HedgingObjectStore(MeteredObjectStore(bare, meter))
     traffic = Traffic(settings)
@@ -53,7 +54,7 @@ def stack_stores(
 
     return NodeStores(
         plain=RetryingObjectStore(hedging, rand, STORE_RETRIES, on_retry),
-        engine=EngineStores(of(Tier.UPLOAD), of(Tier.TAIL), of(Tier.CATCH_UP)),
+        engine=EngineStores(of(Tier.UPLOAD), of(Tier.TAIL), of(Tier.CATCH_UP), line),
         compaction=of(Tier.COMPACTION),
         wal=of_wal,
         traffic=traffic,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from millrace.runtime.disk import Disk
 from millrace.runtime.net import Net
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
+from millrace.runtime.steps import StepLine, line_of
 from millrace.runtime.storeaddress import StoreAddress, open_store
 
 StoreOpener = Callable[[StoreAddress, Clock], Awaitable[ObjectStore]]
@@ -22,6 +24,7 @@ class Runtime:
     disk: Disk
     net: Net
     open_store: StoreOpener  # bare: retries and meters are put around it by who opens
+    line: Callable[[], StepLine] = StepLine  # in which a node's steps stand: a new one, where its loop is not its own
 
 
 def real_runtime() -> Runtime:
@@ -30,4 +33,11 @@ def real_runtime() -> Runtime:
     from millrace.runtime.disk_posix import PosixDisk
     from millrace.runtime.net import LoopNet
 
-    return Runtime(SystemClock(), Rand.from_system(), PosixDisk(), LoopNet(), open_store)
+    return Runtime(
+        SystemClock(),
+        Rand.from_system(),
+        PosixDisk(),
+        LoopNet(),
+        open_store,
+        lambda: line_of(asyncio.get_running_loop()),
+    )

@@ -16,7 +16,6 @@ import logging
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.lending import LendingPool
 from millrace.runtime.objectstore import ObjectMissing
-from millrace.runtime.steps import line_of
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.block_lru import BlockLru
 from millrace.s3stream.config import StreamSettings
@@ -53,7 +52,7 @@ class BlockCache:
         self.finder = ObjectFinder(stores.reads, objects, cluster_id, settings.index_cache_bytes)
         self._ahead: dict[asyncio.Task[None], None] = {}
         get_bytes_max = settings.read_merge_bytes
-        self._line = line_of(asyncio.get_running_loop())
+        self._line = stores.line
         self._sequential = Readers(
             settings.readahead_bytes_min,
             min(settings.readahead_bytes_max, settings.block_cache_bytes // READAHEAD_PART),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectStore, StoreUnavailable
+from millrace.runtime.steps import StepLine
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Ticket, Tier, TierLine
 from millrace.s3stream.pace import WritePace
@@ -25,15 +26,16 @@ NEVER_WAIT = (Tier.WAL, Tier.UPLOAD)
 
 @dataclass(frozen=True, slots=True)
 class EngineStores:
-    """The store as each part of the engine is given it."""
+    """The store as each part of the engine is given it, and the line for what is large of what comes."""
 
     upload: ObjectStore
     reads: ObjectStore
     read_ahead: ObjectStore
+    line: StepLine
 
     @staticmethod
     def same(store: ObjectStore) -> EngineStores:
-        return EngineStores(store, store, store)
+        return EngineStores(store, store, store, StepLine())
 
 
 class Line:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from millrace.broker.stores import stack_stores
 from millrace.runtime.objectstore import Keys, Lend, MultipartUpload, ObjectEntry, ObjectStore
 from millrace.runtime.rand import Rand
+from millrace.runtime.steps import line_of
 from millrace.s3stream.config import StreamSettings, TrafficSettings
 from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, OpenedStream, StreamId
 from millrace.s3stream.objects.reader import ObjectReader
@@ -109,7 +110,8 @@ async def open_largest_stream(store: ObjectStore, cache_bytes: int) -> tuple[Sto
         if not known.objects or hint.start == known.end:
             known.objects.append(hint)
             known.end = hint.end
-    stores = stack_stores(store, NoMeter(), Rand(b"bench"), TrafficSettings(), lambda operation, attempts, error: None)
+    line = line_of(asyncio.get_running_loop())
+    stores = stack_stores(store, NoMeter(), Rand(b"bench"), TrafficSettings(), lambda *_: None, line)
     cluster_id = next(iter(keys.values())).partition("/objects/")[0]
     engine = Storage(
         MemoryWal(), stores.engine, catalog, catalog, StreamSettings(block_cache_bytes=cache_bytes), cluster_id, _fail

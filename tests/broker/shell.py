@@ -17,6 +17,7 @@ from millrace.broker.server import Server, ServerSettings
 from millrace.protocol.apis import API
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.runtime.net import LoopNet
+from millrace.runtime.steps import StepLine
 
 LOOPS: dict[str, Callable[[Coroutine[Any, Any, Any]], Any]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
 MIB = 1 << 20
@@ -73,7 +74,7 @@ class Shell:
         loop = asyncio.get_running_loop()
         self.memory = RequestBudget(self._memory_bytes, loop.call_soon)
         self.dispatcher = Dispatcher(self._handlers, loop.create_task)
-        self.server = Server(LoopNet(), self.dispatcher, self.memory, self._settings)
+        self.server = Server(LoopNet(), self.dispatcher, self.memory, self._settings, StepLine())
         (bound,) = await self.server.start([Endpoint("PLAINTEXT", "127.0.0.1", 0)])
         self.port = bound.port
         return self

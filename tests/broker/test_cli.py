@@ -28,6 +28,7 @@ from millrace.broker.memory import RequestBudget
 from millrace.broker.server import Server
 from millrace.runtime import process
 from millrace.runtime.net import LoopNet
+from millrace.runtime.steps import StepLine
 
 class ShellBroker:
     admin_port = 9644
@@ -37,7 +38,7 @@ class ShellBroker:
         self.settings, self.mode = settings, sys.argv[1]
         memory = RequestBudget(settings.memory.requests_bytes, loop.call_soon)
         dispatcher = Dispatcher({12: lambda context, request: loop.create_future()}, loop.create_task)
-        self.server = Server(LoopNet(), dispatcher, memory, settings.server)
+        self.server = Server(LoopNet(), dispatcher, memory, settings.server, StepLine())
     async def start(self):
         if self.mode == "slow-start":
             print("starting", flush=True)

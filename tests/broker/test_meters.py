@@ -13,6 +13,7 @@ from millrace.runtime.clock import SystemClock
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
+from millrace.runtime.steps import StepLine
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Tier
 from tests.broker.shell import Shell, eventually
@@ -50,7 +51,7 @@ def test_traffic_is_shown_by_tier_and_way() -> None:
         registry = Registry()
         bare = MemoryObjectStore(SystemClock())
         settings = TrafficSettings(bandwidth_bytes=1 << 20)
-        stores = stack_stores(bare, StoreCounts(registry), Rand(b"meters"), settings, lambda *_: None)
+        stores = stack_stores(bare, StoreCounts(registry), Rand(b"meters"), settings, lambda *_: None, StepLine())
         show_traffic(registry, stores)
         await stores.engine.upload.put("a", [bytes(3 << 20)])
         await stores.engine.reads.get_range("a", 0, 1000)
@@ -87,7 +88,9 @@ def test_second_puts_of_the_log_are_counted_as_what_they_are() -> None:
         registry = Registry()
         bucket = make_bucket()
         store = store_on(bucket, faults=StoreFaults(latency_ms=(60, 60)))
-        stores = stack_stores(store, StoreCounts(registry), Rand(b"meters"), TrafficSettings(), lambda *_: None)
+        stores = stack_stores(
+            store, StoreCounts(registry), Rand(b"meters"), TrafficSettings(), lambda *_: None, StepLine()
+        )
         wal, _, journal = await start_wal(bucket, 1, stores.wal(store))  # type: ignore[arg-type]
         for _ in range(8):
             wal.hedging.on_uploaded(60.0)

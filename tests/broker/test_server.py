@@ -18,6 +18,7 @@ from millrace.protocol.messages.fetch import FetchResponse
 from millrace.protocol.messages.heartbeat import HeartbeatResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from millrace.runtime.net import ConnectFailed, ListenFailed, LoopNet
+from millrace.runtime.steps import StepLine
 from tests.broker.shell import LOOPS, MIB, Shell, eventually
 from tests.live import free_port
 
@@ -31,7 +32,9 @@ def echo(context: RequestContext, request: Any) -> HeartbeatResponse:
 def make_server(settings: ServerSettings | None = None) -> Server:
     loop = asyncio.get_running_loop()
     memory = RequestBudget(MIB, loop.call_soon)
-    return Server(LoopNet(), Dispatcher({HEARTBEAT: echo}, loop.create_task), memory, settings or ServerSettings())
+    return Server(
+        LoopNet(), Dispatcher({HEARTBEAT: echo}, loop.create_task), memory, settings or ServerSettings(), StepLine()
+    )
 
 
 def test_one_connection_too_many_is_closed(caplog: pytest.LogCaptureFixture) -> None:

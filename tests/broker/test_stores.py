@@ -9,6 +9,7 @@ from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore_hedge import GETS_A_HEDGE, SAMPLES_MIN
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
+from millrace.runtime.steps import StepLine
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Tier
 from tests.sim.loop import SimLoop, run_simulation
@@ -38,7 +39,7 @@ def test_a_second_attempt_is_charged_to_whose_get_it_is() -> None:
     async def main(loop: SimLoop) -> None:
         late = Late()
         settings = TrafficSettings(bandwidth_bytes=100 << 20)
-        stores = stack_stores(late, NoMeter(), Rand(b"stores"), settings, lambda *_: None)
+        stores = stack_stores(late, NoMeter(), Rand(b"stores"), settings, lambda *_: None, StepLine())
         counts = stores.traffic.inbound.tiers.counts
         await stores.plain.put("a", [bytes(1000)])
         for _ in range(max(SAMPLES_MIN, 3 * GETS_A_HEDGE)):

@@ -13,6 +13,7 @@ from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
+from millrace.runtime.steps import StepLine
 from millrace.s3stream.config import StreamSettings, TrafficSettings
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId
@@ -40,7 +41,8 @@ class Node:
         self.failures: list[BaseException] = []
         tiers = (Tier.UPLOAD, Tier.TAIL, Tier.CATCH_UP)
         stores = EngineStores(
-            *(RetryingObjectStore(self.sim, Rand(b"r"), RETRIES, gate=self.traffic.gate(t)) for t in tiers)
+            *(RetryingObjectStore(self.sim, Rand(b"r"), RETRIES, gate=self.traffic.gate(t)) for t in tiers),
+            StepLine(),
         )
         settings = StreamSettings(
             log_cache_bytes=8 * MIB,
