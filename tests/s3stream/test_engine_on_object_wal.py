@@ -73,7 +73,7 @@ def test_lives_that_end_at_any_request() -> None:
             await world.live()
         counted.update(world.counted)
 
-    for seed in range(6):
+    for seed in range(12):
         run(lives(seed))
     for name in ("cuts", "stops", "recovered", "found committed", "unacknowledged survived", "waits", "read"):
         assert counted[name], (name, counted)
