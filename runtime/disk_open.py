@@ -86,6 +86,8 @@ def _open(path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool) -> Bl
         if size == 0 and not is_device:
             _create(fd, path, size_bytes)
             size = size_bytes
+        elif not is_device:
+            sync_folder(os.path.dirname(path) or ".")  # who made it may have been killed before its name was durable
         if is_direct:
             _read_first_block(fd)
         return BlockDescriptor(fd, path, size, is_direct, is_device, DeviceReservation(fd, path))

@@ -226,10 +226,10 @@ def _file_system(path: str) -> os.statvfs_result:
 
 
 def _open_log(path: str) -> PosixLogFile:
-    is_new = not os.path.exists(path)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if is_new:
-        sync_folder(os.path.dirname(path) or ".")
+    sync_folder(
+        os.path.dirname(path) or "."
+    )  # also of one that is there: who made it may have been killed before its name was durable
     return PosixLogFile(fd, path, os.fstat(fd).st_size)
 
 

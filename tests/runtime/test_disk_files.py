@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.runtime import disk_open, disk_posix
 from millrace.runtime.disk import Disk, DiskFailed, DiskLocked
 from millrace.runtime.disk_posix import PosixDisk
 from tests.sim.disk import SimDisk
@@ -161,5 +162,25 @@ def test_a_failed_write_is_terminal_for_a_log_file(tmp_path: Path) -> None:
         with pytest.raises(DiskFailed):
             await log.sync()
         await log.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["block", "log"])
+def test_opening_makes_the_name_durable_whoever_made_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be killed between making a file and syncing its folder: the next one, which finds the file, would lose it and all that it
+    acknowledges in it with the power."""
+    synced: list[str] = []
+    for module in (disk_open, disk_posix):
+        monkeypatch.setattr(module, "sync_folder", synced.append)
+
+    async def run() -> None:
+        path = str(tmp_path / kind)
+        for _ in range(2):
+            file = await (PosixDisk().open_block(path, 1 << 20) if kind == "block" else PosixDisk().open_log(path))
+            assert synced.pop() == str(tmp_path)
+            await file.close()
 
     asyncio.run(run())

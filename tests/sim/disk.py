@@ -324,7 +324,11 @@ class SimDisk:
         if isinstance(fault, Fail):
             raise failure(fault, path)
         change(self)
-        folder = path.rpartition("/")[0]  # its sync makes earlier changes durable, too
+        self._sync_folder_of(path)
+
+    def _sync_folder_of(self, path: str) -> None:
+        """Makes earlier changes of names in it durable, too."""
+        folder = path.rpartition("/")[0]
         self._loose = [loose for loose in self._loose if all(name.rpartition("/")[0] != folder for name in loose)]
 
     # The interface of runtime/disk.py.
@@ -336,6 +340,7 @@ class SimDisk:
             raise DiskFailed(path, "direct I/O was required")
         if path in self.files and (self.files[path].visible or self.files[path].is_device):
             await self.delay()
+            self._sync_folder_of(path)
         else:
             self.take_space(path, size_bytes)
             change = partial(_leave, path, bytes(size_bytes))
@@ -351,6 +356,7 @@ class SimDisk:
             await self._change("create", path, partial(_leave, path, b""))
         else:
             await self.delay()
+            self._sync_folder_of(path)
         return SimLogFile(self, path)
 
     async def read_file(self, path: str) -> bytes | None:

@@ -33,6 +33,14 @@ def test_nothing_is_found_at_fixed_seeds(first: int) -> None:
     assert all(tally.looked_at.values()), tally.looked_at
 
 
+def test_a_file_that_a_killed_process_made_is_there_after_a_power_cut() -> None:
+    """The kill comes between the making of the WAL's file and the sync of its folder; the next node acknowledges in it, and loses power."""
+    outcome = run_plan(parse_plan("seed=41086 weather=calm fate=any batches=10 kill@name8 cut@turn8046"))
+    assert outcome.hits["strike at: file"]
+    assert outcome.hits["cut"]
+    assert not outcome.findings, outcome.findings
+
+
 def test_a_plan_is_text_and_back() -> None:
     """What a finding prints is the plan that found it; plans differ from seed to seed."""
     plans = [drawn_plan(number) for number in range(300)]
