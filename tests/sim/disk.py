@@ -422,8 +422,11 @@ def _leave(path: str, content: bytes, disk: SimDisk) -> None:
 
 
 def _shorten(path: str, size_bytes: int, disk: SimDisk) -> None:
-    del disk.files[path].durable[size_bytes:]
-    del disk.files[path].visible[size_bytes:]
+    file = disk.files[path]
+    del file.durable[size_bytes:]
+    del file.visible[size_bytes:]
+    kept = [(one, one.data[: max(0, size_bytes - one.position)]) for one in file.pending]
+    file.pending = [Pending(one.number, one.path, one.position, data) for one, data in kept if data]
 
 
 def failure(fault: Fail, path: str) -> DiskFull | DiskFailed:

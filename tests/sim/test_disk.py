@@ -153,6 +153,32 @@ def test_a_kill_leaves_what_a_power_cut_may_still_take() -> None:
     asyncio.run(run())
 
 
+def test_what_a_truncation_took_does_not_come_back_with_a_sync() -> None:
+    """A process is killed while it cuts its log: the next one finds it cut or not, and a sync of that one makes durable what it found."""
+
+    async def run() -> None:
+        seen = set()
+        for seed in range(20):
+            disk = SimDisk(Rand(b"%d" % seed))
+            log = await disk.open_log("/d/log")
+            await log.append([b"kept"])
+            await log.sync()
+            await log.append([b"torn"])
+            disk.at_write(disk.write_count + 1, Cut())
+            task = asyncio.create_task(log.truncate(6))
+            await disk.was_cut.wait()
+            task.cancel()
+            disk = disk.restart(power_was_cut=False)
+            log = await disk.open_log("/d/log")
+            found = await log.read_at(0, 100)
+            await log.sync()
+            assert await log.read_at(0, 100) == found
+            seen.add(found)
+        assert seen == {b"kepttorn", b"keptto"}
+
+    asyncio.run(run())
+
+
 def test_failures_are_the_houses() -> None:
     """EIO is DiskFailed, ENOSPC and a full disk are DiskFull; a misdirected write lands elsewhere and says nothing."""
 
