@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from millrace.broker.sequence_gaps import SequenceGaps
+
 
 class Verdict(Enum):
     """What a handler may say in place of a response."""
@@ -50,6 +52,7 @@ class ConnectionInfo:
     software_name: str = "unknown"
     software_version: str = "unknown"
     is_open: bool = True
+    gaps: SequenceGaps | None = None
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from millrace.broker.partitions.meta_stream import Room
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.rewrite import InvalidRecords
 from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
+from millrace.broker.sequence_gaps import PASSING, SequenceGaps, Topic
 from millrace.broker.turns import Turn, Turns
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -185,6 +186,7 @@ class Produce:
                     work.is_transactional = True
                 if led is None or code:
                     _refuse(reply, code, "")
+                    _note_gap(work.context, topic.topic_id if by_id else topic.name, index, records, code)
                     continue
                 part = _Part(work, led, index, records, reply)
                 part.partition = led.partitions.get(index)
@@ -223,18 +225,22 @@ class Produce:
         """No await from here to the last batch: offsets are given in the order of the wire."""
         now_ms = self._clock.wall_ms()
         tick_ms = int(asyncio.get_running_loop().time() * 1000)
-        version = work.context.api_version
+        version, gaps = work.context.api_version, work.context.connection.gaps
         for part in work.parts:
             partition, reply = part.partition, part.reply
             assert partition is not None
             records, part.records = part.records, NO_RECORDS
             try:
+                if gaps:
+                    gaps.check(_topic_of(part), part.index, records)
                 appended = partition.append(records, version, now_ms, tick_ms, part.on_done)
             except KafkaError as error:
+                part.records = records
                 self._refuse_part(part, error.code, error.message)
                 if isinstance(error, InvalidRecords):
                     reply.record_errors = [BatchIndexAndErrorMessage(index, error.message) for index in error.indexes]
             except MillraceError as error:  # raised before an offset was given
+                part.records = records
                 self._refuse_part(part, code_of(error) or ErrorCode.UNKNOWN_SERVER_ERROR, "")
             else:
                 reply.base_offset, reply.log_append_time_ms, is_durable = appended
@@ -250,6 +256,8 @@ class Produce:
         elif code == ErrorCode.KAFKA_STORAGE_ERROR and version < VERSION_WITH_STORAGE_ERROR:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         _refuse(part.reply, code, message)
+        _note_gap(part.work.context, _topic_of(part), part.index, part.records, code)
+        part.records = NO_RECORDS
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= VERSION_WITH_HINTS:
             self._hint(part)
 
@@ -353,3 +361,16 @@ def _refuse(reply: PartitionProduceResponse, code: int, message: str) -> None:
     reply.log_append_time_ms = -1
     reply.log_start_offset = -1
     reply.error_message = message or None
+
+
+def _topic_of(part: _Part) -> Topic:
+    """As requests of that version name it."""
+    return part.led.topic_id if part.work.context.api_version >= VERSION_BY_ID else part.led.name
+
+
+def _note_gap(context: RequestContext, topic: Topic, index: int, records: memoryview, code: int) -> None:
+    if code in PASSING and len(records):
+        connection = context.connection
+        if connection.gaps is None:
+            connection.gaps = SequenceGaps()
+        connection.gaps.note(topic, index, records)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.request import CLOSE, NO_REPLY
+from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo
 from millrace.protocol.batches import CRC_START, BatchHeader, Codec
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.error_codes import ErrorCode
@@ -433,6 +433,46 @@ def test_a_partition_that_does_not_open_refuses_what_waits_for_it() -> None:
         parts = parts_of(await house.produce({("bad", 0): SOUND, ("good", 0): SOUND}))
         assert [part.error_code for part in parts.values()] == [ErrorCode.NOT_LEADER_OR_FOLLOWER, 0]
         assert len(house.opener.opened) == 2
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_what_a_producer_sent_behind_a_refused_batch_waits_for_it(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition that knows nothing of a producer takes any sequence first: what was on its way when the first batch was refused would stand
+    before it, and the first be refused for ever. Other producers and connections, and a new epoch, are not held."""
+    monkeypatch.setattr("millrace.broker.partitions.directory.RETRY_MS", 0)
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        house.opener.error = KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        here = connection(7)
+
+        async def send(
+            sequence: int, producer_id: int = 9, epoch: int = 0, from_: ConnectionInfo = here
+        ) -> tuple[int, int]:
+            data = batch(2, producer_id=producer_id, epoch=epoch, sequence=sequence)
+            asked = produce_request({("a", 0): data}, version)
+            begun = house.begin(house.produce_handler, 0, version, asked, to=from_)
+            [answer] = parts_of(await house.finish(begun, 0, version)).values()
+            return answer.error_code, answer.base_offset
+
+        assert (await send(0))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await send(2))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await send(0, producer_id=10))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        house.opener.error = None
+        assert (await send(4))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await send(0, producer_id=11) == (0, 0)
+        assert (await send(2))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert [await send(sequence) for sequence in (0, 2, 4)] == [(0, 2), (0, 4), (0, 6)]
+        assert not here.gaps or len(here.gaps) == 1
+        assert (await send(2, producer_id=10))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await send(0, producer_id=10, epoch=1) == (0, 8)
+        assert not here.gaps
+        assert await send(6, producer_id=12, from_=connection(8)) == (0, 10)
 
     run(scenario())
 
