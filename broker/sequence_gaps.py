@@ -25,6 +25,8 @@ PASSING = frozenset(
     }
 )
 HALF = SEQUENCE_MAX // 2
+# Of one connection; beyond them the oldest is forgotten: who sends to so many partitions at once that will not open is no producer.
+GAPS_MAX = 1000
 
 Topic = bytes | str  # as the request names it
 
@@ -49,6 +51,8 @@ class SequenceGaps:
         epoch, sequence = self._missing.get(key, (-1, 0))
         if epoch != header.producer_epoch or _is_behind(sequence, header.base_sequence):
             self._missing[key] = header.producer_epoch, header.base_sequence
+            if len(self._missing) > GAPS_MAX:
+                del self._missing[next(iter(self._missing))]
 
     def check(self, topic: Topic, index: int, records: memoryview) -> None:
         """Raises KafkaError for a batch behind one that is missing."""
