@@ -30,6 +30,7 @@ class SimClient:
         self.address = address
         self._net = net
         self._wire: _Wire | None = None
+        self.connections_count = 0
 
     def __repr__(self) -> str:
         return self.name
@@ -50,6 +51,7 @@ class SimClient:
             _, protocol = await self._net.connect(lambda: _Wire(self.name), *self.address)
             assert isinstance(protocol, _Wire)
             self._wire = protocol
+            self.connections_count += 1
         return self._wire
 
     def drop(self) -> None:

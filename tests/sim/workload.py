@@ -169,6 +169,8 @@ class Plain(Actor):
 
 
 class Burst(Actor):
+    """What is sent over one connection is in order; what was under way on a lost one may come after what the next one brings."""
+
     async def run(self, places: list[Place], rounds: int, width: int = 16) -> None:
         for _ in self.rounds(rounds):
             await self.pause(120)
@@ -178,10 +180,11 @@ class Burst(Actor):
                 await asyncio.sleep(PAUSE_S)
                 continue
             asked = []
+            sender = f"{self.client.name} over connection {self.client.connections_count}"
             for _ in range(width):
                 place = places[self.rand.below(len(places))]
                 batch = self.batch(place)
-                self.history.on_sent(place, self.client.name, batch.values)
+                self.history.on_sent(place, sender, batch.values)
                 asked.append((place, batch, wire.send(0, 13, asking.produce_request(place, batch.frame))))
                 await asyncio.sleep(self.rand.below(4) / 10_000)
             for place, batch, answer in asked:
