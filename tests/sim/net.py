@@ -149,6 +149,7 @@ class SimTransport(asyncio.Transport):
         self._is_paused = False  # reading
         self._is_writing_paused = False
         self._is_closing = False
+        self._is_broken = False  # nothing that is written from now on arrives
         self._due_us = 0  # of the last piece
         self._high, self._low = WINDOW_BYTES, WINDOW_BYTES // 4
         net.ends[self.number] = self
@@ -161,7 +162,7 @@ class SimTransport(asyncio.Transport):
     # Sending.
 
     def write(self, data: Buffer) -> None:
-        if self._is_closing or self.is_lost or not len(data):
+        if self._is_closing or self._is_broken or self.is_lost or not len(data):
             return
         content = bytes(data)
         while content:
@@ -251,6 +252,7 @@ class SimTransport(asyncio.Transport):
         """This end is gone; the other hears of it, after what was under way or in its place."""
         peer, net = self.peer, self._net
         net.ends.pop(self.number, None)
+        self._is_broken = True
         if not is_flushed:
             peer.waiting.clear()
             peer.waiting_bytes = 0

@@ -130,6 +130,21 @@ def test_the_end_of_a_process_is_heard() -> None:
     drive(test)
 
 
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_nothing_arrives_behind_what_a_break_took(is_flushed: bool) -> None:
+    """A side that has not heard of the break goes on writing: bytes with a hole in them would be another message."""
+
+    async def test(pair: Pair) -> None:
+        pair.server.transport.write(b"before")
+        pair.server.transport.break_off(is_flushed=is_flushed)
+        pair.server.transport.write(b"behind")
+        await asyncio.sleep(0.1)
+        assert pair.client.received == (b"before" if is_flushed else b"")
+        assert pair.client.events == ["made", "lost ConnectionResetError"]
+
+    drive(test)
+
+
 def test_a_severed_way_keeps_what_is_under_way() -> None:
     """One way only: nothing arrives and nobody is told; after healing all of it does, in order."""
 
