@@ -40,7 +40,7 @@ LOOSE_PART = 4
 READAHEAD_PART = 2
 # How many entries are made for one reader before others may run: a third of a millisecond.
 TAKE_STEP_COUNT = 256
-# A block of no more is taken at once: less work than to stand in line for it.
+# Of fewer, taken since the reader last stood in line, the making is less work than the line.
 SMALL_COUNT = 32
 
 
@@ -153,9 +153,8 @@ class BlockCache:
     async def _take(self, block: CachedBlock, harvest: Harvest) -> None:
         """What of the block the harvest still has room for, in steps that leave the loop to others."""
         block.ahead, packed = None, block.packed
-        is_small = len(packed) <= SMALL_COUNT
         while True:
-            if not is_small:
+            if len(harvest.entries) % SMALL_COUNT + len(packed) >= SMALL_COUNT:
                 await self._line.turn()
             harvest.take(packed.entries(harvest.next_offset, harvest.end, harvest.left_bytes, TAKE_STEP_COUNT))
             if harvest.is_full or harvest.next_offset >= packed.end:

@@ -119,6 +119,30 @@ def test_a_read_spans_objects() -> None:
     run(scenario())
 
 
+def test_a_read_of_many_cached_blocks_leaves_the_loop_to_others() -> None:
+    """Also where each holds one entry, and none has to be waited for."""
+
+    async def scenario() -> None:
+        world = world_of_small_blocks()
+        cache = await stored(world, 200)
+        expected = " ".join(map(str, range(200)))
+        assert await read(cache, 0, 200) == expected
+        turns, loop = 0, asyncio.get_running_loop()
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+            loop.call_soon(count)
+
+        count()
+        gets = world.store.count("get")
+        assert await read(cache, 0, 200) == expected
+        assert world.store.count("get") == gets
+        assert turns >= 200 // 32
+
+    run(scenario())
+
+
 def test_the_cache_keeps_to_its_bound() -> None:
     """Blocks beyond the bound are evicted, the least recently used first, and read again when asked for."""
 
