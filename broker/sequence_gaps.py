@@ -33,9 +33,8 @@ Topic = bytes | str  # as the request names it
 
 class SequenceGaps:
     def __init__(self) -> None:
-        self._missing: dict[
-            tuple[Topic, int, int], tuple[int, int]
-        ] = {}  # topic, partition, producer -> epoch, sequence
+        # Topic, partition and producer: epoch and sequence.
+        self._missing: dict[tuple[Topic, int, int], tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._missing)

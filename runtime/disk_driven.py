@@ -16,6 +16,7 @@ from millrace.runtime.disk_open import (
     resize_descriptor,
 )
 from millrace.runtime.errors import Closed
+from millrace.runtime.steps import line_of
 
 
 class DrivenBlockFile(ABC):
@@ -26,6 +27,7 @@ class DrivenBlockFile(ABC):
         self.is_direct = descriptor.is_direct
         self._descriptor = descriptor
         self._loop = loop
+        self._line = line_of(loop)
         self._closing = False
 
     async def read_at(self, position: int, length: int) -> bytes:

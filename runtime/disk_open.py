@@ -86,8 +86,10 @@ def _open(path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool) -> Bl
         if size == 0 and not is_device:
             _create(fd, path, size_bytes)
             size = size_bytes
-        elif not is_device:
-            sync_folder(os.path.dirname(path) or ".")  # who made it may have been killed before its name was durable
+        if not is_device:
+            sync_folder(
+                os.path.dirname(path) or "."
+            )  # an earlier maker may have been killed before its name was durable
         if is_direct:
             _read_first_block(fd)
         return BlockDescriptor(fd, path, size, is_direct, is_device, DeviceReservation(fd, path))
@@ -114,7 +116,6 @@ def _create(fd: int, path: str, size_bytes: int) -> None:
     try:
         allocate(fd, 0, size_bytes)
         os.fsync(fd)
-        sync_folder(os.path.dirname(path) or ".")
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(path)

@@ -227,10 +227,13 @@ def _file_system(path: str) -> os.statvfs_result:
 
 def _open_log(path: str) -> PosixLogFile:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    sync_folder(
-        os.path.dirname(path) or "."
-    )  # also of one that is there: who made it may have been killed before its name was durable
-    return PosixLogFile(fd, path, os.fstat(fd).st_size)
+    try:
+        # Also of one that is there: who made it may have been killed before its name was durable.
+        sync_folder(os.path.dirname(path) or ".")
+        return PosixLogFile(fd, path, os.fstat(fd).st_size)
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def _write_all(fd: int, parts: list[Buffer], position: int) -> None:

@@ -16,7 +16,6 @@ from collections import deque
 
 from millrace.runtime.disk_driven import DrivenBlockFile
 from millrace.runtime.disk_open import BlockDescriptor, disk_error
-from millrace.runtime.steps import line_of
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: O_DSYNC stops at the drive's cache
 
@@ -26,7 +25,6 @@ _Write = tuple[int, memoryview, "asyncio.Future[None]"]
 class ThreadBlockFile(DrivenBlockFile):
     def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(descriptor, loop)
-        self._line = line_of(loop)
         self._asked: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._done: deque[tuple[asyncio.Future[None], BaseException | None]] = deque()
         self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)

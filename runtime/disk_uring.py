@@ -13,7 +13,6 @@ from collections import deque
 from millrace.runtime.disk import DiskFailed
 from millrace.runtime.disk_driven import DrivenBlockFile
 from millrace.runtime.disk_open import BlockDescriptor, disk_error
-from millrace.runtime.steps import line_of
 from millrace.runtime.uring import Uring, address_of
 
 _ENTRIES = 64
@@ -27,7 +26,6 @@ class UringBlockFile(DrivenBlockFile):
         self._ring = Uring(_ENTRIES)
         super().__init__(descriptor, loop)
         self._fd = descriptor.fd
-        self._line = line_of(loop)
         self._outstanding: dict[int, _Write] = {}
         self._waiting: deque[_Write] = deque()
         self._tag = 0

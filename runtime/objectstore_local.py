@@ -13,7 +13,6 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, TypeVar
 
 from millrace.runtime.disk import Buffer
@@ -65,10 +64,10 @@ class LocalObjectStore:
     async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
         assert 0 <= start < end, (start, end)
         views = lend()  # the thread holds them, also when nobody waits for it any more
-        if not line_of(asyncio.get_running_loop()).is_writing:
-            return views, await self._run(key, lambda: self._folder.read_into(key, start, views))
-        read = partial(self._folder.read_into, key, start, views, _GENTLE_CALL_BYTES)
-        return views, await self._run(key, read, self._gentle)
+        if line_of(asyncio.get_running_loop()).is_writing:
+            bound = _GENTLE_CALL_BYTES
+            return views, await self._run(key, lambda: self._folder.read_into(key, start, views, bound), self._gentle)
+        return views, await self._run(key, lambda: self._folder.read_into(key, start, views))
 
     async def get(self, key: str) -> bytes:
         return await self._run(key, lambda: self._folder.read(key, 0, None))

@@ -229,24 +229,23 @@ class Produce:
         for part in work.parts:
             partition, reply = part.partition, part.reply
             assert partition is not None
-            records, part.records = part.records, NO_RECORDS
+            records = part.records
             try:
                 if gaps:
                     gaps.check(_topic_of(part), part.index, records)
                 appended = partition.append(records, version, now_ms, tick_ms, part.on_done)
             except KafkaError as error:
-                part.records = records
                 self._refuse_part(part, error.code, error.message)
                 if isinstance(error, InvalidRecords):
                     reply.record_errors = [BatchIndexAndErrorMessage(index, error.message) for index in error.indexes]
             except MillraceError as error:  # raised before an offset was given
-                part.records = records
                 self._refuse_part(part, code_of(error) or ErrorCode.UNKNOWN_SERVER_ERROR, "")
             else:
                 reply.base_offset, reply.log_append_time_ms, is_durable = appended
                 reply.log_start_offset = partition.log_start_offset
                 if not is_durable:
                     work.missing_count += 1
+            part.records = NO_RECORDS
         work.parts = []
 
     def _refuse_part(self, part: _Part, code: int, message: str) -> None:
@@ -257,7 +256,6 @@ class Produce:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         _refuse(part.reply, code, message)
         _note_gap(part.work.context, _topic_of(part), part.index, part.records, code)
-        part.records = NO_RECORDS
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= VERSION_WITH_HINTS:
             self._hint(part)
 

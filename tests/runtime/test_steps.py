@@ -22,30 +22,35 @@ def run(loop_factory: Callable[[], asyncio.AbstractEventLoop], what: Awaitable[N
         runner.run(main())
 
 
+class Turns:
+    """Counts the turns of the running loop from now on, at the place in each at which it was made."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._loop = asyncio.get_running_loop()
+        self._next()
+
+    def _next(self) -> None:
+        self.count += 1
+        self._loop.call_soon(self._next)
+
+
 @pytest.mark.parametrize("loop_factory", LOOPS)
 def test_between_two_steps_the_loop_has_a_turn(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
     """Ten tasks that are ready at one time, and calls: of all their steps no two run in one turn, and they run in order."""
 
     async def check() -> None:
-        line, turns, ran = StepLine(), 0, []
-        loop = asyncio.get_running_loop()
-
-        def count() -> None:
-            nonlocal turns
-            turns += 1
-            if len(ran) < 30:
-                loop.call_soon(count)
+        line, turns, ran = StepLine(), Turns(), []
 
         async def work(number: int) -> None:
             for step in range(2):
                 await line.turn()
-                ran.append((turns, step * 10 + number))
+                ran.append((turns.count, step * 10 + number))
 
-        count()
         tasks = [asyncio.create_task(work(number)) for number in range(10)]
         await asyncio.sleep(0)
         for number in range(10):
-            line.call(lambda number=number: ran.append((turns, 100 + number)))  # type: ignore[misc]
+            line.call(lambda number=number: ran.append((turns.count, 100 + number)))  # type: ignore[misc]
         await asyncio.gather(*tasks)
         assert [name for _, name in ran if name < 100] == [*range(10), *range(10, 20)]
         assert [name for _, name in ran if name >= 100] == [*range(100, 110)]
@@ -84,23 +89,16 @@ def test_who_comes_while_a_woken_task_does_its_step_waits_for_the_next_turn() ->
     """The line was empty behind the task, and is not for that."""
 
     async def check() -> None:
-        line, turn, ran = StepLine(), 0, []
+        line, turns, ran = StepLine(), Turns(), []
         loop = asyncio.get_running_loop()
-
-        def count() -> None:
-            nonlocal turn
-            turn += 1
-            if len(ran) < 2:
-                loop.call_soon(count)
 
         async def work() -> None:
             await line.turn()
-            ran.append(turn)
+            ran.append(turns.count)
 
-        count()
         task = asyncio.create_task(work())
         await asyncio.sleep(0)  # the task stands in line
-        loop.call_soon(lambda: line.call(lambda: ran.append(turn)))  # right behind the task's being woken
+        loop.call_soon(lambda: line.call(lambda: ran.append(turns.count)))  # right behind the task's being woken
         await task
         await line.turn()
         assert len(set(ran)) == 2, ran
