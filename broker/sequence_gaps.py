@@ -3,13 +3,17 @@
 A producer does not wait for an answer before it sends the next batch. When one is refused (its partition would not open, the request's time was up),
 those behind it are on their way. A partition that knows the producer refuses them for their sequence. One that does not takes any
 sequence as the first, since what it knew may have expired: the later batch would stand in the log, and the earlier one be refused for ever.
-So the connection remembers the first sequence that is missing, until it comes or the producer begins a new epoch; what is behind it meanwhile
-is answered with OUT_OF_ORDER_SEQUENCE_NUMBER, which clients that wait for an earlier answer take as a reason to send again.
+So the connection remembers the first sequence that is missing, until it comes, the producer begins a new epoch or the partition knows the producer
+again (it may have written elsewhere meanwhile, and the partition judges by itself); what is behind it meanwhile is answered with
+OUT_OF_ORDER_SEQUENCE_NUMBER, which clients that wait for an earlier answer take as a reason to send again. What was on its way arrives soon: an
+entry of `GAP_MS` is void.
 """
 
 from __future__ import annotations
 
-from millrace.broker.partitions.producers import SEQUENCE_MAX
+from typing import NamedTuple
+
+from millrace.broker.partitions.producers import SEQUENCE_MAX, Producers
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -27,49 +31,63 @@ PASSING = frozenset(
 HALF = SEQUENCE_MAX // 2
 # Of one connection; beyond them the oldest is forgotten: who sends to so many partitions at once that will not open is no producer.
 GAPS_MAX = 1000
+GAP_MS = 60_000
+TOPIC_MAX = 249  # characters; no topic has a longer name
 
 Topic = bytes | str  # as the request names it
 
 
+class _Gap(NamedTuple):
+    """The first sequence that is missing, and the monotonic clock's reading when it was last refused."""
+
+    epoch: int
+    sequence: int
+    noted_ms: int
+
+
 class SequenceGaps:
     def __init__(self) -> None:
-        # Topic, partition and producer: epoch and sequence.
-        self._missing: dict[tuple[Topic, int, int], tuple[int, int]] = {}
+        self._missing: dict[tuple[Topic, int, int], _Gap] = {}  # by topic, partition and producer
 
     def __len__(self) -> int:
         return len(self._missing)
 
-    def note(self, topic: Topic, index: int, records: memoryview) -> None:
-        """This batch was refused. One that is missing before it stays the one that is missing."""
-        if len(records) < HEADER_BYTES:
-            return
-        header = BatchHeader(records)
-        if header.producer_id < 0:
-            return
-        key = topic, index, header.producer_id
-        epoch, sequence = self._missing.get(key, (-1, 0))
-        if epoch != header.producer_epoch or _is_behind(sequence, header.base_sequence):
-            self._missing[key] = header.producer_epoch, header.base_sequence
-            if len(self._missing) > GAPS_MAX:
-                del self._missing[next(iter(self._missing))]
+    def note(self, topic: Topic, index: int, records: memoryview, tick_ms: int) -> None:
+        """This batch was refused."""
+        if len(records) >= HEADER_BYTES:
+            header = BatchHeader(records)
+            self.note_batch(topic, index, header.producer_id, header.producer_epoch, header.base_sequence, tick_ms)
 
-    def check(self, topic: Topic, index: int, records: memoryview) -> None:
-        """Raises KafkaError for a batch behind one that is missing."""
+    def note_batch(self, topic: Topic, index: int, producer_id: int, epoch: int, sequence: int, tick_ms: int) -> None:
+        """So was this one. One that is missing before it stays the one that is missing."""
+        if producer_id < 0 or len(topic) > TOPIC_MAX:
+            return
+        key = topic, index, producer_id
+        gap = self._missing.get(key)
+        if gap is not None and gap.epoch == epoch and not _is_behind(gap.sequence, sequence):
+            sequence = gap.sequence
+        self._missing[key] = _Gap(epoch, sequence, tick_ms)
+        if len(self._missing) > GAPS_MAX:
+            del self._missing[next(iter(self._missing))]
+
+    def check(self, topic: Topic, index: int, records: memoryview, producers: Producers, tick_ms: int) -> None:
+        """Raises KafkaError for a batch behind one that is missing, unless the partition knows its producer."""
         if len(records) < HEADER_BYTES:
             return
         header = BatchHeader(records)
         key = topic, index, header.producer_id
-        found = self._missing.get(key)
-        if found is None:
+        gap = self._missing.get(key)
+        if gap is None:
             return
-        epoch, sequence = found
-        if epoch == header.producer_epoch and _is_behind(header.base_sequence, sequence):
+        sequence = header.base_sequence
+        is_old = gap.epoch != header.producer_epoch or tick_ms - gap.noted_ms >= GAP_MS
+        if is_old or sequence == gap.sequence or header.producer_id in producers:
+            del self._missing[key]
+        elif _is_behind(sequence, gap.sequence):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id}: sequence {header.base_sequence}, and {sequence} was refused and has not come again",
+                f"producer {header.producer_id}: sequence {sequence}, and {gap.sequence} was refused and has not come again",
             )
-        if epoch != header.producer_epoch or sequence == header.base_sequence:
-            del self._missing[key]
 
 
 def _is_behind(sequence: int, other: int) -> bool:

@@ -68,11 +68,18 @@ class _Part:
 
     def on_done(self, append: object) -> None:
         if self.partition is not None and self.partition.is_void:
+            self._note_loss(self.partition)
             _refuse(self.reply, ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
         work = self.work
         work.missing_count -= 1
         if work.missing_count == 0:
             work.finish()
+
+    def _note_loss(self, partition: Partition) -> None:
+        """The batch went with the log it was in; a log of that name that begins anew does not know of it."""
+        written = partition.state.producers.writer_of(self.reply.base_offset)
+        if written is not None:
+            _gaps_of(self.work.context).note_batch(_topic_of(self), self.index, *written, _tick_ms())
 
 
 class _Work:
@@ -224,7 +231,7 @@ class Produce:
     def _append(self, work: _Work) -> None:
         """No await from here to the last batch: offsets are given in the order of the wire."""
         now_ms = self._clock.wall_ms()
-        tick_ms = int(asyncio.get_running_loop().time() * 1000)
+        tick_ms = _tick_ms()
         version, gaps = work.context.api_version, work.context.connection.gaps
         for part in work.parts:
             partition, reply = part.partition, part.reply
@@ -232,7 +239,7 @@ class Produce:
             records = part.records
             try:
                 if gaps:
-                    gaps.check(_topic_of(part), part.index, records)
+                    gaps.check(_topic_of(part), part.index, records, partition.state.producers, tick_ms)
                 appended = partition.append(records, version, now_ms, tick_ms, part.on_done)
             except KafkaError as error:
                 self._refuse_part(part, error.code, error.message)
@@ -368,7 +375,15 @@ def _topic_of(part: _Part) -> Topic:
 
 def _note_gap(context: RequestContext, topic: Topic, index: int, records: memoryview, code: int) -> None:
     if code in PASSING and len(records):
-        connection = context.connection
-        if connection.gaps is None:
-            connection.gaps = SequenceGaps()
-        connection.gaps.note(topic, index, records)
+        _gaps_of(context).note(topic, index, records, _tick_ms())
+
+
+def _gaps_of(context: RequestContext) -> SequenceGaps:
+    connection = context.connection
+    if connection.gaps is None:
+        connection.gaps = SequenceGaps()
+    return connection.gaps
+
+
+def _tick_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -76,6 +76,9 @@ class Producers:
     def __iter__(self) -> Iterator[Producer]:
         return iter(self._by_id.values())
 
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._by_id
+
     def __repr__(self) -> str:
         return "\n".join(
             f"{p.producer_id}@{p.epoch} seen {p.seen_ms}: "
@@ -119,6 +122,14 @@ class Producers:
         self.is_changed = True
         if len(batches) > WINDOW_BATCHES:
             del batches[0]
+
+    def writer_of(self, base_offset: int) -> tuple[int, int, int] | None:
+        """Producer id, epoch and first sequence of the batch that was given this offset, while it is remembered. Looks at everybody's."""
+        for producer in self:
+            for batch in producer.batches:
+                if batch.base_offset == base_offset:
+                    return producer.producer_id, producer.epoch, batch.first_sequence
+        return None
 
     def _make_room(self) -> None:
         if len(self._by_id) < self._producers_max:

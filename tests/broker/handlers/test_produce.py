@@ -13,7 +13,8 @@ from millrace.protocol.crc32c import crc32c
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.broker.house import BrokerHouse, connection, parts_of, produce_request, topic_id
+from millrace.protocol.metadata_records import PartitionRecord, TopicRecord
+from tests.broker.house import NODE, BrokerHouse, connection, parts_of, produce_request, topic_id
 from tests.broker.partitions.build import START_MS, batch, read, run
 from tests.s3stream.build import World
 
@@ -474,6 +475,60 @@ def test_what_a_producer_sent_behind_a_refused_batch_waits_for_it(
         assert await send(0, producer_id=10, epoch=1) == (0, 8)
         assert not here.gaps
         assert await send(6, producer_id=12, from_=connection(8)) == (0, 10)
+
+    run(scenario())
+
+
+async def send_one(house: BrokerHouse, here: ConnectionInfo, sequence: int, version: int = 9) -> tuple[int, int]:
+    """One record of producer 9 to partition 0 of topic a."""
+    asked = produce_request({("a", 0): batch(1, producer_id=9, sequence=sequence)}, version)
+    begun = house.begin(house.produce_handler, 0, version, asked, to=here)
+    [answer] = parts_of(await house.finish(begun, 0, version)).values()
+    return answer.error_code, answer.base_offset
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_producer_that_wrote_elsewhere_meanwhile_goes_on(version: int) -> None:
+    """The partition moved away and came back: what was refused on this connection is in the log by another, and so is what came after it. A repeat
+    of it is answered with the original's offset."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        here, there = connection(7), connection(8)
+        assert await send_one(house, here, 0, version) == (0, 0)
+        house.move("a", 0, 2)
+        assert (await send_one(house, here, 1, version))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        house.move("a", 0, NODE)
+        assert [await send_one(house, there, sequence, version) for sequence in (1, 2)] == [(0, 1), (0, 2)]
+        assert [await send_one(house, here, sequence, version) for sequence in (2, 3)] == [(0, 2), (0, 3)]
+
+    run(scenario())
+
+
+def test_what_was_lost_with_its_log_is_missing_before_what_comes_after_it() -> None:
+    """A batch on its way to the WAL when its topic was deleted and made anew: the next one may not be the first of the new log."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse(World(is_auto=False)).start()
+        house.make_topic("a")
+        here = connection(7)
+        await house.partition("a")
+        asked = produce_request({("a", 0): batch(1, producer_id=9, sequence=0)}, 9)
+        begun = house.begin(house.produce_handler, 0, 9, asked, to=here)
+        house.delete_topic("a")
+        await asyncio.sleep(0)
+        house.world.wal.confirm()
+        [lost] = parts_of(await house.finish(begun, 0, 9)).values()
+        assert lost.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        house.world.wal.is_auto = True
+        anew = b"anew".ljust(16, b"!")
+        house.publish(
+            TopicRecord("a", anew),
+            PartitionRecord(0, anew, [NODE], [NODE], leader=NODE, leader_epoch=0, partition_epoch=0),
+        )
+        assert (await send_one(house, here, 1))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert [await send_one(house, here, sequence) for sequence in (0, 1)] == [(0, 0), (0, 1)]
 
     run(scenario())
 
