@@ -83,13 +83,12 @@ def _open(path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool) -> Bl
         if is_direct and is_memory(fd):
             raise OSError(errno.EINVAL, "a file system in memory", path)
         size = os.lseek(fd, 0, os.SEEK_END)
-        if size == 0 and not is_device:
+        is_new = size == 0 and not is_device
+        if is_new:
             _create(fd, path, size_bytes)
             size = size_bytes
         if not is_device:
-            sync_folder(
-                os.path.dirname(path) or "."
-            )  # an earlier maker may have been killed before its name was durable
+            sync_name(path, is_new=is_new)
         if is_direct:
             _read_first_block(fd)
         return BlockDescriptor(fd, path, size, is_direct, is_device, DeviceReservation(fd, path))
@@ -205,11 +204,25 @@ def _read_into(descriptor: BlockDescriptor, position: int, view: memoryview) -> 
 
 
 def sync_folder(path: str) -> None:
+    """Names in it are durable on return, as far as the file system knows of that: some refuse it for folders."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(fd)
+
+
+def sync_name(path: str, *, is_new: bool) -> None:
+    """Also of a file that is there: who made it may have been killed before its name was durable. Whose folder may not be read was made for us,
+    and its name is its maker's business."""
+    try:
+        sync_folder(os.path.dirname(path) or ".")
+    except PermissionError:
+        if is_new:
+            raise
 
 
 def is_memory(fd: int) -> bool:

@@ -22,6 +22,7 @@ from millrace.runtime.disk_open import (
     disk_error,
     open_block_descriptor,
     sync_folder,
+    sync_name,
 )
 
 P = ParamSpec("P")
@@ -43,6 +44,15 @@ async def _off_loop(path: str, call: Callable[P, T], *args: P.args, **kwargs: P.
     return await asyncio.get_running_loop().run_in_executor(None, run)
 
 
+async def _held(opening: asyncio.Future[T], close: Callable[[T], None]) -> T:
+    """What a cancelled caller will not see is closed when the thread has it: it holds a descriptor, and may hold a lock."""
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(lambda done: None if done.cancelled() or done.exception() else close(done.result()))
+        raise
+
+
 class PosixDisk:
     """`driver`: auto | uring | thread. `open_fd` is `os.open`, or what a test puts in its place to refuse flags."""
 
@@ -53,7 +63,7 @@ class PosixDisk:
     async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> BlockFile:
         loop = asyncio.get_running_loop()
         opening = loop.run_in_executor(None, open_block_descriptor, path, size_bytes, direct, self._open_fd)
-        descriptor = await opening
+        descriptor = await _held(opening, lambda descriptor: os.close(descriptor.fd))
         try:
             return self._drive(descriptor, loop)
         except BaseException:
@@ -74,7 +84,8 @@ class PosixDisk:
         return ThreadBlockFile(descriptor, loop)
 
     async def open_log(self, path: str) -> PosixLogFile:
-        return await _off_loop(path, _open_log, path)
+        opening = asyncio.ensure_future(_off_loop(path, _open_log, path))
+        return await _held(opening, lambda file: os.close(file._fd))
 
     async def read_file(self, path: str) -> bytes | None:
         return await _off_loop(path, _read_file, path)
@@ -228,9 +239,9 @@ def _file_system(path: str) -> os.statvfs_result:
 def _open_log(path: str) -> PosixLogFile:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        # Also of one that is there: who made it may have been killed before its name was durable.
-        sync_folder(os.path.dirname(path) or ".")
-        return PosixLogFile(fd, path, os.fstat(fd).st_size)
+        size = os.fstat(fd).st_size
+        sync_name(path, is_new=size == 0)
+        return PosixLogFile(fd, path, size)
     except BaseException:
         os.close(fd)
         raise

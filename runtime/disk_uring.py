@@ -55,7 +55,8 @@ class UringBlockFile(DrivenBlockFile):
             self._line.begin_write()
         except OSError as error:
             del self._outstanding[tag]
-            future.set_exception(disk_error(error, self._descriptor.path))
+            if not future.done():  # whoever waited in line may have gone
+                future.set_exception(disk_error(error, self._descriptor.path))
 
     def _reap(self) -> None:
         for tag, result in self._ring.reap():

@@ -18,6 +18,7 @@ from millrace.runtime.disk_open import DirectRefused, open_block_descriptor
 from millrace.runtime.disk_posix import PosixDisk
 from millrace.runtime.errors import Closed
 from millrace.runtime.steps import line_of
+from millrace.runtime.uring import Uring
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -130,6 +131,32 @@ def test_the_loop_knows_what_is_being_written(driver: str, tmp_path: Path) -> No
         assert line.writes_in_flight == 0
 
     asyncio.run(run())
+
+
+@pytest.mark.skipif(not uring_works(), reason="io_uring is not allowed here")
+def test_a_write_that_nobody_waits_for_may_be_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that stands in line for the queue is cancelled, then the kernel takes no more: nothing escapes into the loop."""
+    escaped: list[object] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: escaped.append(context))
+        file = await PosixDisk(driver="uring").open_block(str(tmp_path / "block"), MIB)
+        view = Arena(4096).view
+        writes = [file.write_at(0, view) for _ in range(300)]
+        writes[-1].cancel()
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.ENOMEM, "no memory")
+
+        monkeypatch.setattr(Uring, "write", refuse)
+        found = await asyncio.gather(*writes, return_exceptions=True)
+        assert {type(result) for result in found} == {type(None), DiskFailed, asyncio.CancelledError}
+        assert line_of(loop).writes_in_flight == 0
+        await file.close()
+
+    asyncio.run(run())
+    assert not escaped
 
 
 @drivers

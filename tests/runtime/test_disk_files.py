@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from millrace.runtime import disk_open, disk_posix
+from millrace.runtime import disk_open
 from millrace.runtime.disk import Disk, DiskFailed, DiskLocked
 from millrace.runtime.disk_posix import PosixDisk
 from tests.sim.disk import SimDisk
@@ -173,8 +177,7 @@ def test_opening_makes_the_name_durable_whoever_made_it(
     """A process may be killed between making a file and syncing its folder: the next one, which finds the file, would lose it and all that it
     acknowledges in it with the power."""
     synced: list[str] = []
-    for module in (disk_open, disk_posix):
-        monkeypatch.setattr(module, "sync_folder", synced.append)
+    monkeypatch.setattr(disk_open, "sync_folder", synced.append)
 
     async def run() -> None:
         path = str(tmp_path / kind)
@@ -182,5 +185,90 @@ def test_opening_makes_the_name_durable_whoever_made_it(
             file = await (PosixDisk().open_block(path, 1 << 20) if kind == "block" else PosixDisk().open_log(path))
             assert synced.pop() == str(tmp_path)
             await file.close()
+
+    asyncio.run(run())
+
+
+OPEN_AS_NOBODY = """
+import asyncio, os, sys
+from millrace.runtime.disk import DiskFailed
+from millrace.runtime.disk_posix import PosixDisk
+
+async def run():
+    disk, folder = PosixDisk(driver="thread"), sys.argv[1]
+    for opening in (disk.open_block(folder + "/block", 1 << 20), disk.open_log(folder + "/log")):
+        await (await opening).close()  # as root: what is imported late can be read by nobody
+    os.setresuid(65534, 65534, 65534)
+    for opening in (disk.open_block(folder + "/block", 1 << 20), disk.open_log(folder + "/log"), disk.open_log(folder + "/new")):
+        try:
+            file = await opening
+            print("opened", file.size_bytes)
+            await file.close()
+        except DiskFailed as error:
+            print(error)
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a folder of another user")
+def test_a_file_in_a_folder_that_may_not_be_read_opens() -> None:
+    """Its name is the folder's owner's business. A file that is made anew has to have a durable name."""
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own lie below one that others may not enter
+        for name, size in (("block", 1 << 20), ("log", 3)):
+            with open(f"{folder}/{name}", "wb") as file:
+                file.truncate(size)
+            os.chmod(f"{folder}/{name}", 0o666)
+        os.chmod(folder, 0o733)
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN_AS_NOBODY, folder], capture_output=True, text=True, timeout=30, check=True
+        )
+        lines = done.stdout.splitlines()
+        assert lines[:2] == ["opened 1048576", "opened 3"]
+        assert "Permission denied" in lines[2]
+
+
+def test_a_file_system_that_cannot_sync_folders_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EINVAL says that there is nothing to do; any other error that the name may be lost."""
+    code = errno.EINVAL
+
+    def refuse(fd: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(disk_open.os, "fsync", refuse)
+    disk_open.sync_folder(str(tmp_path))
+    code = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        disk_open.sync_folder(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["block", "log"])
+def test_an_opening_that_is_cancelled_keeps_nothing(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread goes on, and closes what it has opened: no descriptor is left, and no lock."""
+    entered, go_on, real = threading.Event(), threading.Event(), disk_open.sync_folder
+
+    def sync_late(path: str) -> None:
+        entered.set()
+        go_on.wait(10)
+        real(path)
+
+    async def run() -> None:
+        disk, path = PosixDisk(), str(tmp_path / kind)
+
+        def opening() -> Coroutine[Any, Any, Any]:
+            return disk.open_block(path, 1 << 20) if kind == "block" else disk.open_log(path)
+
+        await (await opening()).close()
+        before = len(os.listdir("/proc/self/fd"))
+        monkeypatch.setattr(disk_open, "sync_folder", sync_late)
+        task = asyncio.ensure_future(opening())
+        await asyncio.to_thread(entered.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        await (await opening()).close()  # what was cancelled holds a lock until its thread is done
+        await asyncio.sleep(0)
+        assert len(os.listdir("/proc/self/fd")) == before
 
     asyncio.run(run())
