@@ -96,8 +96,10 @@ async def recover(
     finally:
         await flush.stop()
     recovered.flush_s = lap.seconds()
-    recovered.closed_count = await close_in_catalog(catalog, [(stream.stream_id, stream.epoch) for stream in opened])
+    # In this order: a closed stream's entries are taken no more, so what counts has to be settled before the first is closed. A log whose former
+    # owner has a write under way is not, before its reset.
     await wal.reset()
+    recovered.closed_count = await close_in_catalog(catalog, [(stream.stream_id, stream.epoch) for stream in opened])
     recovered.close_s = lap.seconds()
     if opened or recovered.accepted_count:
         log.info("recovered: %s", recovered)

@@ -86,7 +86,7 @@ class WriteAheadLog(Protocol):
         ...
 
     async def reset(self) -> None:
-        """Forgets everything; durable on return."""
+        """Forgets everything, and what an earlier owner may still have under way; durable on return."""
         ...
 
     async def close(self) -> None:

@@ -162,6 +162,20 @@ def test_a_crash_during_recovery_is_recovered() -> None:
     run(scenario())
 
 
+def test_what_counts_is_settled_before_a_stream_is_closed() -> None:
+    """What a dead owner has under way may land in the log until its reset, and then be taken or not, stream by stream, by who is still open."""
+
+    async def scenario() -> None:
+        world = World()
+        await crashed(world, 8, 3)
+        left: list[int] = []
+        world.catalog.before = lambda verb: left.append(world.wal.used_bytes) if verb == "close" else None
+        await (await world.started()).close(1000)
+        assert left == [0, 0]
+
+    run(scenario())
+
+
 def hang_at(number: int) -> Callable[..., Awaitable[Any] | None]:
     """A fault that lets all calls pass but the one of this number."""
     calls = 0

@@ -41,6 +41,17 @@ def test_a_file_that_a_killed_process_made_is_there_after_a_power_cut() -> None:
     assert not outcome.findings, outcome.findings
 
 
+def test_a_late_put_of_the_dead_is_void_before_a_stream_is_closed() -> None:
+    """A log of objects without conditional writes: recovery reads to its end, closes the streams, and is killed. Meanwhile an object of the life
+    before has landed behind that end; some of its records belong to streams that are closed, others would be taken."""
+    strikes = "cut@write37 cut@write72 cut@write12 cut@write51"
+    cast = "idempotent+plain+burst+rereader+member+trimmer+churner+gremlin"
+    words = f"seed=86411 weather=full bucket fate=tear settings=reserved object wal cast={cast} batches=7 {strikes}"
+    outcome = run_plan(parse_plan(words))
+    assert outcome.hits["LATE_OF_THE_DEAD"]
+    assert not outcome.findings, outcome.findings
+
+
 def test_a_plan_is_text_and_back() -> None:
     """What a finding prints is the plan that found it; plans differ from seed to seed."""
     plans = [drawn_plan(number) for number in range(300)]

@@ -339,6 +339,11 @@ class ObjectWal:
         """As the contract says; and ends what damage there was."""
         is_damaged = bool(self.damages) or self._taken.is_root_damaged
         await self.trim(self._writer.confirmed if is_damaged else min(self._appended_end, self._writer.confirmed))
+        if self._fence.kind is FenceKind.RESERVATION and not self._batcher.slot:
+            # No seal stands behind what was read, so only an object of ours, by its link, makes void what arrives there late.
+            self._close_batch()
+            await self._wait_idle()
+            self._check_open()
         if self._taken.is_root_damaged:
             await self._fence.put_root()
         self.damages = []
