@@ -29,8 +29,8 @@ from millrace.s3stream.storage import Storage
 # AlterConfigs, CreatePartitions, ElectLeaders, IncrementalAlterConfigs, Alter- and ListPartitionReassignments,
 # DescribeQuorum, UpdateFeatures, UnregisterBroker
 FORWARDED = (33, 37, 43, 44, 45, 46, 55, 57, 64)
-# ACLs, delegation tokens, quotas, SCRAM users, transactions: what exists of them is nothing
-TURNED_OFF = (29, 30, 31, 38, 39, 40, 41, 48, 49, 50, 51, 65, 66)
+# ACLs, delegation tokens, quotas, SCRAM users, transactions, the newer consumer groups: what exists of them is nothing
+TURNED_OFF = (29, 30, 31, 38, 39, 40, 41, 48, 49, 50, 51, 65, 66, 68)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages import (
     alter_client_quotas,
     alter_user_scram_credentials,
+    consumer_group_heartbeat,
     create_acls,
     create_delegation_token,
     delete_acls,
@@ -32,6 +33,7 @@ from millrace.protocol.messages import (
 NO_AUTHORIZER = "no authorizer is configured: this broker has no access control"
 NO_SCRAM = "SCRAM users are not served: this broker has no authentication"
 NO_QUOTAS = "client quotas are not served by this broker"
+NO_CONSUMER_PROTOCOL = "the consumer group protocol of KIP-848 is not served by this broker: set group.protocol=classic"
 TRANSACTION_STATES = frozenset(
     (
         "Empty",
@@ -106,6 +108,14 @@ def _alter_scram(
     return alter_user_scram_credentials.AlterUserScramCredentialsResponse(results=refused)
 
 
+def _join_new_group(
+    request: consumer_group_heartbeat.ConsumerGroupHeartbeatRequest,
+) -> consumer_group_heartbeat.ConsumerGroupHeartbeatResponse:
+    """Kafka has this API, and this code, where `group.version` is 0: a client that finds no such API at all may wait for one in silence."""
+    response = consumer_group_heartbeat.ConsumerGroupHeartbeatResponse
+    return response(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_CONSUMER_PROTOCOL)
+
+
 def _list_transactions(
     request: list_transactions.ListTransactionsRequest,
 ) -> list_transactions.ListTransactionsResponse:
@@ -145,4 +155,5 @@ TURNED_OFF: dict[int, Callable[[Any], Any]] = {
     51: _alter_scram,
     65: _describe_transactions,
     66: _list_transactions,
+    68: _join_new_group,
 }

@@ -207,8 +207,8 @@ def test_cluster(tools: Tools, wire: Wire, tmp_path: Path) -> None:
     assert "ProducerId" in tools.without_address("TransactionsCommand", *address, *words)
 
 
-def test_what_is_not_served_is_refused(tools: Tools, tmp_path: Path) -> None:
-    """Access control, delegation tokens, SCRAM users, quotas and transactions: an error at once, never a wait."""
+def test_what_is_not_served_is_refused(tools: Tools, wire: Wire, tmp_path: Path) -> None:
+    """Access control, delegation tokens, SCRAM users, quotas, transactions and the newer group protocol: an error at once, never a wait."""
     nothing = tmp_path / "nothing"
     nothing.touch()
     assert "SecurityDisabledException" in tools("AclCommand", "--list", code=1)
@@ -216,6 +216,20 @@ def test_what_is_not_served_is_refused(tools: Tools, tmp_path: Path) -> None:
     user = ("--alter", "--entity-type", "users", "--entity-name", "bob", "--add-config")
     tools(CONFIGS, *user, "SCRAM-SHA-256=[password=x]", code=1)
     tools(CONFIGS, *user, "producer_byte_rate=1000", code=1)
+    wire.create("newer-group-of-java")
+    newer = (
+        "--topic",
+        "newer-group-of-java",
+        "--group-id",
+        "newer",
+        "--group-protocol",
+        "consumer",
+        "--max-messages",
+        "1",
+    )
+    ended = tools("VerifiableConsumer", *newer)  # it would wait for a record for ever
+    assert "shutdown_complete" in ended
+    assert "records_consumed" not in ended
 
 
 def test_client_compatibility(tools: Tools) -> None:
