@@ -86,7 +86,13 @@ CONNECTIONS = (
         "Connections the system holds before they are accepted; one more waits a second.",
         low=1,
     ),
-    Key("max.connections", INT, "2147483647", "One connection more is closed at once.", low=0),
+    Key(
+        "max.connections",
+        INT,
+        "2147483647",
+        "One connection more is closed at once. What the process needs of its open files is kept back, so that fewer may fit.",
+        low=0,
+    ),
     Key("max.connections.per.ip", INT, "2147483647", "One connection more from an address is closed at once.", low=0),
     Key(
         "max.connections.per.ip.overrides",

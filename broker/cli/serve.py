@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from millrace.broker.addresses import Endpoint, join_host_port
@@ -26,6 +26,7 @@ from millrace.runtime.escapes import CallbackFailed, guard_loop
 
 log = logging.getLogger(__name__)
 DEFAULT_DATA_DIR = "./millrace-data"
+OWN_FILES = 300  # twice the connections to a store, threads over a directory of objects, logs, the admin listener's
 STOP_BROKEN_S = 60.0
 
 
@@ -103,14 +104,24 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     for warning in loaded.warnings:
         log.warning("%s", warning)
     file_limit = process.raise_file_limit()
+    settings = within_files(loaded.settings, file_limit)
     log.info(
-        "millrace %s, node %d; %d open files; memory %s",
+        "millrace %s, node %d; %d open files, %d of them for connections; memory %s",
         VERSION,
-        loaded.settings.node_id,
+        settings.node_id,
         file_limit,
-        loaded.settings.memory,
+        settings.server.connections_max,
+        settings.memory,
     )
-    return run_loop(serve(loaded.settings))
+    return run_loop(serve(settings))
+
+
+def within_files(settings: BrokerSettings, file_limit: int) -> BrokerSettings:
+    """Connections leave files to logs, objects, the store and modules that are loaded late: without one of those the broker ends. And to
+    connections that were made while others were: all that stand in line are accepted before the first of them is refused."""
+    kept = min(OWN_FILES + settings.server.backlog, file_limit // 2)
+    connections_max = min(settings.server.connections_max, file_limit - kept)
+    return replace(settings, server=replace(settings.server, connections_max=connections_max))
 
 
 async def serve(settings: BrokerSettings) -> int:
