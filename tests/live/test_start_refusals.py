@@ -91,6 +91,16 @@ def test_a_second_process_on_one_data_directory(stopped: Path, tmp_path: Path) -
         produce(first.address, 1)
 
 
+def test_a_second_process_on_one_wal(stopped: Path, tmp_path: Path) -> None:
+    """It has a log directory and a bucket of its own, both empty: it is told that the WAL is somebody's, and to remove nothing."""
+    folder = copied(stopped, tmp_path)
+    with LiveBroker(folder, settings(folder)) as first:
+        sentence = refused(tmp_path / "second", s3_wal_path=f"0@file://{folder / 'data' / 'wal'}?capacity=4MiB")
+        assert f"{folder / 'data' / 'wal'} is in use by another process: stop it" in sentence
+        assert "remove" not in sentence
+        produce(first.address, 1)
+
+
 def no_log(folder: Path) -> None:
     shutil.rmtree(folder / "data" / "metadata")
 

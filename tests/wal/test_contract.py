@@ -188,13 +188,15 @@ def test_a_directory_is_not_written_twice_unasked(text: str, hedge: str, is_on: 
 
 @pytest.mark.parametrize("text", ["0@file:///data/wal", "0@mem://"])
 def test_an_address_opens_its_kind_and_knows_if_it_was_used(text: str) -> None:
-    """Before the first open the place is unused, after it used, whichever kind of log it holds."""
+    """Before the first open the place is unused, after it was closed used, whichever kind of log it holds."""
 
     async def run() -> None:
         here = place(text, Unclosed(StillClock()), SimDisk())
         assert not await is_wal_used(here, 1)
         wal = await open_wal(here, build.owner(1))
         assert isinstance(wal, ObjectWal if "mem" in text else BlockWal)
+        assert [record async for record in wal.recover()] == []
+        await wal.close()
         assert await is_wal_used(here, 1)
 
     asyncio.run(run())

@@ -135,15 +135,12 @@ class ReadAhead:
 
 
 async def is_used(disk: Disk, path: str) -> bool:
-    """Whether there is a log, of whatever owner. A file or device without a header, or not there at all, is none; what is
-    open elsewhere is one. Raises WalCorrupt for what is neither."""
+    """Whether there is a log, of whatever owner. A file or device without a header, or not there at all, is none. Raises DiskLocked where
+    another process has it open, WalCorrupt for what is neither."""
     folder, _, name = path.rpartition("/")
     if name not in await disk.list_folder(folder or "/" if path.startswith("/") else folder or "."):
         return False
-    try:
-        file = await disk.open_block(path, 0)
-    except DiskLocked:
-        return True
+    file = await disk.open_block(path, 0)
     try:
         return file.size_bytes >= RING_START and await _read_header(file) is not None
     finally:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from millrace.runtime.disk import DiskLocked
 from millrace.wal.block.device import is_used
 from millrace.wal.errors import WalCorrupt
 from tests.sim.disk import SimDisk
@@ -13,7 +14,7 @@ from tests.wal.build import KIB, PATH, start_wal
 
 
 def test_a_place_is_used_once_it_has_a_header() -> None:
-    """Nothing, an empty device and a file of zeros are unused; a log is used, open, closed or of another owner; another program's device is
+    """Nothing, an empty device and a file of zeros are unused; a closed log is used, one that is open somebody's; another program's device is
     neither, and said to be damaged."""
 
     async def run() -> None:
@@ -26,7 +27,8 @@ def test_a_place_is_used_once_it_has_a_header() -> None:
         with pytest.raises(WalCorrupt):
             await is_used(disk, "/data/foreign")
         wal, _, journal = await start_wal(disk)
-        assert await is_used(disk, PATH)
+        with pytest.raises(DiskLocked):
+            await is_used(disk, PATH)
         await journal.reach(wal.append(b"x").end)
         await wal.close()
         assert await is_used(disk, PATH)
