@@ -2,7 +2,7 @@
 
 Interfaces and errors. A `put` returns when the object survives a power cut. Names are '/'-separated keys without a
 leading slash. Errors by remedy: StoreUnavailable (5xx, 503, timeouts, connection loss: outcome unknown), StoreFull,
-ObjectMissing, PreconditionFailed (another writer was first), StoreDenied.
+ObjectMissing, PreconditionFailed (another writer was first), StoreDenied, BytesChanged.
 """
 
 from __future__ import annotations
@@ -38,6 +38,17 @@ class ObjectMissing(Corrupt):
 
     def __str__(self) -> str:
         return f"{self.key}: no such object"
+
+
+class BytesChanged(Corrupt):
+    """What was to be put is no longer what was handed over: it changed in memory. What is stored, if anything, is as it was before."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"{self.key}: its bytes changed in memory while they were put"
 
 
 class PreconditionFailed(Fenced):

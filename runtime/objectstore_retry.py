@@ -4,8 +4,9 @@ Only Unavailable is repeated, and a timeout is Unavailable: the outcome of what 
 must bear being done twice. They do: a put puts the same bytes, a delete of what is gone succeeds, and `put_if_absent`
 knows by content an object that an earlier attempt of ours had put (each store compares when it loses), so a writer
 that must be told from others puts something of its own into the bytes. Buffers must not change before the call
-returns: they may be sent again. A part of a multipart upload is repeated under its own number; of a delete, only the keys
-that were refused. A gate, where there is one, is passed before each attempt. Not here: what a store's errors mean
+returns, for they may be sent again: they are summed before the first attempt, every attempt goes out under that sum, and one that would send
+other bytes ends in BytesChanged instead (objectstore_body.py). A part of a multipart upload is repeated under its own number; of a delete,
+only the keys that were refused. A gate, where there is one, is passed before each attempt. Not here: what a store's errors mean
 (each store maps its own).
 """
 
@@ -21,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import Keys, Lend, MultipartUpload, ObjectEntry, ObjectStore, StoreUnavailable
+from millrace.runtime.objectstore_body import Body, body_of
 from millrace.runtime.rand import Rand
 
 _T = TypeVar("_T")
@@ -78,10 +80,12 @@ class RetryingObjectStore:
         self._gate = gate
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        await self.attempt("put", lambda: self._store.put(key, parts), sum(map(len, parts)))
+        body = body_of(parts)
+        await self.attempt_put("put", key, body, lambda: self._store.put(key, body))
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
-        await self.attempt("put_if_absent", lambda: self._store.put_if_absent(key, parts), sum(map(len, parts)))
+        body = body_of(parts)
+        await self.attempt_put("put_if_absent", key, body, lambda: self._store.put_if_absent(key, body))
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         return await self.attempt("get", lambda: self._store.get_range(key, start, end), 0, end - start)
@@ -129,7 +133,7 @@ class RetryingObjectStore:
     async def start_multipart(self, key: str) -> RetryingMultipart:
         """An attempt that was cut off may leave an upload without parts behind; stores expire those."""
         upload = await self.attempt("multipart_start", lambda: self._store.start_multipart(key))
-        return RetryingMultipart(upload, self)
+        return RetryingMultipart(upload, self, key)
 
     async def close(self) -> None:
         await self._store.close()
@@ -148,6 +152,16 @@ class RetryingObjectStore:
             except Unavailable as error:
                 failures += 1
                 await self._wait(operation, failures, error)
+
+    async def attempt_put(self, operation: str, key: str, body: Body, call: Callable[[], Awaitable[None]]) -> None:
+        """The same for what sends bytes: summed before they wait for the gate, and never others than these."""
+
+        async def call_with_sum() -> None:
+            await body.begin(key)
+            await call()
+
+        await body.crc()
+        await self.attempt(operation, call_with_sum, body.size_bytes)
 
     async def _gated(self, call: Callable[[], Awaitable[_T]], gate: StoreGate, sent_bytes: int) -> _T:
         try:
@@ -183,17 +197,19 @@ class RetryingObjectStore:
 
 
 class RetryingMultipart:
-    def __init__(self, upload: MultipartUpload, store: RetryingObjectStore) -> None:
+    def __init__(self, upload: MultipartUpload, store: RetryingObjectStore, key: str) -> None:
         self._upload = upload
         self._store = store
+        self._key = key
         self._count = 0
 
     def put_part(self, parts: Sequence[Buffer], number: int | None = None) -> Coroutine[Any, Any, None]:
         """The wrapped upload is called now, so that it numbers the part now; repeats carry that number."""
-        first = self._upload.put_part(parts, number)
+        body = body_of(parts)
+        first = self._upload.put_part(body, number)
         if number is None:
             number, self._count = self._count, self._count + 1
-        return self._repeat(first, parts, number)
+        return self._repeat(first, body, number)
 
     async def complete(self) -> None:
         await self._store.attempt("multipart_complete", self._upload.complete)
@@ -201,9 +217,9 @@ class RetryingMultipart:
     async def abort(self) -> None:
         await self._store.attempt("multipart_abort", self._upload.abort)
 
-    async def _repeat(self, first: Coroutine[Any, Any, None], parts: Sequence[Buffer], number: int) -> None:
-        attempts = itertools.chain([first], (self._upload.put_part(parts, number) for _ in itertools.repeat(None)))
+    async def _repeat(self, first: Coroutine[Any, Any, None], body: Body, number: int) -> None:
+        attempts = itertools.chain([first], (self._upload.put_part(body, number) for _ in itertools.repeat(None)))
         try:
-            await self._store.attempt("multipart_part", lambda: next(attempts), sum(map(len, parts)))
+            await self._store.attempt_put("multipart_part", self._key, body, lambda: next(attempts))
         finally:
             first.close()  # cancelled before the gate let it in, it never began

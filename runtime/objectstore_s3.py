@@ -4,8 +4,9 @@ Puts, parts and gets go through objectstore_s3_http.py; lists, deletions, multip
 finds credentials and the bucket's address. One call is one request: botocore's own retries are off, since the retry wrapper above knows
 which outcomes may be repeated. (aiohttp may still resend a request on a connection that the server had closed; `put_if_absent` bears
 that like any repeat, by comparing what it finds.) Bodies are sent as views with our own CRC32C, which the store checks before it
-acknowledges. What a store lacks is found by asking it once: bulk deletion, checksum headers. Not here: waiting, counting, what an error
-means (objectstore_s3_errors.py). Cancelled, an outcome is unknown.
+acknowledges; a put that is repeated keeps the sum of its first attempt (objectstore_body.py). What a store lacks is found by asking it
+once: bulk deletion, checksum headers. Not here: waiting, counting, what an error means (objectstore_s3_errors.py). Cancelled, an outcome
+is unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore.exceptions import NoCredentialsError
 from botocore.loaders import create_loader
-from crc32c import crc32c
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed, Unavailable
@@ -35,6 +35,7 @@ from millrace.runtime.objectstore import (
     PreconditionFailed,
     StoreDenied,
 )
+from millrace.runtime.objectstore_body import Body, body_of
 from millrace.runtime.objectstore_s3_errors import S3_ERRORS, s3_error
 from millrace.runtime.objectstore_s3_http import BeyondEnd, KeySource, S3Http
 from millrace.runtime.sigv4 import Keys as SigningKeys
@@ -42,8 +43,6 @@ from millrace.runtime.sigv4 import Keys as SigningKeys
 log = logging.getLogger(__name__)
 
 BULK_DELETE_KEYS = 1000
-# Above this the checksum is computed in a thread (it releases the interpreter) instead of holding up the loop.
-_CRC_ON_LOOP_BYTES = 4 << 20
 _SINGLE_DELETES = 16
 # Keeps what it read of the library's description of S3, a megabyte of JSON: a second store opens without it.
 _LOADER = create_loader()
@@ -190,7 +189,7 @@ class S3ObjectStore:
         self, key: str, upload_id: str, number: int, parts: Sequence[Buffer], has_checksums: bool
     ) -> dict[str, Any]:
         """What `complete` must say of the part."""
-        checksum = await _checksum_of(parts) if has_checksums else ""
+        checksum = await _checksum_of(body_of(parts)) if has_checksums else ""
         headers = {_CRC_HEADER: checksum} if has_checksums else {}
         query = {"partNumber": str(number + 1), "uploadId": upload_id}
         with self._call(key):
@@ -219,24 +218,25 @@ class S3ObjectStore:
 
     async def _put(self, key: str, parts: Sequence[Buffer], headers: dict[str, str]) -> None:
         """Once without the checksum where the store refuses the first one it sees: then it knows none, and is sent no more."""
-        size_bytes = sum(map(len, parts))
+        body = body_of(parts)
         refusal: StoreDenied | None = None
         if self.has_checksums:
             try:
-                await self._put_summed(key, parts, size_bytes, {**headers, _CRC_HEADER: await _checksum_of(parts)})
+                await self._put_summed(key, body, {**headers, _CRC_HEADER: await _checksum_of(body)})
                 self._is_checksum_known = True
                 return
             except StoreDenied as error:
                 if not self._may_lack_checksums(error):
                     raise
                 refusal = error
-        await self._put_summed(key, parts, size_bytes, headers)
+                await body.check(key)
+        await self._put_summed(key, body, headers)
         if refusal is not None:
             self._leave_out_checksums(refusal)
 
-    async def _put_summed(self, key: str, parts: Sequence[Buffer], size_bytes: int, headers: dict[str, str]) -> None:
+    async def _put_summed(self, key: str, body: Body, headers: dict[str, str]) -> None:
         with self._call(key):
-            await self.http.put(key, parts, size_bytes, headers)
+            await self.http.put(key, body, body.size_bytes, headers)
 
     async def _create_upload(self, key: str, request: dict[str, str]) -> str:
         with self._call(key):
@@ -330,17 +330,8 @@ class S3Multipart:
         self._sent[number] = sent
 
 
-async def _checksum_of(parts: Sequence[Buffer]) -> str:
-    if sum(map(len, parts)) <= _CRC_ON_LOOP_BYTES:
-        return _checksum(parts)
-    return await asyncio.to_thread(_checksum, parts)
-
-
-def _checksum(parts: Sequence[Buffer]) -> str:
-    value = 0
-    for part in parts:
-        value = crc32c(part, value)
-    return base64.b64encode(value.to_bytes(4, "big")).decode()
+async def _checksum_of(body: Body) -> str:
+    return base64.b64encode((await body.crc()).to_bytes(4, "big")).decode()
 
 
 @contextmanager

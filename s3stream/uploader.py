@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from millrace.runtime.errors import Exhausted, Unavailable
 from millrace.runtime.objectstore import MultipartUpload, ObjectMissing, ObjectStore, StoreDenied
+from millrace.runtime.objectstore_body import Body, body_of
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import UploadExpired
 from millrace.s3stream.ids import ObjectId, UploadCommit
@@ -205,15 +206,17 @@ class Uploader:
             async for _ in _fill(writer, planned):
                 pass
             finished = writer.finish()
-            size_bytes = finished.size_bytes
-            await self._patiently(key, lambda: self._put_whole(key, finished.parts))
+            size_bytes, body = finished.size_bytes, body_of(finished.parts)
+            await body.crc()
+            await self._patiently(key, lambda: self._put_whole(key, body))
         self.objects_put += 1
         self.bytes_put += size_bytes
         return size_bytes
 
-    async def _put_whole(self, key: str, parts: list[Buffer]) -> None:
+    async def _put_whole(self, key: str, body: Body) -> None:
+        """Every attempt is given the same body, and goes out under its one sum."""
         async with self._puts:
-            await self._store.put(key, parts)
+            await self._store.put(key, body)
 
     async def _put_in_parts(self, key: str, planned: PlannedObject) -> int:
         """One attempt; when it fails, nothing of it is visible, and the next one begins anew."""

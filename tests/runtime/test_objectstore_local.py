@@ -18,6 +18,7 @@ import pytest
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectfolder import KEPT_FREE_BYTES, ObjectFolder
 from millrace.runtime.objectstore import (
+    BytesChanged,
     ObjectMissing,
     ObjectStore,
     PreconditionFailed,
@@ -26,6 +27,8 @@ from millrace.runtime.objectstore import (
     StoreUnavailable,
 )
 from millrace.runtime.objectstore_local import LocalObjectStore
+from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.rand import Rand
 from millrace.runtime.steps import line_of
 from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of
 
@@ -40,6 +43,32 @@ class TestLocalObjectStore(ObjectStoreContract):
         store = await LocalObjectStore.open(str(self.root))
         yield store
         await store.close()
+
+
+@pytest.mark.parametrize("size_bytes", [1000, 3 << 20])
+@pytest.mark.parametrize("verb", ["put", "put_if_absent", "part"])
+def test_a_buffer_that_changes_between_two_attempts_is_not_written(tmp_path: Path, verb: str, size_bytes: int) -> None:
+    """The disk fails once and the buffer changes: the repeat is refused by key, small or large, and no object is there."""
+    buffer = bytearray(size_bytes)
+
+    async def main() -> None:
+        calls = WatchedCalls(tmp_path)
+        local = await LocalObjectStore.open(str(tmp_path), calls)
+        store = RetryingObjectStore(
+            local, Rand(b"local"), RetryPolicy(3, 1, 1), lambda *told: buffer.__setitem__(size_bytes - 1, 1)
+        )
+        upload = await store.start_multipart("k") if verb == "part" else None
+        calls.fail("pwritev", errno.EIO)
+        call = upload.put_part([buffer]) if upload is not None else getattr(store, verb)("k", [buffer])
+        with pytest.raises(BytesChanged, match="k: "):
+            await call
+        assert calls.failures["pwritev"] == []
+        assert await keys_of(local) == []
+        if upload is not None:
+            await upload.abort()
+        await store.close()
+
+    asyncio.run(main())
 
 
 class WatchedCalls:

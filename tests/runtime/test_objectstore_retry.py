@@ -14,6 +14,7 @@ from millrace.runtime.clock import SystemClock
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import (
+    BytesChanged,
     Keys,
     Lend,
     MultipartUpload,
@@ -26,6 +27,7 @@ from millrace.runtime.objectstore import (
     StoreUnavailable,
     fill,
 )
+from millrace.runtime.objectstore_body import body_of
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.objectstore_retry import FOR_EVER, RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
@@ -309,6 +311,56 @@ def test_keys_that_a_delete_refused_are_asked_for_alone() -> None:
 
     flaky = Flaky()
     run(flaky, test, RetryPolicy(attempts_max=None, first_wait_ms=1, longest_wait_ms=2))
+
+
+@pytest.mark.parametrize("verb", ["put", "put_if_absent", "part"])
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_a_buffer_that_changes_between_two_attempts_is_not_put(verb: str, fault: str) -> None:
+    """503 or a lost answer, then the buffer changes: the repeat is refused by key and not repeated, and nothing else is stored than was handed
+    over."""
+    buffer = bytearray(b"what was said")
+    retries: list[str] = []
+
+    def change(operation: str, failures: int, error: Unavailable) -> None:
+        retries.append(operation)
+        buffer[:4] = b"EVIL"
+
+    async def test() -> None:
+        flaky = Flaky()
+        store = RetryingObjectStore(flaky, Rand(b"retry"), QUICK, change)
+        upload = await store.start_multipart("k") if verb == "part" else None
+        flaky.plan, flaky.calls = [fault], 0
+        parts = [b"<", memoryview(buffer), b">"]
+        call = upload.put_part(parts) if upload is not None else getattr(store, verb)("k", parts)
+        with pytest.raises(BytesChanged, match="k: its bytes changed") as caught:
+            await call
+        assert caught.value.key == "k"
+        assert (flaky.calls, len(retries)) == (1, 1)
+        assert await keys_of(flaky.store) == (["k"] if fault == "after" and upload is None else [])
+        if fault == "after" and upload is None:
+            assert await flaky.store.get("k") == b"<what was said>"
+
+    asyncio.run(test())
+
+
+def test_a_body_keeps_its_sum_over_several_calls() -> None:
+    """Who asks above the wrapper hands in the same body: its second call is a further attempt, also when its first one was used up."""
+
+    async def test(store: RetryingObjectStore) -> None:
+        buffer = bytearray(6 << 20)
+        body = body_of([buffer, b"the end"])
+        with pytest.raises(StoreUnavailable):
+            await store.put("a", body)
+        buffer[-1] = 1
+        with pytest.raises(BytesChanged):
+            await store.put("a", body)
+        assert flaky.calls == 1
+        buffer[-1] = 0
+        await store.put("a", body)
+        assert (await flaky.store.get("a"))[-8:] == b"\0the end"
+
+    flaky = Flaky("before")
+    run(flaky, test, RetryPolicy(attempts_max=1))
 
 
 class SlowGate:

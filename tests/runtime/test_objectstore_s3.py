@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from moto.server import ThreadedMotoServer
 
 from millrace.runtime.objectstore import (
+    BytesChanged,
     MultipartUpload,
     ObjectMissing,
     ObjectStore,
@@ -34,9 +35,12 @@ from millrace.runtime.objectstore import (
     StoreFull,
     StoreUnavailable,
 )
+from millrace.runtime.objectstore_body import body_of
+from millrace.runtime.objectstore_retry import RetryingMultipart, RetryingObjectStore, RetryPolicy
 from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings, bucket_url, new_client
 from millrace.runtime.objectstore_s3_errors import s3_refusal
 from millrace.runtime.objectstore_s3_http import CHUNK_BYTES, chunks
+from millrace.runtime.rand import Rand
 from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of
 
 KEYS: dict[str, Any] = {"access_key": "test", "secret_key": "secret+/with=signs"}
@@ -96,6 +100,17 @@ Answer = bytes | None  # None: the connection is cut without an answer
 CUT: Answer = None
 
 
+class Changing(bytes):
+    """An answer before which something happens."""
+
+    def __new__(cls, content: bytes, happens: Callable[[], object]) -> Changing:
+        made = super().__new__(cls, content)
+        made.happens = happens
+        return made
+
+    happens: Callable[[], object]
+
+
 def answer(status: int, body: bytes = b"", **headers: str) -> bytes:
     lines = [
         f"HTTP/1.1 {status} X",
@@ -127,6 +142,8 @@ class ScriptedServer:
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 self.requests.append(Request(method, path, headers, body))
                 reply = self.answers.pop(0)
+                if isinstance(reply, Changing):
+                    reply.happens()
                 if reply is not None:
                     writer.write(reply)
                 if reply is None or b"Connection: close" in reply:
@@ -322,6 +339,43 @@ def test_checksums_that_were_taken_once_are_not_given_up() -> None:
         assert store.has_checksums
 
     assert len(scripted([answer(200, ETag='"x"'), refusal(400, "InvalidArgument")], test)) == 2
+
+
+@pytest.mark.parametrize("verb", ["put", "put_if_absent", "part"])
+@pytest.mark.parametrize("size_bytes", [5000, 5 << 20])
+def test_a_repeat_goes_out_under_the_first_sum(verb: str, size_bytes: int) -> None:
+    """A body that changed behind its sum is sent under what it was summed as, and the store refuses it; the wrapper above asks no more then."""
+    buffer = bytearray(b"A" * size_bytes)
+    said = base64.b64encode(crc32c(buffer).to_bytes(4, "big")).decode()
+
+    async def test(bare: S3ObjectStore) -> None:
+        store = RetryingObjectStore(bare, Rand(b"s3"), RetryPolicy(attempts_max=3, first_wait_ms=1))
+        upload = await bare.start_multipart("k") if verb == "part" else None
+        body = body_of([buffer])
+        await body.crc()
+        buffer[:4] = b"EVIL"
+        retrying = RetryingMultipart(upload, store, "k") if upload is not None else None
+        call = retrying.put_part(body) if retrying is not None else getattr(store, verb)("k", body)
+        with pytest.raises(BytesChanged):
+            await call
+
+    started = [answer(200, b"<R><UploadId>u</UploadId></R>")] if verb == "part" else []
+    *_, request = requests = scripted([*started, refusal(400, "BadDigest")], test)
+    assert len(requests) == len(started) + 1
+    assert request.headers["x-amz-checksum-crc32c"] == said
+
+
+def test_a_put_without_its_checksum_is_the_same_put() -> None:
+    """The store knows no checksums; the buffer changed before the put is sent without one: it is not sent."""
+    buffer = bytearray(b"what was said")
+
+    async def test(store: S3ObjectStore) -> None:
+        with pytest.raises(BytesChanged):
+            await store.put("k", [buffer])
+        assert store.has_checksums
+
+    refused = Changing(refusal(501, "NotImplemented"), lambda: buffer.__setitem__(0, 0))
+    assert len(scripted([refused], test)) == 1
 
 
 def test_requests_beyond_the_pool_wait_for_a_connection() -> None:

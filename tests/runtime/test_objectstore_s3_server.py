@@ -10,11 +10,15 @@ from itertools import count
 import pytest
 from aiobotocore.session import AioSession
 
-from millrace.runtime.objectstore import ObjectStore, StoreDenied, StoreUnavailable
+from millrace.runtime.objectstore import BytesChanged, ObjectStore, StoreDenied, StoreUnavailable
+from millrace.runtime.objectstore_body import body_of
+from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.objectstore_s3 import S3ObjectStore
+from millrace.runtime.rand import Rand
 from millrace.tests.runtime.objectstore_contract import ObjectStoreContract
 from tests.live.s3_server import S3Server
 
+QUICK = RetryPolicy(attempts_max=3, first_wait_ms=1, longest_wait_ms=2)
 bucket_numbers = count()
 
 
@@ -69,7 +73,29 @@ class TestS3ObjectStoreOnAServer(ObjectStoreContract):
         async def test(store: ObjectStore) -> None:
             assert isinstance(store, S3ObjectStore)
             with pytest.raises(StoreUnavailable):
-                await store._put_summed("c/a", [b"body"], 4, {"x-amz-checksum-crc32c": "AAAAAA=="})
+                await store._put_summed("c/a", body_of([b"body"]), {"x-amz-checksum-crc32c": "AAAAAA=="})
             assert await store.head("c/a") is None
+
+        self.run(test)
+
+    @pytest.mark.parametrize("verb", ["put", "put_if_absent", "part"])
+    def test_a_body_that_changed_in_memory_is_refused(self, verb: str) -> None:
+        """What changed behind its sum is not stored, whatever sends it: the server finds it, and it is not sent again."""
+
+        async def test(bare: ObjectStore) -> None:
+            retries: list[str] = []
+            store = RetryingObjectStore(bare, Rand(b"s3"), QUICK, lambda operation, *_: retries.append(operation))
+            upload = await store.start_multipart("c/a") if verb == "part" else None
+            buffer = bytearray(5 << 20)
+            body = body_of([buffer, b"end"])
+            await body.crc()
+            buffer[-1] = 1
+            call = upload.put_part(body) if upload is not None else getattr(store, verb)("c/a", body)
+            with pytest.raises(BytesChanged):
+                await call
+            assert len(retries) == 1
+            assert await bare.head("c/a") is None
+            if upload is not None:
+                await upload.abort()
 
         self.run(test)

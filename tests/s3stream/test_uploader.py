@@ -12,10 +12,19 @@ import pytest
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.errors import Unavailable
-from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreFull, StoreUnavailable
+from millrace.runtime.objectstore import (
+    BytesChanged,
+    ObjectMissing,
+    ObjectStore,
+    StoreDenied,
+    StoreFull,
+    StoreUnavailable,
+)
+from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.rand import Rand
 from millrace.s3stream.config import MIB, StreamSettings
 from millrace.s3stream.errors import StreamFenced
-from millrace.s3stream.log_cache import CacheBlock, LogCache
+from millrace.s3stream.log_cache import DENSITY_WINDOW_BYTES, CacheBlock, LogCache
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.reader import ObjectReader
@@ -35,16 +44,22 @@ class Bench:
         self.commits_at_trim: list[int] = []
         self.uploaded: list[int] = []
         self.failures: list[BaseException] = []
-        self.uploader = Uploader(
-            self.store,
+        self.settings = StreamSettings(**settings)
+        self.uploader = self.uploader_on(self.store)
+
+    def uploader_on(self, store: ObjectStore) -> Uploader:
+        """Started."""
+        uploader = Uploader(
+            store,
             self.catalog,
-            StreamSettings(**settings),
+            self.settings,
             CLUSTER_ID,
             self.trim,
             self.on_uploaded,
             self.failures.append,
         )
-        self.uploader.start()
+        uploader.start()
+        return uploader
 
     async def trim(self, end: int) -> None:
         self.trims.append(end)
@@ -377,6 +392,33 @@ def test_bytes_that_changed_in_memory_are_not_uploaded() -> None:
         await bench.settle()
         assert len(bench.failures) == 1
         assert bench.store.objects == {}
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_bytes_that_change_between_two_attempts_end_the_engine() -> None:
+    """The store is away for one put, and a record changes meanwhile: the object is not put again, nothing is committed or trimmed."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        bench.uploader = bench.uploader_on(RetryingObjectStore(bench.store, Rand(b"r"), RetryPolicy(attempts_max=1)))
+        bench.catalog.open(1)
+        record = bytearray(DENSITY_WINDOW_BYTES + 1)  # large enough that the cache keeps the view
+
+        def fail(operation: str, key: str) -> None:
+            record[:4] = b"EVIL"
+            raise StoreUnavailable(key, "SlowDown")
+
+        bench.store.fault = fail
+        bench.cache.put(1, Entry(0, 1, memoryview(record)), len(record))
+        block = bench.cache.seal()
+        assert block is not None
+        bench.uploader.submit(block)
+        await bench.settle()
+        assert [type(error) for error in bench.failures] == [BytesChanged]
+        assert bench.store.count("put") == 1
+        assert (bench.store.objects, bench.catalog.commits, bench.trims) == ({}, [], [])
         await bench.stop()
 
     run(scenario())

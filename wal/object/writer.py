@@ -1,11 +1,11 @@
 """Carries closed batches to the store, several at a time, and confirms them strictly in order of slot.
 
-An upload is repeated for as long as it takes: a timeout or a refusal leaves its outcome unknown, every attempt sends the same bytes, and the
-store knows them again. So a slow store makes producers wait and fails nothing. What ends the log is a newer owner's object in one of
-our slots (WalFenced), or an error that no repetition mends. `on_failed` is called once and nothing is confirmed after it. An upload that is
-late is put a second time, the same bytes in the same slot; the first answer counts and the other put is given up, its outcome unknown,
-as after a time-out. Not here: what keeps a replaced owner from writing, and why a late duplicate does no harm (fence.py), when a batch is
-closed (batcher.py), when an upload is late (hedging.py).
+An upload is repeated for as long as it takes: a timeout or a refusal leaves its outcome unknown, every attempt sends the same bytes under
+one sum (BytesChanged where they are others by now), and the store knows them again. So a slow store makes producers wait and fails nothing.
+What ends the log is a newer owner's object in one of our slots (WalFenced), or an error that no repetition mends. `on_failed` is called once
+and nothing is confirmed after it. An upload that is late is put a second time, the same bytes in the same slot; the first answer counts
+and the other put is given up, its outcome unknown, as after a time-out. Not here: what keeps a replaced owner from writing, and why a late
+duplicate does no harm (fence.py), when a batch is closed (batcher.py), when an upload is late (hedging.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Exhausted, Unavailable
 from millrace.runtime.objectstore import ObjectMissing, StoreDenied
+from millrace.runtime.objectstore_body import Body, body_of
 from millrace.wal.object.batcher import ClosedBatch
 from millrace.wal.object.fence import Fence
 from millrace.wal.object.hedging import Hedging
@@ -125,7 +126,7 @@ class BatchWriter:
             upload = Upload(batch, stamp)
             self._under_way.append(upload)
             self._active_count += 1
-            upload.task = asyncio.create_task(self._upload(upload, parts), name=f"wal-slot-{batch.slot}")
+            upload.task = asyncio.create_task(self._upload(upload, body_of(parts)), name=f"wal-slot-{batch.slot}")
 
     def hurry(self) -> None:
         """A record waits behind what is under way."""
@@ -144,9 +145,9 @@ class BatchWriter:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*self._puts, return_exceptions=True)
 
-    async def _upload(self, upload: Upload, parts: list[Buffer]) -> None:
+    async def _upload(self, upload: Upload, body: Body) -> None:
         try:
-            await self._put(upload, parts)
+            await self._put(upload, body)
         except Exception as error:
             self.fail(error)
             return
@@ -159,13 +160,13 @@ class BatchWriter:
         else:
             self._confirm(self._done_count())
 
-    async def _put(self, upload: Upload, parts: list[Buffer]) -> None:
+    async def _put(self, upload: Upload, body: Body) -> None:
         slot, began_ms, has_waited = upload.batch.slot, now_ms(), False
         pause_ms, attempt_ms = RETRY_PAUSE_MS_MIN, ATTEMPT_MS_MIN
         while not self.has_failed:
             try:
                 async with asyncio.timeout(attempt_ms / 1000):
-                    await self._attempt(upload, parts)
+                    await self._attempt(upload, body)
                 break
             except NOT_NOW as error:
                 has_waited = True
@@ -178,17 +179,17 @@ class BatchWriter:
         if self._waits.pop(slot, None) is not None and not self._waits:
             log.info("the WAL goes on")
 
-    async def _attempt(self, upload: Upload, parts: list[Buffer]) -> None:
+    async def _attempt(self, upload: Upload, body: Body) -> None:
         """One put, or two at once; raises what the first answer was, or the last refusal where both were refused."""
         early_ms = self._hedging.early_ms
         if early_ms is None or upload.is_hedged:
-            return await self._fence.put(Place(self._fence.epoch, upload.batch.slot), parts)
-        puts, winner = [self._begin_put(upload, parts)], None
+            return await self._fence.put(Place(self._fence.epoch, upload.batch.slot), body)
+        puts, winner = [self._begin_put(upload, body)], None
         try:
             if await self._is_late(upload, puts[0], early_ms) and self._may_duplicate(upload):
                 upload.is_hedged = True
                 self._duplicates += 1
-                puts.append(self._begin_put(upload, parts))
+                puts.append(self._begin_put(upload, body))
             winner = await self._first_answer(puts)
             return winner.result()
         finally:
@@ -199,9 +200,9 @@ class BatchWriter:
             for put in puts:
                 put.cancel()
 
-    def _begin_put(self, upload: Upload, parts: list[Buffer]) -> asyncio.Future[None]:
+    def _begin_put(self, upload: Upload, body: Body) -> asyncio.Future[None]:
         place = Place(self._fence.epoch, upload.batch.slot)
-        put = asyncio.create_task(self._fence.put(place, parts), name=f"wal-put-{place.slot}")
+        put = asyncio.create_task(self._fence.put(place, body), name=f"wal-put-{place.slot}")
         self._puts[put] = None
         put.add_done_callback(self._on_put_done)
         return put

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.wal.config import ObjectWalSettings
 from millrace.wal.log import WalOwner, WalRecord
@@ -51,7 +52,7 @@ def store_on(bucket: SimBucket, name: str = "store", faults: StoreFaults = QUICK
     return SimObjectStore(bucket, Rand(name.encode()), faults)
 
 
-async def open_wal(bucket: SimBucket, who: WalOwner, store: SimObjectStore | None = None, **changes: Any) -> ObjectWal:
+async def open_wal(bucket: SimBucket, who: WalOwner, store: ObjectStore | None = None, **changes: Any) -> ObjectWal:
     """Neither recovered nor started."""
     name = f"{who.cluster_id} {who.node_id} {who.epoch}"
     return await ObjectWal.open(
@@ -60,14 +61,14 @@ async def open_wal(bucket: SimBucket, who: WalOwner, store: SimObjectStore | Non
 
 
 async def recover_wal(
-    bucket: SimBucket, epoch: int, store: SimObjectStore | None = None, **changes: Any
+    bucket: SimBucket, epoch: int, store: ObjectStore | None = None, **changes: Any
 ) -> tuple[ObjectWal, list[WalRecord]]:
     wal = await open_wal(bucket, owner(epoch), store, **changes)
     return wal, [record async for record in wal.recover()]
 
 
 async def start_wal(
-    bucket: SimBucket, epoch: int, store: SimObjectStore | None = None, **changes: Any
+    bucket: SimBucket, epoch: int, store: ObjectStore | None = None, **changes: Any
 ) -> tuple[ObjectWal, list[bytes], Journal]:
     """Started, with the payloads it recovered."""
     wal, records = await recover_wal(bucket, epoch, store, **changes)

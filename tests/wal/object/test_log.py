@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from millrace.runtime.objectstore import StoreDenied
+from millrace.runtime.objectstore import BytesChanged, StoreDenied
+from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalClosed, WalCorrupt, WalFenced, WalFull
 from millrace.wal.object.layout import HEADER_BYTES, Kind, ObjectHeader, decode_header
 from tests.sim.loop import run_simulation
@@ -122,6 +124,31 @@ async def test_uploads_end_in_any_order_and_are_acknowledged_in_one() -> None:
     assert len(journal.ends) == told
     await journal.reach(last.end)
     assert len(journal.ends) <= told + 2
+
+
+@pytest.mark.parametrize("fence", ["conditional", "reservation"])
+def test_bytes_that_change_between_two_puts_end_the_log(fence: str) -> None:
+    """A put is refused for now and a record changes in memory: the batch is not put again, nothing is confirmed, and its producer is told."""
+
+    async def run() -> None:
+        bucket = make_bucket()
+        sim = store_on(bucket, faults=STEADY)
+        store = RetryingObjectStore(sim, Rand(b"r"), RetryPolicy(attempts_max=1))
+        wal, _, journal = await start_wal(bucket, 1, store, fence=fence)
+        verb = "put_if_absent" if fence == "conditional" else "put"
+        before, stored = sim.requests[verb], dict(bucket.objects)
+        sim.plan(verb, StoreFault.REFUSED)
+        record = wal.append(payload(1, 1000))
+        await asyncio.sleep(0.03)
+        assert sim.requests[verb] == before + 1
+        assert wal._arena is not None
+        memory = wal._arena.view
+        memory[bytes(memory).index(record.payload)] ^= 1
+        await journal.reach(record.end)
+        assert [type(error) for error in journal.failures] == [BytesChanged]
+        assert (sim.requests[verb], bucket.objects, journal.ends) == (before + 1, stored, [])
+
+    run_simulation(lambda loop: run())
 
 
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
