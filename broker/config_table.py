@@ -241,6 +241,7 @@ GROUPS = (
         "50",
         "Partitions of __consumer_offsets; must never change afterwards.",
         low=1,
+        high=10_000,
     ),
     Key(
         "offsets.topic.replication.factor",
@@ -249,7 +250,7 @@ GROUPS = (
         "Shown for __consumer_offsets; the store keeps the copies.",
         low=1,
     ),
-    Key("offsets.topic.segment.bytes", INT, "104857600", "segment.bytes of __consumer_offsets.", low=1),
+    Key("offsets.topic.segment.bytes", INT, "104857600", "segment.bytes of __consumer_offsets.", low=1048576),
     Key("offsets.retention.minutes", INT, "10080", "A group without members loses its offsets after this long.", low=1),
     Key("offsets.retention.check.interval.ms", LONG, "600000", "How often expired offsets are looked for.", low=1),
     Key("offset.metadata.max.bytes", INT, "4096", "Longer text beside a committed offset is refused.", low=0),

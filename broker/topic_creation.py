@@ -2,7 +2,8 @@
 
 One creation of a name is in flight at a time, however many ask, and names asked for together are created together. Not here: what a
 topic may be (the controller decides). An internal topic that this broker has no use for is not made for a client that names it: it would
-have the wrong configuration on the day it is needed.
+have the wrong configuration on the day it is needed. One that the controller refuses is told to the operator, at a bounded rate: the clients
+that wait for it are told only to ask again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
@@ -25,6 +27,8 @@ from millrace.runtime.errors import Exhausted, Unavailable
 log = logging.getLogger(__name__)
 CREATION_TIMEOUT_MS = 30_000
 NAMES_A_REQUEST = 100
+IS_THERE = ErrorCode.TOPIC_ALREADY_EXISTS
+REFUSAL_PERIOD_S = 60.0  # one line a topic and period
 
 
 class TopicCreation:
@@ -33,6 +37,7 @@ class TopicCreation:
         self._channel = channel
         self._internal = internal
         self._in_flight: dict[str, asyncio.Task[dict[str, int]]] = {}
+        self._told: dict[str, float] = {}  # internal topics alone
 
     def may_create(self, name: str) -> bool:
         """Whether a client that merely names it gets it."""
@@ -58,9 +63,19 @@ class TopicCreation:
         except (Unavailable, Exhausted) as error:
             log.warning("%d topics could not be created on the way: %r", len(names), error)
             return dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
-        found = {topic.name: topic.error_code for topic in response.topics}
-        is_there = ErrorCode.TOPIC_ALREADY_EXISTS
-        return {name: ErrorCode.NONE if code == is_there else code for name, code in found.items()}
+        found = {topic.name: 0 if topic.error_code == IS_THERE else topic.error_code for topic in response.topics}
+        for topic in response.topics:
+            if found[topic.name] and topic.name in self._internal:
+                self._tell(topic)
+        return found
+
+    def _tell(self, topic: CreatableTopicResult) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._told.get(topic.name, float("-inf")) < REFUSAL_PERIOD_S:
+            return
+        self._told[topic.name] = now_s
+        reason = topic.error_message or "no reason given"
+        log.error("the internal topic %s cannot be made: error %d, %s", topic.name, topic.error_code, reason)
 
     def _topic(self, name: str) -> CreatableTopic:
         partitions, configs = self._internal.get(name, (-1, {}))

@@ -6,10 +6,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from millrace.broker.topic_creation import NAMES_A_REQUEST, TopicCreation
+import pytest
+
+from millrace.broker.app import internal_topics
+from millrace.broker.config import load
+from millrace.broker.config_source import gather
+from millrace.broker.config_table import all_keys
+from millrace.broker.topic_creation import NAMES_A_REQUEST, REFUSAL_PERIOD_S, TopicCreation
 from millrace.kraft.errors import NotLeader, TooManyCommands
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from tests.kraft.test_replay import Machine
 
 INTERNAL = {"__consumer_offsets": (50, {"cleanup.policy": "compact"})}
 
@@ -29,9 +36,17 @@ class HandChannel:
     def names(self) -> list[list[str]]:
         return [[topic.name for topic in request.topics] for request in self.requests]
 
-    def answer(self, place: int, code_of: Callable[[str], int] = lambda name: 0) -> None:
-        results = [CreatableTopicResult(t.name, error_code=code_of(t.name)) for t in self.requests[place].topics]
+    def answer(self, place: int, code_of: Callable[[str], int] = lambda name: 0, why: str | None = None) -> None:
+        names = [topic.name for topic in self.requests[place].topics]
+        results = [CreatableTopicResult(name, error_code=code_of(name), error_message=why) for name in names]
         self.replies[place].set_result(CreateTopicsResponse(topics=results))
+
+
+class ControllerOfOne:
+    """Decides at once, as the controller does."""
+
+    async def send(self, request: Any) -> Any:
+        return Machine().do(request)
 
 
 def run(scenario: Callable[[HandChannel, TopicCreation], Any]) -> None:
@@ -126,3 +141,41 @@ def test_internal_topics_have_their_own_shape_or_are_not_made() -> None:
         assert not creation.may_create("__share_group_state")
 
     run(scenario)
+
+
+def test_an_internal_topic_that_is_refused_is_told_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """One line a period, however many groups ask; a name of a client's that is refused is the client's to hear of."""
+
+    async def refused(channel: HandChannel, creation: TopicCreation, name: str) -> None:
+        asked = asyncio.ensure_future(creation.ensure([name]))
+        await asyncio.sleep(0.001)
+        channel.answer(-1, lambda _: ErrorCode.INVALID_CONFIG, "segment.bytes is too small")
+        assert await asked == {name: ErrorCode.INVALID_CONFIG}
+
+    async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
+        await refused(channel, creation, "plain")
+        for _ in range(3):
+            await refused(channel, creation, "__consumer_offsets")
+        (line,) = caplog.messages
+        assert line == "the internal topic __consumer_offsets cannot be made: error 40, segment.bytes is too small"
+        creation._told["__consumer_offsets"] -= REFUSAL_PERIOD_S
+        await refused(channel, creation, "__consumer_offsets")
+        assert len(caplog.messages) == 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", ["offsets.topic.num.partitions", "offsets.topic.segment.bytes"])
+def test_the_controller_takes_internal_topics_at_the_bounds_of_their_settings(name: str) -> None:
+    """Whatever a start accepts for __consumer_offsets can be made: the least and the most that the table allows."""
+    key = all_keys()[name]
+
+    async def made(bound: int) -> dict[str, int]:
+        given, _ = gather([f"{name}={bound}"], {}, None, "")
+        settings = load(given, data_dir="/data", machine_bytes=4 << 30).settings
+        creation = TopicCreation(ControllerOfOne(), internal_topics(settings))
+        return await creation.ensure(["__consumer_offsets"])
+
+    for bound in (key.low, key.high or 2**31 - 1):
+        assert bound is not None
+        assert asyncio.run(made(int(bound))) == {"__consumer_offsets": 0}
