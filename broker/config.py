@@ -47,8 +47,6 @@ RAFT_TICK_MS = 100
 class TopicDefaults:
     """What a topic gets that says nothing itself; the configurations' own defaults are in kraft/topic_configs.py."""
 
-    partitions_count: int
-    replication_factor: int
     is_auto_created: bool
     is_deletable: bool
     retention_check_interval_ms: int
@@ -69,7 +67,6 @@ class GroupSettings:
     session_timeout_max_ms: int
     members_max: int
     offsets_partitions_count: int
-    offsets_replication_factor: int
     offsets_segment_bytes: int
     offsets_retention_ms: int
     offsets_retention_check_interval_ms: int
@@ -285,8 +282,6 @@ def _controller_settings(
 
 def _topic_defaults(values: Values) -> TopicDefaults:
     return TopicDefaults(
-        partitions_count=values["num.partitions"],
-        replication_factor=values["default.replication.factor"],
         is_auto_created=values["auto.create.topics.enable"],
         is_deletable=values["delete.topic.enable"],
         retention_check_interval_ms=values["log.retention.check.interval.ms"],
@@ -300,7 +295,6 @@ def _group_settings(values: Values) -> GroupSettings:
         session_timeout_max_ms=values["group.max.session.timeout.ms"],
         members_max=values["group.max.size"],
         offsets_partitions_count=values["offsets.topic.num.partitions"],
-        offsets_replication_factor=values["offsets.topic.replication.factor"],
         offsets_segment_bytes=values["offsets.topic.segment.bytes"],
         offsets_retention_ms=values["offsets.retention.minutes"] * 60_000,
         offsets_retention_check_interval_ms=values["offsets.retention.check.interval.ms"],

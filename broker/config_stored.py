@@ -42,6 +42,13 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         """,
     ),
     (
+        "The store keeps the copies: any factor is taken, and a partition is shown with one replica, its leader.",
+        """
+        default.replication.factor int 1 1..
+        offsets.topic.replication.factor short 3 1..
+        """,
+    ),
+    (
         "One event loop does the work that these pools, queues and buffers are for.",
         """
         background.threads int 10 1..

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millrace.broker.config_key import BOOLEAN, INT, LIST, LONG, SHORT, STRING, Key
+from millrace.broker.config_key import BOOLEAN, INT, LIST, LONG, STRING, Key
 from millrace.broker.config_refused import REFUSED_KEYS
 from millrace.broker.config_stored import STORED_KEYS
 
@@ -127,13 +127,6 @@ CONNECTIONS = (
 
 TOPICS = (
     Key("num.partitions", INT, "1", "Partitions of a topic that is created without a count.", low=1),
-    Key(
-        "default.replication.factor",
-        INT,
-        "1",
-        "Shown for topics created without a factor; the store keeps the copies.",
-        low=1,
-    ),
     Key("auto.create.topics.enable", BOOLEAN, "true", "A client that asks for an unknown topic creates it."),
     Key("delete.topic.enable", BOOLEAN, "true", "When false, deleting a topic is refused."),
     Key(
@@ -242,13 +235,6 @@ GROUPS = (
         "Partitions of __consumer_offsets; must never change afterwards.",
         low=1,
         high=10_000,
-    ),
-    Key(
-        "offsets.topic.replication.factor",
-        SHORT,
-        "3",
-        "Shown for __consumer_offsets; the store keeps the copies.",
-        low=1,
     ),
     Key("offsets.topic.segment.bytes", INT, "104857600", "segment.bytes of __consumer_offsets.", low=1048576),
     Key("offsets.retention.minutes", INT, "10080", "A group without members loses its offsets after this long.", low=1),

@@ -127,7 +127,7 @@ def test_the_strongest_source_wins() -> None:
     text = "num.partitions=2\nfetch.max.bytes=2000\ngroup.max.size=2"
     env = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_FETCH_MAX_BYTES": "3000"}
     settings = make("num.partitions=4", env=env, text=text).settings
-    assert (settings.topics.partitions_count, settings.fetch.response_bytes_max, settings.groups.members_max) == (
+    assert (settings.controller.partitions_default, settings.fetch.response_bytes_max, settings.groups.members_max) == (
         4,
         3000,
         2,
@@ -140,7 +140,7 @@ def test_the_strongest_source_wins() -> None:
 
 def test_the_last_line_of_a_file_wins() -> None:
     """A key given twice in one file has its last value, as in Java."""
-    assert make(text="num.partitions=2\nnum.partitions=5").settings.topics.partitions_count == 5
+    assert make(text="num.partitions=2\nnum.partitions=5").settings.controller.partitions_default == 5
 
 
 # Mistakes and warnings
