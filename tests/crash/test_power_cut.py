@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.sim.forks import run_all
-from tests.sim.hunt import Tally, double_plans, single_plans
+from tests.sim.hunt import CHANGES, IN_PARTS, MULTIPART_STEPS, Tally, counted, double_plans, single_plans
 from tests.sim.plan import SOON, Plan, Strike
 from tests.sim.run import run_plan
 
@@ -31,11 +31,23 @@ def run_each(plans: Iterable[Plan]) -> Tally:
 
 
 def test_cuts_and_kills_at_points_of_a_run() -> None:
-    """Every so-manieth disk write, put, deletion and command of a run, each with another fate of what was not durable."""
-    tally = run_each(single_plans("suite", step=43))
-    assert tally.runs > 25
+    """Every so-manieth disk write, put, deletion and command of a run, each with another fate of what was not durable; and the first of each name,
+    compaction's commit among them."""
+    tally = run_each(single_plans("suite", step=101))
+    names = {name for kind, name in counted("suite").first_points if kind in CHANGES}
+    assert {"CommitCompaction sent", "CommitCompaction carried out", "RemoveObjects sent", "delete in effect"} <= names
+    assert not [name for name in names if not tally.hits[f"strike at: {name}"]]
     assert {"cut", "kill", "dropped", "kept", "torn"} <= set(tally.hits)
     assert all(tally.looked_at.values()), tally.looked_at
+
+
+def test_cuts_and_kills_amid_an_upload_in_parts() -> None:
+    """Each step of it, as it is asked for and as it takes effect."""
+    tally = run_each(single_plans("suite", 40, IN_PARTS, ("part",)))
+    for step in MULTIPART_STEPS:
+        assert tally.hits[f"strike at: {step} sent"], step
+        assert tally.hits[f"strike at: {step} in effect"], step
+    assert tally.hits["multipart: its process died"]
 
 
 def test_cuts_during_recovery() -> None:

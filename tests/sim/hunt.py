@@ -1,7 +1,8 @@
 """Which plans are run, and what of it is kept: drawn ones, seed by seed, or every point of one run, one after the other.
 
 The points enumerated are those of a run without strikes, which is counted first: each with a fate, and again with a second strike during the
-recovery from the first. A run that was struck goes its own way from there on, so a second strike is planned some events after the first,
+recovery from the first. Where they are thinned out, the first of each name stays: what has to be struck does not depend on the step.
+A run that was struck goes its own way from there on, so a second strike is planned some events after the first,
 wherever that falls. Bad weather is run with strikes at points drawn from the seed.
 """
 
@@ -23,20 +24,27 @@ SECOND_AFTER = (1, 4, 2, 7, 11, 5, 16, 9, 22, 13, 29, 19, 37, 46)  # events, of 
 ROUGH_WEATHERS = ("rough store", "store away", "full bucket", "full disk")
 CHANGES = ("write", "change", "command")
 ENUMERATED = (PLAIN, "object wal")  # settings
+IN_PARTS = "small parts"  # where the steps of uploads in parts are enumerated, which the others have none of
+PART_FATES = ("drop", "keep", "any")  # of what the store was sent: it came, or not, or late
 
 COMMANDS = (
     "PrepareObjects",
     "CommitUpload",
+    "CommitCompaction",
     "OpenPartitionStreams",
     "CloseStreams",
     "TrimStreams",
     "BrokerRegistration",
 )
+# These come a few times a run, or at its end: beyond what a hunt draws for.
+SELDOM_COMMANDS = ("RemoveObjects", "CreateTopics", "DeleteTopics", "AllocateProducerIds", "GetOpeningStreams")
+MOMENTS = ("sent", "carried out")
+MULTIPART_STEPS = ("multipart_start", "multipart_part", "multipart_complete")
 
-# What an enumeration must have met, in every one of these ways.
-CRASH_MUST_HIT = (
+# What an enumeration and a hunt must have met, in every one of these ways.
+BOTH_MUST_HIT = (
     "strike at a write",
-    "strike at a store",
+    "strike at a change",
     "strike at: WAL block",
     "strike at: WAL header",
     "strike at: metadata log",
@@ -48,7 +56,10 @@ CRASH_MUST_HIT = (
     "compaction: sets merged or split",
     "compaction: streams merged",
     "compaction: composites",
-    *(f"strike at: {command} {moment}" for command in COMMANDS for moment in ("sent", "carried out")),
+    "strike at: delete sent",
+    "strike at: delete in effect",
+    "strike at: get sent",
+    *(f"strike at: {command} {moment}" for command in COMMANDS for moment in MOMENTS),
     "cut",
     "kill",
     "reset",
@@ -71,17 +82,24 @@ CRASH_MUST_HIT = (
     "full",
     *(f"weather: {weather}" for weather in ROUGH_WEATHERS),
 )
+# ... an enumeration alone
+CRASH_MUST_HIT = (
+    *BOTH_MUST_HIT,
+    "strike at a command",
+    "strike at a part",
+    "strike at a read",
+    "strike at: get in effect",
+    *(f"strike at: WAL {what} {moment}" for what in ("get", "list", "delete") for moment in ("sent", "in effect")),
+    *(f"strike at: {command} {moment}" for command in SELDOM_COMMANDS for moment in MOMENTS),
+    *(f"strike at: {step} {moment}" for step in MULTIPART_STEPS for moment in ("sent", "in effect")),
+)
 # ... and a hunt over drawn plans.
 HUNT_MUST_HIT = (
-    *(name for name in CRASH_MUST_HIT if name != "strike at a store"),
+    *BOTH_MUST_HIT,
     "strike at a turn",
-    "strike at a change",
     "strike at a promise",
     "strike at a crowd",
     "strike at an again",
-    "strike at: delete sent",
-    "strike at: delete in effect",
-    "strike at: get sent",
     "ended for a failed write",
     "a start failed for lack of room",
     "a start failed for a failed write",
@@ -102,11 +120,7 @@ HUNT_MUST_HIT = (
         f"multipart: {what}"
         for what in ("completed", "completed when complete", "aborted", "a part again", "its process died")
     ),
-    *(
-        f"multipart_{step} {fault}"
-        for step in ("start", "part", "complete")
-        for fault in ("LOST_REQUEST", "LOST_ANSWER", "LATE")
-    ),
+    *(f"{step} {fault}" for step in MULTIPART_STEPS for fault in ("LOST_REQUEST", "LOST_ANSWER", "LATE")),
     "multipart_abort LOST_ANSWER",
     "sever",
     "stopped reading",
@@ -162,40 +176,49 @@ def minimised(outcome: Outcome, runs_max: int = 40) -> Outcome:
     return outcome
 
 
-def points(seed: str, settings: str = PLAIN) -> Counter[str]:
-    """How many events of each kind a run without strikes has. It has to be sound."""
-    outcome = run_plan(Plan(seed, settings=settings))
+def counted(seed: str, settings: str = PLAIN) -> Outcome:
+    """A run without strikes: how many events of each kind it has, and where each name is met first. It has to be sound. It looks as seldom
+    as those that are struck, whose beginning it is."""
+    outcome = run_plan(Plan(seed, settings=settings, ends=SOON))
     assert not outcome.findings, outcome.findings
-    return outcome.counts
+    return outcome
 
 
-def single_plans(seed: str, step: int = 1, settings: str = PLAIN) -> Iterator[Plan]:
+def numbers(run: Outcome, kind: str, step: int) -> list[int]:
+    """Every so-manieth event of the kind, and the first of each name."""
+    firsts = [number for (one, _), number in run.first_points.items() if one == kind]
+    return sorted({*range(1, run.counts[kind] + 1, step), *firsts})
+
+
+def single_plans(
+    seed: str, step: int = 1, settings: str = PLAIN, kinds: Sequence[str] = CHANGES, fates: Sequence[str] = FATES
+) -> Iterator[Plan]:
     """A cut at every disk write and every put and deletion with each fate, at every command with one, and a kill at every one; `step` takes
     every so-manieth, fates in turn. Once struck, the actors soon come to their end: what counts is how the node comes back."""
-    counts = points(seed, settings)
-    for kind in CHANGES:
-        for number in range(1, counts[kind] + 1, step):
+    run = counted(seed, settings)
+    for kind in kinds:
+        for number in numbers(run, kind, step):
             is_whole = step == 1 and kind != "command"
-            chosen = FATES if is_whole else [FATES[number // step % len(FATES)]]
+            chosen = fates if is_whole else [fates[number // step % len(fates)]]
             for fate in chosen:
                 yield Plan(seed, (Strike(kind, number),), fate, settings=settings, ends=SOON)
             if step == 1 or number // step % 3 == 0:
                 yield Plan(seed, (Strike(kind, number, "kill"),), settings=settings, ends=SOON)
 
 
-def read_plans(seed: str, step: int) -> Iterator[Plan]:
-    """A cut or a kill at every store event, reads included: what is read changes nothing, so one fate each."""
-    for number in range(1, points(seed)["store"] + 1, step):
-        strike = Strike("store", number, "kill" if number % 3 == 0 else "cut")
-        yield Plan(seed, (strike,), FATES[number % len(FATES)], ends=SOON)
+def read_plans(seed: str, step: int, settings: str = PLAIN) -> Iterator[Plan]:
+    """A cut or a kill at every read and listing: they change nothing, so one fate each."""
+    for number in numbers(counted(seed, settings), "read", step):
+        strike = Strike("read", number, "kill" if number % 3 == 0 else "cut")
+        yield Plan(seed, (strike,), FATES[number % len(FATES)], settings=settings, ends=SOON)
 
 
-def double_plans(seed: str, step: int = 1, settings: str = PLAIN) -> Iterator[Plan]:
+def double_plans(seed: str, step: int = 1, settings: str = PLAIN, kinds: Sequence[str] = CHANGES) -> Iterator[Plan]:
     """A cut or a kill at every so-manieth point, and a cut soon after, while the first is recovered from."""
-    counts = points(seed, settings)
+    run = counted(seed, settings)
     turn, seconds = 0, itertools.cycle(SECOND_AFTER)
-    for kind in CHANGES:
-        for number in range(1, counts[kind] + 1, step):
+    for kind in kinds:
+        for number in numbers(run, kind, step):
             turn += 1
             first = Strike(kind, number, "kill" if turn % 3 == 0 else "cut")
             for _ in range(3 if step == 1 and kind != "command" else 1):
@@ -205,7 +228,7 @@ def double_plans(seed: str, step: int = 1, settings: str = PLAIN) -> Iterator[Pl
 
 def weather_plans(seed: str, count: int) -> Iterator[Plan]:
     """So many runs of each rough weather, with none, one or two strikes."""
-    counts = points(seed)
+    counts = counted(seed).counts
     for weather in ROUGH_WEATHERS:
         for number in range(count):
             rand = Rand(f"{seed} {weather} {number}".encode())
@@ -217,11 +240,13 @@ def weather_plans(seed: str, count: int) -> Iterator[Plan]:
 
 
 def crash_plans(seed: str, step: int) -> Iterator[Plan]:
-    """All of an enumeration: both kinds of log."""
+    """All of an enumeration: both kinds of log, and uploads in parts."""
     for settings in ENUMERATED:
         yield from single_plans(seed, step, settings)
         yield from double_plans(f"{seed} again", step, settings)
-    yield from read_plans(seed, step)
+        yield from read_plans(seed, step, settings)
+    yield from single_plans(seed, step, IN_PARTS, ("part",), PART_FATES)
+    yield from double_plans(f"{seed} again", step, IN_PARTS, ("part",))
     yield from weather_plans(f"{seed} weather", 1 + 60 // step)
 
 

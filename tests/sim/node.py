@@ -62,7 +62,8 @@ POINTS = (
 )
 NAMING = ("create", "write_file", "make_folder", "remove", "rename", "reserve")  # what changes names on the disk
 SELDOM = ("TrimStreams", "CloseStreams", "DeleteStreams")  # commands
-STORE_POINTS = ("put", "delete", "get", "list", "head")
+MULTIPART_POINTS = ("multipart_start", "multipart_part", "multipart_complete", "multipart_abort")
+STORE_POINTS = ("put", "delete", "get", "list", "head", *MULTIPART_POINTS)
 
 
 def point_of(kind: str, words: tuple[object, ...]) -> str:
@@ -72,11 +73,12 @@ def point_of(kind: str, words: tuple[object, ...]) -> str:
         return "any callback"
     if kind in ("command", "seldom", "promise"):
         return text
-    if kind in ("store", "change"):
+    if kind in ("store", "change", "part", "read"):
         moment = "sent" if words[1] == "sent" else "in effect"
+        name = next(name for name in STORE_POINTS if str(words[2]).startswith(name))
         if "/wal/" in text:
-            return f"WAL object {moment}"
-        return f"{next((name for name in STORE_POINTS if str(words[2]).startswith(name)), 'other')} {moment}"
+            name = "WAL object" if name == "put" else f"WAL {name}"
+        return f"{name} {moment}"
     return next(name for name, parts in POINTS if all(part in text for part in parts))
 
 
@@ -167,6 +169,7 @@ class SimNode:
         self._ready: asyncio.Future[None] = world.loop.create_future()
         self._rand = world.rand.split(self.name)
         self.counts: Counter[str] = Counter()  # "write", "store"
+        self.first_points: dict[tuple[str, str], int] = {}  # by kind and name: the number of the first
         self.rand = self._rand.split("faults")
         self.strikes: dict[tuple[str, int], str] = {}  # (kind, number) -> action
         self._strikes_met = 0
@@ -220,8 +223,10 @@ class SimNode:
     def _on_store_event(self, *words: object) -> None:
         self.world.trace.note(self.name, "store", *words)
         self._count("store", words)
-        if str(words[2]).startswith(("put", "delete", "multipart")):
-            self._count("change", words)
+        is_change = str(words[2]).startswith(("put", "delete", "multipart"))
+        self._count("change" if is_change else "read", words)
+        if str(words[2]).startswith("multipart"):
+            self._count("part", words)
 
     def on_command(self, name: str, moment: str) -> None:
         """The broker asks something of the controller, or has its answer."""
@@ -237,6 +242,7 @@ class SimNode:
 
     def _count(self, kind: str, words: tuple[object, ...]) -> None:
         self.counts[kind] += 1
+        self.first_points.setdefault((kind, point_of(kind, words)), self.counts[kind])
         self.on_point(kind, self.counts[kind])
         action = self.strikes.pop((kind, self.counts[kind]), None)
         if action is not None:

@@ -31,6 +31,8 @@ class Strike:
         next       anything is written to the disk after an earlier strike
         store      a request sets out or takes effect
         change     the same, of puts and deletions alone
+        part       the same, of uploads in parts alone
+        read       the same, of reads and listings alone
         promise    a client hears that something other than a record is done: deleted, committed, made
         command    something is asked of the controller, or carried out
         seldom     the same, of what is asked a few times a run

@@ -89,6 +89,7 @@ class Outcome:
     plan: Plan
     findings: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)  # of events a strike can be planned at
+    first_points: dict[tuple[str, str], int] = field(default_factory=dict)  # by kind and name: the number of the first
     hits: Counter[str] = field(default_factory=Counter)
     looked_at: Counter[str] = field(default_factory=Counter)  # by checker
     digest: str = ""
@@ -348,6 +349,7 @@ class Run:
         ended = [failure for failure in self.node.failures if not self._is_excused(failure)]
         outcome.findings += [f"process-ended: {failure!r}" for failure in ended]
         outcome.counts = self.node.counts + Counter(turn=self.world.loop.turn_count)
+        outcome.first_points = dict(self.node.first_points)
         outcome.hits = self.world.all_hits() + self.node.disk.hits
         outcome.hits["lives"] = self.node.life_count
         outcome.hits["owned partitions"] = len(self.history.owners)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.__main__ import report
 from tests.sim.bugs import BUGS
 from tests.sim.forks import run_all
-from tests.sim.hunt import Tally, drawn_plan, minimised
+from tests.sim.hunt import CRASH_MUST_HIT, Tally, drawn_plan, minimised
 from tests.sim.plan import EVENTS, Plan, Strike, parse_plan
 from tests.sim.run import Run, run_plan
 from tests.sim.story import tell
@@ -104,6 +105,15 @@ def test_a_tally_names_what_was_never_met() -> None:
     tally.hits["cut"] = 1
     tally.looked_at.update({"OnceInOrder": 0, "RangesJoin": 3})
     assert tally.missing(("cut", "torn")) == ["torn", "OnceInOrder"]
+
+
+@pytest.mark.parametrize("name", ["strike at: multipart_part sent", "strike at: CommitCompaction carried out"])
+def test_an_enumeration_fails_for_a_point_that_was_never_struck(name: str) -> None:
+    """Its exit code says so, though nothing was found."""
+    tally = Tally(runs=1, hits=Counter(CRASH_MUST_HIT))
+    assert report(tally, CRASH_MUST_HIT, 1.0) == 0
+    del tally.hits[name]
+    assert report(tally, CRASH_MUST_HIT, 1.0) == 1
 
 
 def test_a_node_that_is_killed_as_its_work_ends_comes_up_again() -> None:
