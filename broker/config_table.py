@@ -432,7 +432,7 @@ STORAGE = (
         "s3.stream.set.object.compaction.force.split.minutes",
         INT,
         "120",
-        "After this long data leaves a stream-set object for one of its stream: until then trimmed data may keep its file.",
+        "So old, and then at this pause, a stream-set object is looked into, and written anew when half of it is trimmed or large.",
         low=1,
         is_ours=True,
     ),

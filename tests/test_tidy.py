@@ -88,6 +88,7 @@ PURE = (
     "kraft/topic_configs.py",
     "runtime/sigv4.py",
     "s3stream/block_lru.py",
+    "s3stream/compaction/aged.py",
     "s3stream/compaction/choose.py",
     "s3stream/compaction/config.py",
     "s3stream/compaction/damage.py",

@@ -77,26 +77,19 @@ def choose_aged(
     is_aside: Callable[[StreamSetInfo], bool],
     settings: CompactionSettings,
     now_ms: int,
+    after: int = -1,
 ) -> Sequence[StreamSetInfo]:
-    """Stream-set objects whose streams are due to get objects of their own, the oldest neighbours. With one that is due go those after it that
-    are half as old: they would follow soon, each with an object for each of its streams."""
+    """Stream-set objects that are to be looked into for their age, the oldest neighbours whose order ids are beyond `after`. With one that is
+    due go those after it that are half as old: a stream has the more in them."""
     due_ms = now_ms - settings.force_split_ms
     soon_ms = now_ms - settings.force_split_ms // 2
-    for span in _parted(objects, lambda one: one.data_time_ms > soon_ms or is_aside(one)):
+    for span in _parted(objects, lambda one: one.data_time_ms > soon_ms or one.order_id <= after or is_aside(one)):
         due = next((place for place, one in enumerate(span) if one.data_time_ms <= due_ms), None)
         if due is not None:
             sizes = [one.size_bytes for one in span]
             end = _within(sizes, due, len(span), settings.sources_max, settings.merge_bytes_max)
-            return _within_memory(span[due : max(due + 1, end)], settings)
+            return _held_at_once(span[due : max(due + 1, end)], settings)
     return ()
-
-
-def next_due_ms(
-    objects: Sequence[StreamSetInfo], is_aside: Callable[[StreamSetInfo], bool], settings: CompactionSettings
-) -> int | None:
-    """When the next object is old enough to be split."""
-    times = [one.data_time_ms for one in objects if not is_aside(one)]
-    return min(times) + settings.force_split_ms if times else None
 
 
 def _parted(objects: Sequence[T], is_aside: Callable[[T], bool]) -> list[list[T]]:
@@ -112,11 +105,20 @@ def _parted(objects: Sequence[T], is_aside: Callable[[T], bool]) -> list[list[T]
 
 def _within_memory(span: Sequence[StreamSetInfo], settings: CompactionSettings) -> Sequence[StreamSetInfo]:
     """As many from the oldest as can be read at once, and no more than can be read in large requests, but for a shortest run."""
-    held_bytes = read_bytes = 0
+    span = _held_at_once(span, settings)
+    read_bytes = 0
+    for count, one in enumerate(span):
+        read_bytes += min(one.size_bytes, settings.window_bytes_min)
+        if count >= max(2, settings.run_count) and not settings.reads_well(read_bytes):
+            return span[:count]
+    return span
+
+
+def _held_at_once(span: Sequence[StreamSetInfo], settings: CompactionSettings) -> Sequence[StreamSetInfo]:
+    """As many from the oldest as there is memory for a block of each."""
+    held_bytes = 0
     for count, one in enumerate(span):
         held_bytes += min(one.size_bytes, settings.block_bytes)
-        read_bytes += min(one.size_bytes, settings.window_bytes_min)
-        is_slow = count >= settings.run_count and not settings.reads_well(read_bytes)
-        if count >= 2 and (is_slow or held_bytes > settings.reading_bytes):
+        if count >= 2 and held_bytes > settings.reading_bytes:
             return span[:count]
     return span

@@ -20,7 +20,7 @@ class CompactionSettings:
     stream_interval_ms: int = 30 * 60_000
     # A stream with this much in the objects that are merged gets an object of its own.
     split_bytes: int = 24 * MIB
-    # What has been in a stream-set object this long leaves it for objects of its streams, however small.
+    # A stream-set object with data this old is looked into, and again after this long: written anew when half of it is trimmed or large by now.
     force_split_ms: int = 120 * 60_000
     # Stream-set objects of about one size that are merged, at least: with fewer each byte is written more often.
     run_count_min: int = 8

@@ -38,13 +38,16 @@ Objects = Sequence[StreamSetInfo] | Sequence[StreamObjectInfo]
 Planner = Callable[[Sequence[SourceIndex], Bounds], Steps[SetPlan | None]]
 
 
-async def merge(work: Work, objects: Objects, planner: Planner, committing: Committing) -> bool:
-    """Whether it changed anything: objects compacted, or put aside because they could not be read.
+async def merge(
+    work: Work, objects: Objects, planner: Planner, committing: Committing, *, is_index_alone: bool = False
+) -> bool:
+    """Whether it changed anything: objects compacted, or put aside because they could not be read. `is_index_alone`: small objects do not come
+    whole with their indexes, for it may end there.
 
     What cannot be read is never taken for nothing: the plan is thrown away, the object stands aside, and the next plan is without it.
     """
     try:
-        async with opened(work, objects) as (sources, indexes):
+        async with opened(work, objects, is_index_alone=is_index_alone) as (sources, indexes):
             if len(sources) < len(objects):
                 return True
             return await _merge_opened(work, sources, indexes, planner, committing)
@@ -75,17 +78,20 @@ async def _merge_opened(
     plan = await in_steps(planner(indexes, bounds))
     if plan is None:
         return False
-    taken = len(plan.source_ids)
-    await carry_out(work, plan, sources[:taken], indexes[:taken], bounds, committing)
+    first = next(place for place, source in enumerate(sources) if source.object_id == plan.source_ids[0])
+    taken = slice(first, first + len(plan.source_ids))
+    await carry_out(work, plan, sources[taken], indexes[taken], bounds, committing)
     return True
 
 
 @asynccontextmanager
-async def opened(work: Work, objects: Objects) -> AsyncIterator[tuple[list[Source], list[SourceIndex]]]:
+async def opened(
+    work: Work, objects: Objects, *, is_index_alone: bool
+) -> AsyncIterator[tuple[list[Source], list[SourceIndex]]]:
     """The objects that could be read, with their indexes; the others stand aside. When the first is not answered, the store is away."""
     settings = work.settings
     memory = ReadMemory(settings.reading_bytes)
-    whole_bytes_max = settings.whole_source_bytes_max(len(objects))
+    whole_bytes_max = 0 if is_index_alone else settings.whole_source_bytes_max(len(objects))
     sources = [work.source(one.object_id, one.size_bytes) for one in objects]
     tasks = [asyncio.create_task(source.open(memory, whole_bytes_max), name="compaction-index") for source in sources]
     try:

@@ -2,9 +2,8 @@
 
     rows of the sources ──► without what is trimmed or deleted ──► by (stream, start) ──► portions: each goes to one object
 
-A portion is a piece of a stream without a gap. It gets an object of its own when the plan is to split, when it is larger than `split_bytes`,
-or when a gap follows: a stream-set object holds one piece of a stream. Nothing is planned from an index that was not read: a source
-whose index is missing is no source.
+A portion is a piece of a stream without a gap. It gets an object of its own when it has `split_bytes` or more, or when a gap follows: a
+stream-set object holds one piece of a stream. Nothing is planned from an index that was not read: a source whose index is missing is no source.
 
 Kept true: every row that is wanted lies in one portion; `find_uncovered` checks against the rows themselves, after the fact, that what was
 written covers them.
@@ -128,7 +127,7 @@ def merged_rows(sources: Sequence[SourceIndex], bounds: Bounds) -> Iterator[tupl
 
 
 def plan_sets(
-    sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings, *, is_forced: bool
+    sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings, *, split_bytes: int
 ) -> Steps[SetPlan | None]:
     """A plan for the sources, or for the older half of them and so on until it is within limits; None when it would change nothing.
 
@@ -137,9 +136,9 @@ def plan_sets(
     count = len(sources)
     while True:
         taken = sources[:count]
-        found = yield from _portions(taken, bounds, settings, is_forced=is_forced)
+        found = yield from _portions(taken, bounds, split_bytes)
         portions = _limited(found, settings)
-        if count == 1 or _is_within(portions, settings):
+        if count == 1 or _is_within(portions, taken, settings):
             break
         count //= 2
     plan = SetPlan(tuple(source.object_id for source in taken), tuple(portions))
@@ -147,16 +146,13 @@ def plan_sets(
     return None if is_idle and not _drops_something(taken[0], portions) else plan
 
 
-def _portions(
-    sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings, *, is_forced: bool
-) -> Steps[list[Portion]]:
+def _portions(sources: Sequence[SourceIndex], bounds: Bounds, split_bytes: int) -> Steps[list[Portion]]:
     portions: list[Portion] = []
     stream_id, start, end, size_bytes = StreamId(-1), 0, 0, 0
 
     def close(*, is_gap: bool) -> None:
         if end > start:
-            is_split = is_forced or is_gap or size_bytes > settings.split_bytes
-            portions.append(Portion(stream_id, start, end, size_bytes, is_split))
+            portions.append(Portion(stream_id, start, end, size_bytes, is_gap or size_bytes >= split_bytes))
 
     for number, (_, ref) in enumerate(merged_rows(sources, bounds)):
         if not number % STEP_ROWS:
@@ -184,9 +180,13 @@ def _limited(portions: list[Portion], settings: CompactionSettings) -> list[Port
     return limited
 
 
-def _is_within(portions: Sequence[Portion], settings: CompactionSettings) -> bool:
+def _is_within(portions: Sequence[Portion], sources: Sequence[SourceIndex], settings: CompactionSettings) -> bool:
+    """The new set may have as many streams as one of the sources: sets of more streams than the setting are merged like others."""
     splits = sum(1 for portion in portions if portion.is_split)
-    return splits <= _splits_max(settings) and len(portions) - splits <= settings.streams_per_set_max
+    stays = len(portions) - splits
+    if splits > _splits_max(settings):
+        return False
+    return stays <= settings.streams_per_set_max or stays <= max(len(streams_of([source])) for source in sources)
 
 
 def _splits_max(settings: CompactionSettings) -> int:

@@ -1,13 +1,15 @@
-"""Compaction of this node's stream-set objects: what is old is split, what is of a size is merged, until nothing is worth it."""
+"""Compaction of this node's stream-set objects: what is of a size is merged, until nothing is worth it; then what is old is looked into."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
+from millrace.s3stream.compaction.aged import AgedLook, plan_aged
 from millrace.s3stream.compaction.batch import AtOnce
-from millrace.s3stream.compaction.choose import choose_aged, choose_sets, next_due_ms
+from millrace.s3stream.compaction.choose import choose_sets
 from millrace.s3stream.compaction.merging import merge
-from millrace.s3stream.compaction.plan import plan_sets
+from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, Steps, plan_sets
 from millrace.s3stream.compaction.work import Work
 from millrace.s3stream.ids import StreamSetInfo
 
@@ -15,27 +17,44 @@ from millrace.s3stream.ids import StreamSetInfo
 class SetCompactor:
     def __init__(self, work: Work) -> None:
         self._work = work
+        self._look = AgedLook(work.settings)
 
     async def round(self) -> bool:
-        """Until nothing is worth it. Each step leaves fewer objects, or puts one aside."""
+        """Until nothing is worth it. Each step leaves fewer objects, or puts one aside, or passes some that are old."""
         self._work.counts.set_rounds += 1
-        while await self._step():
+        self._look.on_round()
+        while await self._merge_equals():
+            pass
+        while await self._look_at_aged():
             pass
         return True
 
     def next_due_ms(self) -> int | None:
-        """The wall time at which an object is old enough to be split."""
-        return next_due_ms(self._objects(), self._is_aside, self._work.settings)
+        """The wall time at which old objects are looked into though nothing changes."""
+        return self._look.next_due_ms(self._objects(), self._is_aside)
 
-    async def _step(self) -> bool:
+    async def _merge_equals(self) -> bool:
         work, settings = self._work, self._work.settings
-        objects = self._objects()
-        aged = choose_aged(objects, self._is_aside, settings, work.clock.wall_ms())
-        chosen = aged or choose_sets(objects, self._is_aside, settings)
-        if not chosen:
+        chosen = choose_sets(self._objects(), self._is_aside, settings)
+        planner = partial(plan_sets, settings=settings, split_bytes=settings.split_bytes)
+        return bool(chosen) and await merge(work, chosen, planner, AtOnce(work))
+
+    async def _look_at_aged(self) -> bool:
+        """Whether there was one that had not been passed."""
+        work = self._work
+        objects = self._look.next_objects(self._objects(), self._is_aside, work.clock.wall_ms())
+        if not objects:
             return False
-        planner = partial(plan_sets, settings=settings, is_forced=bool(aged))
-        return await merge(work, chosen, planner, AtOnce(work))
+        plans: list[SetPlan | None] = []
+
+        def planner(sources: Sequence[SourceIndex], bounds: Bounds) -> Steps[SetPlan | None]:
+            plans.append((yield from plan_aged(sources, bounds, work.settings)))
+            return plans[-1]
+
+        await merge(work, objects, planner, AtOnce(work), is_index_alone=True)
+        for plan in plans:
+            self._look.on_passed(objects, plan)
+        return True
 
     def _objects(self) -> list[StreamSetInfo]:
         """Each once, whatever the metadata says."""

@@ -93,7 +93,7 @@ class StreamCompactor:
                 raise SourceUnreadable(
                     one.object_id, ObjectCorrupt(f"it is not [{one.start}, {one.end}) of {stream_id}")
                 )
-        plan = yield from plan_sets(sources, bounds, self._work.settings, is_forced=True)
+        plan = yield from plan_sets(sources, bounds, self._work.settings, split_bytes=0)
         return plan if plan is not None and len(plan.portions) <= 1 else None
 
     async def _link(self, stream_id: StreamId, group: Objects, bounds: StreamBounds, batch: Batch) -> None:

@@ -23,7 +23,7 @@ from millrace.s3stream.objects.composite import links_of
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.writer import ObjectWriter
-from tests.bench.cost import DOLLARS_A_GET, DOLLARS_A_PUT
+from tests.bench.prices import DOLLARS_A_GET, DOLLARS_A_PUT
 from tests.bench.report import Row, table
 from tests.bench.sparse_store import SparseObjectStore
 from tests.s3stream.build import CLUSTER_ID
@@ -56,20 +56,20 @@ class Load:
         self.clock = SteppedClock()
         self.catalog = CompactingCatalog(self.clock)
         self.partitions = partitions
-        self.produced_bytes = 0
+        self.produced_bytes = self.deleted_count = 0
         store = MeteredObjectStore(self.bare, self.meter)
         self.work = Work(store, self.catalog, settings, CLUSTER_ID, self.clock)
         self.sets, self.streams = SetCompactor(self.work), StreamCompactor(self.work)
         for stream_id in range(partitions):
             self.catalog.open(stream_id)
 
-    async def upload(self) -> None:
-        """Every partition's share, in two entries."""
-        payload = memoryview(bytes(UPLOAD_BYTES // self.partitions // 2))
+    async def upload(self, entry_bytes: int, entries_count: int) -> None:
+        """A stream-set object of so much of every partition."""
+        payload = memoryview(bytes(entry_bytes))
         writer = ObjectWriter()
         for stream_id in range(self.partitions):
             end = self.catalog.streams[stream_id].end
-            writer.add(stream_id, [Entry(end, 1, payload), Entry(end + 1, 1, payload)])
+            writer.add(stream_id, [Entry(end + n, 1, payload) for n in range(entries_count)])
         made = writer.finish()
         object_id = await self.catalog.prepare(1, 3_600_000)
         await self.bare.put(object_key(CLUSTER_ID, object_id), made.parts)
@@ -89,6 +89,7 @@ class Load:
         for object_id, is_deep in self.catalog.doomed.items():
             key = object_key(CLUSTER_ID, object_id)
             links = links_of(memoryview(await self.bare.get(key))) if is_deep else []
+            self.deleted_count += 1 + len(links)
             await self.bare.delete([key, *(object_key(CLUSTER_ID, link.object_id) for link in links)])
         self.catalog.doomed.clear()
 
@@ -108,7 +109,7 @@ async def steady(options: argparse.Namespace, memory_mib: int) -> list[Row]:
     while load.produced_bytes < options.gib * GIB:
         due_bytes += options.rate * MIB * LOOK_S
         while load.produced_bytes + UPLOAD_BYTES <= due_bytes:
-            await load.upload()
+            await load.upload(UPLOAD_BYTES // options.partitions // 2, 2)
         looks += 1
         await load.look(is_stream_round=looks % LOOKS_A_STREAM_ROUND == 0)
     await load.look(is_stream_round=True)

@@ -1,9 +1,9 @@
 """What a GiB costs in requests: `python -m tests.bench.cost [--gib N] [--partitions N]`.
 
 A steady load over many partitions until so much is stored, then the store's requests by cause and their price; then a trickle, where
-uploads go by age, with few and with many partitions. Requests are the broker's own count of what it asked of the store, parts of
-multipart uploads included. Prices are those of S3 Standard's first tier, in dollars: an example to compare with. What compaction adds to it
-needs more data than a run has: tests.bench.compaction_steady.
+uploads go by age, with few and with many partitions: a few uploads by a broker, then hours of them with compaction in virtual time
+(tests.bench.trickle). Requests are the broker's own count of what it asked of the store, parts of multipart uploads included. What compaction
+adds to a steady load needs more data than a run has: tests.bench.compaction_steady.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ import uvloop
 from millrace.protocol.apis import API
 from millrace.protocol.codec import encode_request
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.bench.prices import DOLLARS_A_PUT
 from tests.bench.produce_load import PRODUCE_VERSION, ProduceLoad, batch_of, make_topic
 from tests.bench.report import Row, table
+from tests.bench.trickle import trickle as trickle_compacted
 from tests.live import LiveBroker
 
 MIB, GIB = 1 << 20, 1 << 30
 FRAMES = 8
 PUTS = ("put", "put_if_absent", "multipart_start", "multipart_part", "multipart_complete", "list")
 GETS = ("get", "head")
-DOLLARS_A_PUT = 0.005 / 1000
-DOLLARS_A_GET = 0.0004 / 1000
 INGEST_PUTS_MAX = 40
 TRICKLE_INTERVAL_S = 2
+# Longer than stream-set objects are left alone.
+TRICKLE_HOURS = 3
 
 
 def frames_of(topic: str, partitions: int, batch: bytes) -> list[bytes]:
@@ -108,6 +110,8 @@ async def run(options: argparse.Namespace) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     rows = await steady(folder, options.gib, options.partitions)
     rows += [await trickle(folder, count) for count in (8, options.partitions)]
+    for count in (10, options.partitions):
+        rows += await trickle_compacted(count, TRICKLE_HOURS)
     print(table(rows))
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -207,7 +207,7 @@ def test_one_set_of_a_shelf_is_split_after_a_trim() -> None:
         assert third.object_id > second.object_id
         house.starts[trimmed] = max(house.written[trimmed])
         await house.client.trim(StreamId(trimmed), 0, house.starts[trimmed])
-        plan = partial(plan_sets, settings=SETTINGS, is_forced=True)
+        plan = partial(plan_sets, settings=SETTINGS, split_bytes=0)
         assert await merge(house.work, [second], plan, AtOnce(house.work))
         assert len(house.client.stream_set_objects()) == 2
         await house.check()

@@ -189,13 +189,16 @@ class CompactingCatalog(MemoryCatalog):
             assert key not in self.live
 
     def _refuse_lost(self, key: ObjectId, spans: Sequence[StreamRange]) -> None:
+        by_stream: dict[StreamId, list[StreamRange]] = {}
+        for span in sorted(spans, key=lambda span: span.start):
+            by_stream.setdefault(span.stream_id, []).append(span)
         for held in self.live[key].ranges:
             wanted = self._wanted(held)
             if wanted is None:
                 continue
             offset = wanted.start
-            for span in sorted(spans, key=lambda span: span.start):
-                if span.stream_id == held.stream_id and span.start <= offset < span.end:
+            for span in by_stream.get(held.stream_id, []):
+                if span.start <= offset < span.end:
                     offset = span.end
             if offset < wanted.end:
                 raise CompactionRefused(f"stream {held.stream_id} at {offset} of object {key} would be in no object")
@@ -215,8 +218,9 @@ class CompactingCatalog(MemoryCatalog):
             self.live.pop(key, None)
         for key in commit.dropped_link_ids:
             self.doomed[key] = False
+        gone = frozenset(self._sources(commit))
         for stream in self.streams.values():
-            stream.objects = [hint for hint in stream.objects if hint.object_id not in self._sources(commit)]
+            stream.objects = [hint for hint in stream.objects if hint.object_id not in gone]
         made = [(one.object_id, one.kind, one.size_bytes, [one.range]) for one in commit.stream_objects]
         if commit.object_id != NO_OBJECT:
             made.append((commit.object_id, ObjectKind.STREAM_SET, commit.size_bytes, list(commit.ranges)))

@@ -114,22 +114,6 @@ def test_one_compaction_reads_and_writes_what_is_wanted_once() -> None:
     run(main())
 
 
-def test_old_objects_are_split_whatever_their_size() -> None:
-    """Two hours after its data was made, a lone small set becomes objects of its streams."""
-
-    async def main() -> None:
-        books = Books()
-        await books.upload(1, 2, 3)
-        await books.world.compact()
-        assert books.world.kinds() == "1 set"
-        books.world.clock.ms += 2 * HOUR_MS
-        await books.world.compact()
-        assert books.world.kinds() == "3 own"
-        await books.check()
-
-    run(main())
-
-
 def test_an_object_with_nothing_wanted_goes_without_a_successor() -> None:
     """Trimmed and deleted streams: the sets go, nothing is put, nothing prepared."""
 
@@ -1043,8 +1027,12 @@ def test_nothing_is_looked_at_while_nothing_changes() -> None:
         await asyncio.sleep(7000)
         rounds = counts.set_rounds
         books.world.clock.ms += 2 * HOUR_MS
+        gets = counts.gets
         await asyncio.sleep(7000)
-        assert books.world.kinds() == "2 own"
+        assert (books.world.kinds(), counts.gets) == ("1 set", gets + 1)
+        assert counts.set_rounds == rounds + 1
+        books.world.clock.ms += 2 * HOUR_MS
+        await asyncio.sleep(36_000)
         assert counts.set_rounds == rounds + 1
         await books.check()
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from millrace.s3stream.compaction.choose import choose_aged, choose_run, choose_sets, next_due_ms
+from millrace.s3stream.compaction.aged import AgedLook, plan_aged
+from millrace.s3stream.compaction.choose import choose_run, choose_sets
 from millrace.s3stream.compaction.config import MIB, CompactionSettings
 from millrace.s3stream.compaction.plan import (
     SetPlan,
     SourceIndex,
     SourcesOverlap,
+    Steps,
     find_passed_over,
     find_uncovered,
     finished,
@@ -122,21 +125,25 @@ class Dialogue:
         return one.object_id in self.aside
 
     def merge(self) -> str:
-        return self.planned(choose_sets(self.sets, self.is_aside, self.settings), is_forced=False)
+        planner = partial(plan_sets, settings=self.settings, split_bytes=self.settings.split_bytes)
+        return self.planned(choose_sets(self.sets, self.is_aside, self.settings), planner)
 
     def aged(self, minute: str) -> str:
         now_ms = int(minute) * MINUTE_MS
-        return self.planned(choose_aged(self.sets, self.is_aside, self.settings, now_ms), is_forced=True)
+        look = AgedLook(self.settings)
+        return self.planned(
+            look.next_objects(self.sets, self.is_aside, now_ms), partial(plan_aged, settings=self.settings)
+        )
 
     def due(self) -> str:
-        found = next_due_ms(self.sets, self.is_aside, self.settings)
+        found = AgedLook(self.settings).next_due_ms(self.sets, self.is_aside)
         return "never" if found is None else f"minute {found // MINUTE_MS}"
 
-    def planned(self, chosen: Sequence[StreamSetInfo], *, is_forced: bool) -> str:
+    def planned(self, chosen: Sequence[StreamSetInfo], planner: Callable[..., Steps[SetPlan | None]]) -> str:
         if not chosen:
             return "nothing to do"
         sources = [SourceIndex(one.object_id, self.indexes[one.object_id]) for one in chosen]
-        return shown(finished(plan_sets(sources, self.bounds, self.settings, is_forced=is_forced)))
+        return shown(finished(planner(sources, self.bounds)))
 
     def stream(self, start: str, *words: str) -> str:
         """Objects of one stream: S stream objects, C composites; then what is planned for them."""
@@ -211,7 +218,7 @@ def random_sources(chance: random.Random) -> tuple[list[SourceIndex], dict[Strea
     sources = []
     for number in range(chance.randint(1, 6)):
         rows = []
-        for stream_id in sorted(chance.sample(sorted(ends), chance.randint(1, 6))):
+        for stream_id in sorted(chance.sample(sorted(ends), chance.randint(1, chance.choice([1, 2, 6])))):
             if chance.random() < 0.15:
                 ends[stream_id] += chance.randint(1, 9)
             for _ in range(chance.randint(1, 3)):
@@ -236,11 +243,11 @@ def test_every_wanted_row_lies_in_one_portion() -> None:
         sources, bounds = random_sources(chance)
         settings = CompactionSettings(
             split_bytes=600 * KIB,
-            streams_per_set_max=chance.choice([3, 100]),
-            stream_objects_per_commit_max=chance.choice([3, 100]),
+            streams_per_set_max=chance.choice([2, 100]),
+            stream_objects_per_commit_max=chance.choice([2, 100]),
         )
-        is_forced = chance.random() < 0.3
-        plan = finished(plan_sets(sources, bounds, settings, is_forced=is_forced))
+        split_bytes = 0 if chance.random() < 0.3 else settings.split_bytes
+        plan = finished(plan_sets(sources, bounds, settings, split_bytes=split_bytes))
         if plan is None:
             continue
         planned += 1
@@ -259,9 +266,10 @@ def test_every_wanted_row_lies_in_one_portion() -> None:
             assert finished(find_uncovered(taken, bounds, written[:place] + written[place + 1 :])) is not None
         if len(taken) > 1:
             assert plan.split_count < settings.stream_objects_per_commit_max
-            assert len(in_set) <= settings.streams_per_set_max
+            most = max(len(streams_of([source])) for source in taken)
+            assert len(in_set) <= max(settings.streams_per_set_max, most)
     assert planned > 200
-    assert limited > 20
+    assert limited > 10
 
 
 def is_in(ref: BlockRef, portion: object) -> bool:
@@ -288,7 +296,8 @@ def test_plans_and_checks_are_made_in_steps() -> None:
     sources = [SourceIndex(ObjectId(n), index_of([(key, 5 * n, 5 * n + 5, 1) for key, *_ in rows])) for n in range(2)]
     bounds = {StreamId(key): StreamBounds(0, 10) for key in range(3000)}
     written = [StreamRange(StreamId(key), 0, 10) for key in range(3000)]
-    assert len(list(plan_sets(sources, bounds, CompactionSettings(), is_forced=False))) >= 6000 // 256
+    assert len(list(plan_sets(sources, bounds, CompactionSettings(), split_bytes=MIB))) >= 6000 // 256
+    assert len(list(plan_aged(sources, bounds, CompactionSettings()))) >= 2 * 6000 // 256
     assert len(list(find_uncovered(sources, bounds, written))) >= 6000 // 256
     assert finished(find_passed_over(sources, bounds)) == ()
     bounds[StreamId(7)] = StreamBounds(10, 10)
