@@ -16,6 +16,7 @@ from millrace.s3stream.compaction.aside import Aside
 from millrace.s3stream.compaction.config import MIB, CompactionSettings
 from millrace.s3stream.compaction.known_rows import KnownRows
 from millrace.s3stream.compaction.outputs import Output, PutMemory
+from millrace.s3stream.compaction.plan import STEP_ROWS, SourceIndex, plan_sets
 from millrace.s3stream.compaction.run import Rhythm
 from millrace.s3stream.compaction.sets import SetCompactor
 from millrace.s3stream.compaction.sources import ReadMemory, Source
@@ -28,6 +29,7 @@ from millrace.s3stream.objects.format import INT32_MAX, BlockRef, Entry
 from millrace.s3stream.objects.writer import ObjectWriter
 from tests.s3stream.build import CLUSTER_ID, run
 from tests.s3stream.compaction_build import CompactedWorld, drained
+from tests.s3stream.test_compaction_plan import index_of
 
 KIB = 1 << 10
 HOUR_MS = 3_600_000
@@ -713,7 +715,16 @@ def test_windows_share_memory_by_the_roots_of_sizes() -> None:
 
 
 def test_a_thousand_streams_over_the_limit_are_planned_in_a_few_tries() -> None:
-    """Sources whose streams pass the limit are halved, not excluded one by one: the older ones are compacted."""
+    """Sources whose streams pass the limit are halved, not excluded one by one: the older ones are compacted. Three tries look at 16, 8 and 4 of
+    them, at all rows, four steps for each; one source less at a time would be thirteen tries."""
+    sources = [
+        SourceIndex(ObjectId(n), index_of([(2000 * n + key, 0, 1, 1) for key in range(4 * STEP_ROWS)]))
+        for n in range(16)
+    ]
+    bounds = {StreamId(2000 * n + key): StreamBounds(0, 1) for n in range(16) for key in range(4 * STEP_ROWS)}
+    settings = CompactionSettings(streams_per_set_max=16 * STEP_ROWS)
+    steps = list(plan_sets(sources, bounds, settings, split_bytes=MIB))
+    assert len(steps) == 4 * (16 + 8 + 4)
 
     async def main() -> None:
         books = Books(streams_per_set_max=300, stream_objects_per_commit_max=100)
@@ -760,8 +771,8 @@ def test_links_are_never_deleted_before_the_commit() -> None:
     run(main())
 
 
-def test_a_composite_is_never_compacted_with_itself() -> None:
-    """Listed twice by metadata, an object takes part once."""
+def test_stream_set_objects_listed_twice_take_part_once() -> None:
+    """Four sets that metadata lists twice become one, which holds each offset once."""
 
     async def main() -> None:
         books = Books()
