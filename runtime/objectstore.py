@@ -96,6 +96,15 @@ class MultipartUpload(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
+    """A multipart upload that was neither completed nor aborted. `began_ms` is by the store's clock; `abort` is as MultipartUpload's."""
+
+    key: str
+    began_ms: int
+    abort: Callable[[], Coroutine[Any, Any, None]]
+
+
 class ObjectStore(Protocol):
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         """Writes the concatenation of `parts`, replacing what was there. Durable on return."""
@@ -128,6 +137,11 @@ class ObjectStore(Protocol):
         ...
 
     async def start_multipart(self, key: str) -> MultipartUpload: ...
+
+    def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        """Of keys that begin so, whoever began them; a key may have several. None where the store sweeps them itself. StoreDenied where it
+        cannot list them, or lets nobody."""
+        ...
 
     async def close(self) -> None: ...
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Unavailable
-from millrace.runtime.objectstore import Keys, Lend, MultipartUpload, ObjectEntry, ObjectStore
+from millrace.runtime.objectstore import Keys, Lend, MultipartUpload, ObjectEntry, ObjectStore, UnfinishedUpload
 
 T = TypeVar("T")
 
@@ -150,6 +150,9 @@ class HedgingObjectStore:
 
     async def start_multipart(self, key: str) -> MultipartUpload:
         return await self._store.start_multipart(key)
+
+    def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        return self._store.list_uploads(prefix)
 
     async def close(self) -> None:
         await self._store.close()

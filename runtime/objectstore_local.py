@@ -19,7 +19,7 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed
 from millrace.runtime.objectfolder import ObjectFolder, store_error
 from millrace.runtime.objectfolder_write import NewFile, SystemCalls
-from millrace.runtime.objectstore import Keys, Lend, ObjectEntry
+from millrace.runtime.objectstore import Keys, Lend, ObjectEntry, UnfinishedUpload
 from millrace.runtime.steps import line_of
 
 _T = TypeVar("_T")
@@ -88,6 +88,12 @@ class LocalObjectStore:
     async def start_multipart(self, key: str) -> LocalMultipart:
         new = await self._run(key, lambda: self._folder.create(key))
         return LocalMultipart(self._folder, new, self._run)
+
+    async def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        """None: those of a process that died are swept when the store is opened."""
+        none: tuple[UnfinishedUpload, ...] = ()
+        for upload in none:
+            yield upload
 
     async def close(self) -> None:
         """Waits for the calls under way."""

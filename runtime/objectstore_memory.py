@@ -12,13 +12,22 @@ from typing import Any
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed
-from millrace.runtime.objectstore import Keys, Lend, ObjectEntry, ObjectMissing, PreconditionFailed, fill
+from millrace.runtime.objectstore import (
+    Keys,
+    Lend,
+    ObjectEntry,
+    ObjectMissing,
+    PreconditionFailed,
+    UnfinishedUpload,
+    fill,
+)
 
 
 class MemoryObjectStore:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._objects: dict[str, tuple[bytes, int]] = {}  # key -> content, wall time of the put in ms
+        self.uploads: dict[MemoryMultipart, UnfinishedUpload] = {}  # neither completed nor aborted
         self._is_closed = False
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
@@ -63,7 +72,14 @@ class MemoryObjectStore:
 
     async def start_multipart(self, key: str) -> MemoryMultipart:
         await self._turn()
-        return MemoryMultipart(self, key)
+        upload = MemoryMultipart(self, key)
+        self.uploads[upload] = UnfinishedUpload(key, self._clock.wall_ms(), upload.abort)
+        return upload
+
+    async def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        await self._turn()
+        for upload in [upload for upload in self.uploads.values() if upload.key.startswith(prefix)]:
+            yield upload
 
     async def close(self) -> None:
         self._is_closed = True
@@ -84,6 +100,7 @@ class MemoryMultipart:
         self._store = store
         self._key = key
         self._parts: dict[int, bytes | None] = {}  # None: under way
+        self._is_aborted = False
 
     def put_part(self, parts: Sequence[Buffer], number: int | None = None) -> Coroutine[Any, Any, None]:
         number = len(self._parts) if number is None else number
@@ -93,11 +110,17 @@ class MemoryMultipart:
     async def complete(self) -> None:
         contents = [part for part in self._parts.values() if part is not None]
         assert len(contents) == len(self._parts), "complete before every part was written"
+        if self._is_aborted:
+            raise ObjectMissing(self._key)
         await self._store.put(self._key, contents)
+        self._store.uploads.pop(self, None)
 
     async def abort(self) -> None:
-        self._parts.clear()
+        if self._store.uploads.pop(self, None) is not None:
+            self._is_aborted = True
 
     async def _take(self, number: int, parts: Sequence[Buffer]) -> None:
         await asyncio.sleep(0)
+        if self._is_aborted:
+            raise ObjectMissing(self._key)
         self._parts[number] = b"".join(parts)

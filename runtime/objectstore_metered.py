@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Exhausted, Unavailable
@@ -23,7 +25,10 @@ from millrace.runtime.objectstore import (
     ObjectStore,
     PreconditionFailed,
     StoreDenied,
+    UnfinishedUpload,
 )
+
+T = TypeVar("T")
 
 LIST_PAGE_ENTRIES = 1000
 
@@ -41,7 +46,7 @@ class StoreMeter(Protocol):
     def on_operation(
         self, operation: str, outcome: str, sent_bytes: int, received_bytes: int, elapsed_ms: float
     ) -> None:
-        """`operation`: put, put_if_absent, get, head, list, delete, and the multipart_ ones: start, part, complete, abort.
+        """`operation`: put, put_if_absent, get, head, list, list_uploads, delete, and the multipart_ ones: start, part, complete, abort.
         `outcome`: ok, missing, lost, unavailable, full, denied, cancelled, error."""
         ...
 
@@ -111,18 +116,8 @@ class MeteredObjectStore:
             return await self._store.head(key)
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectEntry]:
-        entries = aiter(self._store.list(prefix, after))
-        while True:
-            page: list[ObjectEntry] = []
-            with self._timer.span("list"):
-                async for entry in entries:
-                    page.append(entry)
-                    if len(page) == LIST_PAGE_ENTRIES:
-                        break
-            for entry in page:
-                yield entry
-            if len(page) < LIST_PAGE_ENTRIES:
-                return
+        async for entry in self._in_pages("list", aiter(self._store.list(prefix, after))):
+            yield entry
 
     async def delete(self, keys: Sequence[str]) -> Keys:
         with self._timer.span("delete"):
@@ -132,8 +127,29 @@ class MeteredObjectStore:
         with self._timer.span("multipart_start"):
             return MeteredMultipart(await self._store.start_multipart(key), self._timer)
 
+    async def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        async for upload in self._in_pages("list_uploads", aiter(self._store.list_uploads(prefix))):
+            yield replace(upload, abort=partial(self._abort, upload))
+
     async def close(self) -> None:
         await self._store.close()
+
+    async def _in_pages(self, operation: str, entries: AsyncIterator[T]) -> AsyncIterator[T]:
+        while True:
+            page: list[T] = []
+            with self._timer.span(operation):
+                async for entry in entries:
+                    page.append(entry)
+                    if len(page) == LIST_PAGE_ENTRIES:
+                        break
+            for entry in page:
+                yield entry
+            if len(page) < LIST_PAGE_ENTRIES:
+                return
+
+    async def _abort(self, upload: UnfinishedUpload) -> None:
+        with self._timer.span("multipart_abort"):
+            await upload.abort()
 
 
 class MeteredMultipart:

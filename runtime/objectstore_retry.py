@@ -15,13 +15,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Unavailable
-from millrace.runtime.objectstore import Keys, Lend, MultipartUpload, ObjectEntry, ObjectStore, StoreUnavailable
+from millrace.runtime.objectstore import (
+    Keys,
+    Lend,
+    MultipartUpload,
+    ObjectEntry,
+    ObjectStore,
+    StoreUnavailable,
+    UnfinishedUpload,
+)
 from millrace.runtime.objectstore_body import Body, body_of
 from millrace.runtime.rand import Rand
 
@@ -131,9 +139,17 @@ class RetryingObjectStore:
         return await self.attempt("delete", lambda: self._store.delete(keys))
 
     async def start_multipart(self, key: str) -> RetryingMultipart:
-        """An attempt that was cut off may leave an upload without parts behind; stores expire those."""
+        """An attempt that was cut off may leave an upload without parts behind: `list_uploads` shows those."""
         upload = await self.attempt("multipart_start", lambda: self._store.start_multipart(key))
         return RetryingMultipart(upload, self, key)
+
+    async def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        """Whole in one attempt, for there are few."""
+        for upload in await self.attempt("list_uploads", partial(self._all_uploads, prefix)):
+            yield replace(upload, abort=partial(self.attempt, "multipart_abort", upload.abort))
+
+    async def _all_uploads(self, prefix: str) -> Sequence[UnfinishedUpload]:
+        return [upload async for upload in self._store.list_uploads(prefix)]
 
     async def close(self) -> None:
         await self._store.close()

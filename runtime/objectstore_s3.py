@@ -34,6 +34,7 @@ from millrace.runtime.objectstore import (
     ObjectMissing,
     PreconditionFailed,
     StoreDenied,
+    UnfinishedUpload,
 )
 from millrace.runtime.objectstore_body import Body, body_of
 from millrace.runtime.objectstore_s3_errors import S3_ERRORS, s3_error
@@ -179,6 +180,23 @@ class S3ObjectStore:
                 return S3Multipart(self, key, made, has_checksums=False)
         return S3Multipart(self, key, await self._create_upload(key, request), has_checksums=False)
 
+    async def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        """What a store lists beside the prefix, or without a date, is left out. Some list none, or only those of one whole key."""
+        request = {"Bucket": self._bucket, "Prefix": prefix}
+        while True:
+            with self._call(prefix):
+                page = await self._client.list_multipart_uploads(**request)
+            for found in page.get("Uploads", ()):
+                if found["Key"].startswith(prefix) and "Initiated" in found:
+                    upload = S3Multipart(self, found["Key"], found["UploadId"], has_checksums=False)
+                    yield UnfinishedUpload(found["Key"], _wall_ms(found["Initiated"]), upload.abort)
+            following = {
+                name: str(page[f"Next{name}"]) for name in ("KeyMarker", "UploadIdMarker") if page.get(f"Next{name}")
+            }
+            if not page.get("IsTruncated") or not following or following.items() <= request.items():
+                return
+            request = {**request, **following}
+
     async def close(self) -> None:
         self._is_closed = True
         await self._stack.aclose()
@@ -293,7 +311,7 @@ class S3ObjectStore:
 
 
 class S3Multipart:
-    """Left without `complete` or `abort` (a crash), its parts stay in the store until a rule of the bucket expires them."""
+    """Left without `complete` or `abort` (a crash), its parts stay in the store until somebody aborts it, or a rule of the bucket does."""
 
     def __init__(self, store: S3ObjectStore, key: str, upload_id: str, *, has_checksums: bool) -> None:
         self._store = store

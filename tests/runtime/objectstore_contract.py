@@ -10,13 +10,22 @@ from functools import partial
 import pytest
 
 from millrace.runtime.errors import Closed
-from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
+from millrace.runtime.objectstore import (
+    ObjectMissing,
+    ObjectStore,
+    PreconditionFailed,
+    UnfinishedUpload,
+)
 
 PART_BYTES = 5 << 20  # the smallest part that S3 takes
 
 
 async def keys_of(store: ObjectStore, prefix: str = "", after: str = "") -> list[str]:
     return [entry.key async for entry in store.list(prefix, after)]
+
+
+async def uploads_of(store: ObjectStore, prefix: str = "") -> list[UnfinishedUpload]:
+    return [upload async for upload in store.list_uploads(prefix)]
 
 
 class ObjectStoreContract:
@@ -252,6 +261,47 @@ class ObjectStoreContract:
 
         self.run(test)
 
+    has_upload_list = True
+    """Whether unfinished uploads show; where they do not, the store sweeps them itself."""
+    upload_gone: type[Exception] = ObjectMissing
+
+    def test_unfinished_uploads_are_listed_and_aborted(self) -> None:
+        """Those that began and did not end, by prefix, each of a key's; one that was aborted from the list can be neither added to nor
+        completed, and aborting what has ended changes nothing."""
+
+        async def test(store: ObjectStore) -> None:
+            done, given_up, *left = [
+                await store.start_multipart(f"c/{name}") for name in ("done", "up", "x/1", "x/1", "x/2")
+            ]
+            other = await store.start_multipart("d/1")
+            await done.put_part([b"done"])
+            await left[0].put_part([b"lost"])
+            [of_done] = await uploads_of(store, "c/d") or [None]
+            await done.complete()
+            await given_up.abort()
+            found = await uploads_of(store, "c/")
+            assert await keys_of(store) == ["c/done"]
+            if not self.has_upload_list:
+                assert found == []
+                for upload in (*left, other):
+                    await upload.abort()
+                return
+            assert [upload.key for upload in found] == ["c/x/1", "c/x/1", "c/x/2"]
+            assert [upload.key for upload in await uploads_of(store, "c/x/2")] == ["c/x/2"]
+            assert await uploads_of(store, "c/y") == []
+            assert of_done is not None
+            for ended in (of_done, *found, found[0]):
+                await ended.abort()
+            assert [upload.key for upload in await uploads_of(store, "")] == ["d/1"]
+            with pytest.raises(self.upload_gone):
+                await left[0].complete()
+            with pytest.raises(self.upload_gone):
+                await left[1].put_part([b"late"])
+            assert await keys_of(store) == ["c/done"]
+            await other.abort()
+
+        self.run(test)
+
     def test_closed_store_refuses(self) -> None:
         """After `close` every verb raises Closed."""
 
@@ -265,6 +315,7 @@ class ObjectStoreContract:
                 keys_of(store),
                 store.delete(["c/a"]),
                 store.start_multipart("c/a"),
+                *([uploads_of(store)] if self.has_upload_list else []),
             )
             for call in calls:
                 with pytest.raises(Closed):

@@ -34,6 +34,8 @@ from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, key
 
 
 class TestLocalObjectStore(ObjectStoreContract):
+    has_upload_list = False
+
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> None:
         self.root = tmp_path / "objects"

@@ -12,7 +12,7 @@ from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.objectstore_metered import MeteredObjectStore
-from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of
+from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of, uploads_of
 
 
 class Notes:
@@ -55,6 +55,9 @@ def test_each_operation_is_told_once() -> None:
         await upload.put_part([b"xyz"])
         await upload.complete()
         await upload.abort()
+        await store.start_multipart("d")
+        for left in await uploads_of(store):
+            await left.abort()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
                 await store.put("a", [b"x"])
@@ -73,6 +76,9 @@ def test_each_operation_is_told_once() -> None:
         "multipart_start ok 0 0",
         "multipart_part ok 3 0",
         "multipart_complete ok 0 0",
+        "multipart_abort ok 0 0",
+        "multipart_start ok 0 0",
+        "list_uploads ok 0 0",
         "multipart_abort ok 0 0",
         "put cancelled 1 0",
     ]

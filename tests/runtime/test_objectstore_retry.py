@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -25,13 +27,14 @@ from millrace.runtime.objectstore import (
     StoreDenied,
     StoreFull,
     StoreUnavailable,
+    UnfinishedUpload,
     fill,
 )
 from millrace.runtime.objectstore_body import body_of
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.objectstore_retry import FOR_EVER, RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
-from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of
+from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of, uploads_of
 
 QUICK = RetryPolicy(attempts_max=4, first_wait_ms=1, longest_wait_ms=2)
 
@@ -79,6 +82,11 @@ class Flaky:
 
     async def start_multipart(self, key: str) -> MultipartUpload:
         return FlakyUpload(self, await self.run(lambda: self.store.start_multipart(key)))
+
+    async def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        async for upload in self.store.list_uploads(prefix):
+            await self.run(lambda: asyncio.sleep(0))
+            yield replace(upload, abort=partial(self.run, upload.abort))
 
     async def close(self) -> None:
         await self.store.close()
@@ -251,6 +259,23 @@ def test_parts_are_repeated_under_their_numbers() -> None:
         flaky.plan = ["before", "after"]
         await upload.complete()
         assert await store.get("big") == b"0123"
+
+    flaky = Flaky()
+    run(flaky, test)
+
+
+def test_unfinished_uploads_are_listed_anew_and_aborted_in_the_end() -> None:
+    """A listing of uploads that breaks off begins again and shows each once; an abort is repeated like any other verb."""
+
+    async def test(store: RetryingObjectStore) -> None:
+        for number in range(3):
+            await store.start_multipart(f"k{number}")
+        flaky.plan = ["", "before", "", "", "before"]
+        found = await uploads_of(store)
+        assert [upload.key for upload in found] == ["k0", "k1", "k2"]
+        flaky.plan = ["before", "after"]
+        await found[1].abort()
+        assert [upload.key for upload in await uploads_of(flaky.store)] == ["k0", "k2"]
 
     flaky = Flaky()
     run(flaky, test)

@@ -41,7 +41,7 @@ from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings, bucket_ur
 from millrace.runtime.objectstore_s3_errors import s3_refusal
 from millrace.runtime.objectstore_s3_http import CHUNK_BYTES, chunks
 from millrace.runtime.rand import Rand
-from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of
+from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of, uploads_of
 
 KEYS: dict[str, Any] = {"access_key": "test", "secret_key": "secret+/with=signs"}
 bucket_numbers = count()
@@ -73,6 +73,7 @@ class TestS3ObjectStore(ObjectStoreContract):
         self.endpoint = endpoint
 
     afters = ("c/b/1", "c/b/100")  # each is a request of some milliseconds
+    upload_gone = StoreUnavailable  # moto stumbles over it, with a 500
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[ObjectStore]:
@@ -552,6 +553,54 @@ def test_a_completion_that_failed_within_a_200_is_unavailable() -> None:
             await upload.complete()
 
     _upload([answer(200, b"<Error><Code>InternalError</Code><Message>no</Message></Error>")], test)
+
+
+def test_uploads_are_listed_in_pages() -> None:
+    """Page after page by the markers of the last; what is beside the prefix or has no date is left out, and a page that leads nowhere is the
+    last."""
+
+    def page(keys: Sequence[str], tail: str) -> bytes:
+        began = "<Initiated>2026-01-02T03:04:05.000Z</Initiated>"
+        each = "".join(
+            f"<Upload><Key>{key}</Key><UploadId>of-{key}</UploadId>{began if key != 'c/undated' else ''}</Upload>"
+            for key in keys
+        )
+        return answer(200, f"<ListMultipartUploadsResult>{each}{tail}</ListMultipartUploadsResult>".encode())
+
+    more = "<IsTruncated>true</IsTruncated><NextKeyMarker>c/b</NextKeyMarker><NextUploadIdMarker>of-c/b</NextUploadIdMarker>"
+
+    async def test(store: S3ObjectStore) -> None:
+        found = await uploads_of(store, "c/")
+        assert [upload.key for upload in found] == ["c/a", "c/b", "c/c"]
+        assert {upload.began_ms for upload in found} == {1_767_323_045_000}
+        await found[1].abort()
+
+    pages = [page(["c/a", "c/b", "d/a", "c/undated"], more), page(["c/c"], more), answer(204)]
+    first, second, ended = scripted(pages, test)
+    assert first.path == "/b?uploads&prefix=c%2F"
+    assert sorted(second.path.partition("?")[2].split("&")) == [
+        *("key-marker=c%2Fb", "prefix=c%2F", "upload-id-marker=of-c%2Fb", "uploads")
+    ]
+    assert (ended.method, ended.path) == ("DELETE", "/b/c/b?uploadId=of-c%2Fb")
+
+
+@pytest.mark.parametrize(
+    ("reply", "remedy"),
+    [
+        (refusal(501, "NotImplemented"), StoreDenied),
+        (refusal(403, "AccessDenied"), StoreDenied),
+        (answer(200, b"what is this?"), StoreUnavailable),
+        (answer(200, b"<ListMultipart"), StoreUnavailable),
+    ],
+)
+def test_a_store_that_lists_no_uploads_says_so(reply: bytes, remedy: type[Exception]) -> None:
+    """It has no such call, allows it to nobody, or answers something else: each has a remedy."""
+
+    async def test(store: S3ObjectStore) -> None:
+        with pytest.raises(remedy):
+            await uploads_of(store, "c/")
+
+    assert len(scripted([reply], test)) == 1
 
 
 def test_a_missing_bucket_is_denied(endpoint: str) -> None:

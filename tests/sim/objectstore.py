@@ -39,6 +39,7 @@ from millrace.runtime.objectstore import (
     PreconditionFailed,
     StoreFull,
     StoreUnavailable,
+    UnfinishedUpload,
     fill,
 )
 from millrace.runtime.rand import Rand
@@ -90,6 +91,7 @@ class StoreFaults:
 @dataclass(slots=True)
 class SimUpload:
     key: str
+    began_ms: int = 0
     parts: dict[int, bytes] = field(default_factory=dict)
     state: str = "open"  # open, complete, aborted
     is_stray: bool = (
@@ -169,6 +171,14 @@ class SimBucket:
         self.hits["multipart: aborted"] += upload.state == "open"
         if upload.state == "open":
             upload.state = "aborted"
+
+    def begin(self, upload: SimUpload) -> None:
+        upload.began_ms = self._clock.wall_ms()
+        self.uploads.append(upload)
+
+    def open_uploads(self, prefix: str) -> list[SimUpload]:
+        found = [upload for upload in self.uploads if upload.state == "open" and upload.key.startswith(prefix)]
+        return sorted(found, key=lambda upload: (upload.key, upload.began_ms))
 
     def unfinished_uploads(self) -> list[str]:
         """Keys of uploads that were neither completed nor aborted: what a store would bill for ever."""
@@ -272,10 +282,14 @@ class SimObjectStore:
 
     async def start_multipart(self, key: str) -> SimMultipart:
         upload = SimUpload(key, is_stray=True)
-        await self._call("multipart_start", key, lambda: self.bucket.uploads.append(upload), is_write=True)
+        await self._call("multipart_start", key, lambda: self.bucket.begin(upload), is_write=True)
         upload.is_stray = False
         self._uploads.append(upload)
         return SimMultipart(self, upload)
+
+    async def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        for upload in await self._call("list_uploads", prefix, lambda: self.bucket.open_uploads(prefix)):
+            yield UnfinishedUpload(upload.key, upload.began_ms, SimMultipart(self, upload).abort)
 
     async def close(self) -> None:
         self._is_closed = True
