@@ -35,6 +35,7 @@ from millrace.broker.server import Server
 from millrace.broker.start_watch import RetryLog, StartWatch
 from millrace.broker.stores import NodeStores, stack_stores
 from millrace.broker.topic_creation import TopicCreation
+from millrace.broker.unfinished_uploads import UploadSweep
 from millrace.kraft.meta_properties import read_meta_properties
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.tables.features import SUPPORTED
@@ -237,7 +238,10 @@ class Broker:
         )
         node.publisher.subscribe(lambda delta, image: compaction.on_image(image))
         show_compaction(self._registry, compaction)
+        upload_ms_max = max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
+        sweep = UploadSweep(stores.compaction, parts.cache, clock, upload_ms_max)
         self._tasks.start("object cleaner", cleaner.run)
+        self._tasks.start("upload sweep", sweep.run)
         self._tasks.start("compaction", compaction.run)
         self._tasks.start("maintenance", maintenance.run)
         self._ends_with("background tasks", self._tasks.stop)

@@ -45,9 +45,10 @@ class Kind(StrEnum):
     ORPHAN = "orphan"
     NEWER = "newer"
     STRANGE = "strange key"
+    UPLOAD = "unfinished upload"
 
 
-HARMLESS = (Kind.ORPHAN, Kind.NEWER, Kind.STRANGE)
+HARMLESS = (Kind.ORPHAN, Kind.NEWER, Kind.STRANGE, Kind.UPLOAD)
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,24 @@ async def probe_multipart(store: ObjectStore, prefix: str) -> str:
     return "two parts joined; an aborted one leaves nothing"
 
 
+async def probe_list_uploads(store: ObjectStore, prefix: str) -> str:
+    """What began and did not end is found by prefix, and can be aborted from the list."""
+    key = f"{prefix}unfinished/1"
+    began = await store.start_multipart(key)
+    try:
+        if [upload.key async for upload in store.list_uploads(f"{prefix}unfinished/")] != [key]:
+            raise Unmet("does not list an upload that is not finished")
+        if [upload async for upload in store.list_uploads(f"{prefix}none/")]:
+            raise Unmet("lists uploads of other keys than it was asked for")
+        for upload in [upload async for upload in store.list_uploads(key)]:
+            await upload.abort()
+        if [upload async for upload in store.list_uploads(key)]:
+            raise Unmet("still lists an upload that was aborted")
+    finally:
+        await began.abort()
+    return "by prefix, and none that was aborted"
+
+
 async def probe_delete(store: ObjectStore, prefix: str) -> str:
     keys = [f"{prefix}d/{number}" for number in range(3)]
     for key in keys:

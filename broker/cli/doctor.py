@@ -34,6 +34,10 @@ NO_CONDITION = (
     "binding the bucket is guarded by a look before and after only: start one cluster at a time on a new bucket; "
     "an object WAL here needs fence=reservation in s3.wal.path, or keep the WAL on a disk"
 )
+NO_UPLOAD_LIST = (
+    "what a broker that was killed had sent of an unfinished object stays, and is paid for: let a rule of the bucket expire incomplete multipart "
+    "uploads after a day or more"
+)
 
 
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
@@ -98,6 +102,7 @@ async def _findings(store: ObjectStore, bare: ObjectStore, prefix: str) -> Async
         find_out,
         probe_delete,
         probe_list,
+        probe_list_uploads,
         probe_multipart,
         probe_put_and_get,
         probe_put_if_absent,
@@ -115,6 +120,7 @@ async def _findings(store: ObjectStore, bare: ObjectStore, prefix: str) -> Async
         from millrace.runtime.objectstore_s3_probe import S3Probe
 
         assert isinstance(bare, S3ObjectStore)
+        yield await find_out("list uploads", NO_UPLOAD_LIST, probe_list_uploads(store, prefix))
         async for finding in S3Probe(bare, prefix).findings():
             yield finding
 
@@ -162,7 +168,7 @@ class Report:
         return {
             "Version": "2012-10-17",
             "Statement": [
-                {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": bucket},
+                {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:ListBucketMultipartUploads"], "Resource": bucket},
                 {"Effect": "Allow", "Action": objects, "Resource": f"{bucket}/*"},
             ],
         }

@@ -2,7 +2,8 @@
 
 Exit codes: 0 nothing that was stored is affected (orphans do not count), 1 something is missing or damaged, 2 it could not be checked. An orphan
 is deleted only with --delete-orphans, with no broker running on the directory, when it is older than the grace, every composite could
-be read, and its id is one that this metadata has given: an id beyond that means that the metadata is older than the bucket.
+be read, and its id is one that this metadata has given: an id beyond that means that the metadata is older than the bucket. An unfinished upload
+is aborted in the same way; no composite can link it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 ABOUT = """\
 Checks a node's bucket against its metadata: objects that are missing, that nobody knows (orphans), whose footer, index or any block
-fails its checksum, and offsets of streams that lie in no object or in two. It reads everything that is stored, and changes nothing
-unless it is asked to. Where the write-ahead log is made of objects these are looked at too: which lie there by kind, whether all that counts is
-there and sound, what is litter; nothing of them is ever deleted here, the next start does that. Records that are still in the log alone
-are in no object of a stream: offsets are checked without them.
+fails its checksum, offsets of streams that lie in no object or in two, and uploads that nobody will finish. It reads everything that is
+stored, and changes nothing unless it is asked to. Where the write-ahead log is made of objects these are looked at too: which lie there
+by kind, whether all that counts is there and sound, what is litter; nothing of them is ever deleted here, the next start does that.
+Records that are still in the log alone are in no object of a stream: offsets are checked without them.
 
   millrace fsck --data-dir /var/lib/millrace
   millrace fsck --config server.properties --quick --json
@@ -48,7 +49,11 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     )
     add_node_options(parser)
     parser.add_argument("--quick", action="store_true", help="footers and indexes only, not the blocks")
-    parser.add_argument("--delete-orphans", action="store_true", help="delete orphans that are older than the grace")
+    parser.add_argument(
+        "--delete-orphans",
+        action="store_true",
+        help="delete orphans, and abort unfinished uploads, that are older than the grace",
+    )
     parser.add_argument(
         "--grace-minutes",
         type=float,
@@ -85,10 +90,12 @@ async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings
         found = await checking.run()
         progress.end()
         deleted = await delete_orphans(store, inspected, found, given, runtime.clock.wall_ms())
+        aborted = await abort_uploads(store, inspected, found, given, runtime.clock.wall_ms())
     finally:
         await store.close()
     log = await check_log(runtime, inspected, settings, is_deep=not given.quick)
-    print(as_json(inspected, found, deleted, log) if given.json else as_text(inspected, found, deleted, log))
+    done = {"orphans": deleted, "uploads": aborted}
+    print(as_json(inspected, found, done, log) if given.json else as_text(inspected, found, done, log))
     return 0 if found.is_sound and (log is None or log["is_sound"]) else 1
 
 
@@ -150,6 +157,42 @@ async def delete_orphans(
     return f"{sizes}; {len(old) - len(left)} were deleted, {len(left)} could not be, {young} are younger than the grace"
 
 
+async def abort_uploads(
+    store: ObjectStore, inspected: Inspected, found: Checked, given: argparse.Namespace, now_ms: int
+) -> str:
+    """Adds the unfinished uploads to what was found; what was done about them, in words."""
+    from millrace.broker.bucket_check import Finding, Kind
+    from millrace.broker.unfinished_uploads import NOT_NOW, is_nobodys
+    from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
+
+    cluster_id = inspected.cluster_id
+    try:
+        listed = [upload async for upload in store.list_uploads(objects_prefix(cluster_id))]
+    except NOT_NOW as error:
+        return f"unfinished uploads could not be listed ({error}): let a rule of the bucket expire them"
+    for upload in listed:
+        object_id, hours = parse_object_key(cluster_id, upload.key), (now_ms - upload.began_ms) / 3_600_000
+        number = -1 if object_id is None else object_id
+        found.findings.append(Finding(Kind.UPLOAD, f"began {hours:.1f} hours ago", number, upload.key))
+    if not listed:
+        return ""
+    nobodys = [upload for upload in listed if is_nobodys(upload, cluster_id, inspected.image)]
+    old = [upload for upload in nobodys if now_ms - upload.began_ms >= given.grace_minutes * 60_000]
+    told = f"{len(listed)} unfinished uploads, {len(nobodys)} of them nobody's"
+    if not given.delete_orphans:
+        return f"{told}; {len(old)} of these are older than the grace and are aborted with --delete-orphans"
+    if inspected.running_pid:
+        return f"{told}; none was aborted, for a broker is running on the directory"
+    failures = 0
+    for upload in old:
+        try:
+            await upload.abort()
+        except NOT_NOW:
+            failures += 1
+    young = len(nobodys) - len(old)
+    return f"{told}; {len(old) - failures} were aborted, {failures} could not be, {young} are younger than the grace"
+
+
 def summary(found: Checked) -> dict[str, Any]:
     progress = found.progress
     counts: dict[str, int] = {}
@@ -166,17 +209,17 @@ def summary(found: Checked) -> dict[str, Any]:
     }
 
 
-def as_json(inspected: Inspected, found: Checked, deleted: str, log: dict[str, Any] | None) -> str:
+def as_json(inspected: Inspected, found: Checked, done: Mapping[str, str], log: dict[str, Any] | None) -> str:
     listed = [
         {name: getattr(finding, name) for name in ("kind", "what", "object_id", "key", "stream_id", "start", "end")}
         for finding in found.findings
     ]
     is_sound = found.is_sound and (log is None or log["is_sound"])
     about = {"cluster_id": inspected.cluster_id, "running": inspected.running_pid, "sound": is_sound}
-    return json.dumps({**about, **summary(found), "orphans": deleted, "list": listed, "wal": log}, indent=1)
+    return json.dumps({**about, **summary(found), **done, "list": listed, "wal": log}, indent=1)
 
 
-def as_text(inspected: Inspected, found: Checked, deleted: str, log: dict[str, Any] | None) -> str:
+def as_text(inspected: Inspected, found: Checked, done: Mapping[str, str], log: dict[str, Any] | None) -> str:
     rows = [
         (finding.kind.value, finding.object_id if finding.object_id >= 0 else "", finding.what, finding.key)
         for finding in found.findings
@@ -186,8 +229,7 @@ def as_text(inspected: Inspected, found: Checked, deleted: str, log: dict[str, A
         lines += table(("finding", "object", "what", "key"), rows[:SHOWN_MAX])
         lines += [f"... and {len(rows) - SHOWN_MAX} more: --json lists all"] if len(rows) > SHOWN_MAX else []
         lines.append("")
-    if deleted:
-        lines.append(deleted)
+    lines += [words for words in done.values() if words]
     told = summary(found)
     lines.append(
         f"{told['objects']} objects, {told['blocks']} blocks, {size_text(told['bytes'])}; {told['streams']} streams; "

@@ -36,7 +36,7 @@ def test_a_store_with_everything_is_usable(capsys: pytest.CaptureFixture[str]) -
     assert code == 0
     assert report["verdict"] == "usable"
     assert {finding["verdict"] for finding in report["findings"]} == {"yes"}
-    assert len(report["findings"]) == 12
+    assert len(report["findings"]) == 13
     assert [(one["verb"], one["size_bytes"]) for one in report["latencies"]] == [
         ("put", 4096),
         ("get", 4096),
@@ -49,6 +49,7 @@ def test_a_store_with_everything_is_usable(capsys: pytest.CaptureFixture[str]) -
         "s3:DeleteObject",
         "s3:GetObject",
         "s3:ListBucket",
+        "s3:ListBucketMultipartUploads",
         "s3:PutObject",
     ]
     assert "secret&" not in json.dumps(report)
@@ -57,6 +58,8 @@ def test_a_store_with_everything_is_usable(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("fault", "name", "verdict", "instead"),
     [
+        ("no-upload-list", "list uploads", "no", "let a rule of the bucket expire"),
+        ("lists-no-uploads", "list uploads", "wrong", "let a rule of the bucket expire"),
         ("no-bulk-delete", "bulk delete", "no", "one by one"),
         ("ignores-if-none-match", "If-None-Match", "wrong", "object WAL"),
         ("refuses-if-none-match", "If-None-Match", "no", "object WAL"),

@@ -28,6 +28,8 @@ FAULTS = (
     "refuses-checksums",
     "ignores-checksums",
     "no-multipart",
+    "no-upload-list",
+    "lists-no-uploads",
     "ignores-ranges",
     "list-unordered",
     "list-late",
@@ -45,6 +47,7 @@ class BadS3:
         self.faults = set(faults)
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
+        self.upload_keys: dict[str, str] = {}
         self.requests: list[str] = []  # method, and query or the header that matters
 
     @property
@@ -83,7 +86,7 @@ class BadS3:
                 self.objects.pop(key, None)
             answer = web.Response(status=204)
         elif not key:
-            answer = self._list(request)
+            answer = self._list_uploads(request) if "uploads" in request.query else self._list(request)
         else:
             answer = self._get(request, key)
         behind_s = 3600 if "clock-hour-behind" in self.faults else 120 if "clock-behind" in self.faults else 0
@@ -143,13 +146,26 @@ class BadS3:
             return _refusal(501, "NotImplemented")
         if "uploads" in request.query:
             number = f"u{len(self.requests)}"
-            self.uploads[number] = {}
+            self.uploads[number], self.upload_keys[number] = {}, key
             made = f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>"
             return web.Response(text=made, content_type="application/xml")
         parts = self.uploads.pop(request.query["uploadId"])
         self.objects[key] = b"".join(parts[number] for number in sorted(parts))
         done = "<CompleteMultipartUploadResult></CompleteMultipartUploadResult>"
         return web.Response(text=done, content_type="application/xml")
+
+    def _list_uploads(self, request: web.Request) -> web.Response:
+        if "no-upload-list" in self.faults:
+            return _refusal(501, "NotImplemented")
+        began = "<Initiated>2026-01-02T03:04:05.000Z</Initiated>"
+        found = "".join(
+            f"<Upload><Key>{self.upload_keys[number]}</Key><UploadId>{number}</UploadId>{began}</Upload>"
+            for number in self.uploads
+            if self.upload_keys[number].startswith(request.query.get("prefix", ""))
+            and "lists-no-uploads" not in self.faults
+        )
+        text = f"<ListMultipartUploadsResult>{found}</ListMultipartUploadsResult>"
+        return web.Response(text=text, content_type="application/xml")
 
     def _list(self, request: web.Request) -> web.Response:
         found = sorted((key for key in self.objects if key.startswith(request.query.get("prefix", ""))), key=str.encode)

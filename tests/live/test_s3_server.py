@@ -13,6 +13,7 @@ import pytest
 from millrace.broker.__main__ import run_loop
 from millrace.broker.cli import fsck
 from millrace.broker.cli.doctor import examine
+from millrace.runtime.objectstore_s3 import S3ObjectStore
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.s3_server import S3Server
@@ -35,7 +36,9 @@ def test_the_doctor_finds_nothing_amiss(server: S3Server, capsys: pytest.Capture
     assert [path for path in (server.folder / "buckets" / "lake").rglob("*") if path.is_file()] == []
 
 
-def test_records_live_in_a_real_servers_bucket(tmp_path: Path, server: S3Server) -> None:
+def test_records_live_in_a_real_servers_bucket(
+    tmp_path: Path, server: S3Server, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What was produced is read from objects after broker and server were started anew; a deleted topic leaves the bucket."""
     overrides = {
         "s3.data.buckets": server.address("lake"),
@@ -67,6 +70,7 @@ def test_records_live_in_a_real_servers_bucket(tmp_path: Path, server: S3Server)
                 assert broker.metrics()['millrace_reads{source="objects"}'] > 0
             broker.stop()
             check_fsck(tmp_path / "broker" / "data", server.address("lake"), objects())
+            check_uploads(tmp_path / "broker" / "data", server, str(objects()[0].relative_to(buckets)), capsys)
             broker.start()
             with Client(broker.address) as client:
                 assert client.delete("kept") == 0
@@ -83,6 +87,29 @@ def check_fsck(data: Path, address: str, objects: list[Path]) -> None:
     assert fsck.run(words, {}, run_loop) == 1
     largest.write_bytes(content)
     assert fsck.run(words, {}, run_loop) == 0
+
+
+def check_uploads(data: Path, server: S3Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was sent of an upload that nobody will finish is told, and goes when it is asked for; the object of that key stays."""
+
+    async def leave() -> None:
+        store = await S3ObjectStore.open(server.settings("lake"))
+        await (await store.start_multipart(key)).put_part([b"lost"])
+        await store.close()
+
+    def checked(*more: str) -> tuple[str, dict[str, int]]:
+        capsys.readouterr()
+        assert fsck.run(["--data-dir", str(data), "--override", bucket, "--json", "--quick", *more], {}, run_loop) == 0
+        told = json.loads(capsys.readouterr().out)
+        return told["uploads"], told["findings"]
+
+    bucket = f"s3.data.buckets={server.address('lake')}"
+    asyncio.run(leave())
+    told, findings = checked()
+    assert (told.split(";")[0], findings) == ("1 unfinished uploads, 1 of them nobody's", {"unfinished upload": 1})
+    told, _ = checked("--delete-orphans", "--grace-minutes", "0")
+    assert "1 were aborted" in told
+    assert checked() == ("", {})
 
 
 def test_a_log_of_objects_lives_there_too(tmp_path: Path, server: S3Server) -> None:
