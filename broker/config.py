@@ -30,7 +30,7 @@ from millrace.broker.config_table import all_keys
 from millrace.broker.config_values import ShownValue, Values
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.server import ServerSettings
-from millrace.kraft.config import ControllerSettings, RaftSettings
+from millrace.kraft.config import ControllerSettings
 from millrace.runtime.storeaddress import OPENERS as STORES
 from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
 from millrace.s3stream.compaction.config import MEMORY_BYTES_MIN, CompactionSettings
@@ -40,7 +40,6 @@ from millrace.wal.opening import OPENERS as WALS
 from millrace.wal.opening import is_object_wal
 
 UPLOAD_THRESHOLD_BYTES = 500_000_000
-RAFT_TICK_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +83,7 @@ class BrokerSettings:
     """`static_configs` is what was given, as text under Kafka's names; `shown` is every key with its text and source."""
 
     node_id: int
-    cluster_id: str | None  # for a first start
     rack: str | None
-    data_dir: str
     metadata_dir: str
     request_timeout_ms: int
     listeners: ListenerSettings
@@ -101,7 +98,6 @@ class BrokerSettings:
     compaction: CompactionSettings
     traffic: TrafficSettings
     object_grace_ms: int  # a doomed object stays this long
-    raft: RaftSettings
     controller: ControllerSettings
     topics: TopicDefaults
     fetch: FetchSettings
@@ -143,9 +139,7 @@ def load(
     static_configs = values.given_texts()
     settings = BrokerSettings(
         node_id=node_id,
-        cluster_id=cluster_id,
         rack=values["broker.rack"] or None,
-        data_dir=data_dir,
         metadata_dir=metadata_dir,
         request_timeout_ms=values["request.timeout.ms"],
         listeners=listeners,
@@ -162,7 +156,6 @@ def load(
             values["s3.network.baseline.bandwidth"], is_shared=values["s3.network.bandwidth.mode"] == "shared"
         ),
         object_grace_ms=values["s3.object.delete.retention.minutes"] * 60_000,
-        raft=_raft_settings(values, node_id),
         controller=_controller_settings(values, node_id, cluster_id, metadata_dir, listeners, static_configs),
         topics=_topic_defaults(values),
         fetch=FetchSettings(values["fetch.max.bytes"], values["max.incremental.fetch.session.cache.slots"]),
@@ -238,24 +231,6 @@ def _compaction_settings(values: Values, memory: MemorySplit) -> CompactionSetti
         memory_bytes=max(MEMORY_BYTES_MIN, memory.compaction_bytes),
         part_bytes=values["s3.object.part.size"],
         block_bytes=values["s3.object.block.size"],
-    )
-
-
-def _raft_settings(values: Values, node_id: int) -> RaftSettings:
-    def ticks(name: str) -> int:
-        return max(1, int(values[name]) // RAFT_TICK_MS)
-
-    fetch_ticks = ticks("controller.quorum.fetch.timeout.ms")
-    election_ticks = ticks("controller.quorum.election.timeout.ms")
-    return RaftSettings(
-        node_id=node_id,
-        voters=(node_id,),
-        tick_ms=RAFT_TICK_MS,
-        election_ticks=election_ticks,
-        fetch_ticks=fetch_ticks,
-        backoff_ticks_max=ticks("controller.quorum.election.backoff.max.ms"),
-        retry_ticks=max(1, min(5, election_ticks // 2)),
-        park_ticks=max(1, min(5, fetch_ticks // 2)),
     )
 
 

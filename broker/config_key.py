@@ -36,7 +36,6 @@ class Key:
     high: float | None = None
     choices: tuple[str, ...] = ()
     shape: str = ""  # "endpoints", "host:port": checked text; "bytes": units are taken
-    needs_restart: bool = True
     is_ours: bool = False  # no key of Kafka's
 
     @property

@@ -258,17 +258,6 @@ GROUPS = (
 
 CONTROLLER = (
     Key(
-        "controller.quorum.election.timeout.ms",
-        INT,
-        "1000",
-        "Without a leader for this long a voter stands for election.",
-        low=100,
-    ),
-    Key(
-        "controller.quorum.fetch.timeout.ms", INT, "2000", "A leader that is silent for this long is given up.", low=100
-    ),
-    Key("controller.quorum.election.backoff.max.ms", INT, "1000", "The longest pause after a lost election.", low=100),
-    Key(
         "metadata.log.segment.bytes",
         INT,
         "67108864",

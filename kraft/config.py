@@ -9,11 +9,10 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class RaftSettings:
-    """Times are ticks of `tick_ms`. A quorum of one uses none of them."""
+    """Times are the driver's ticks. A quorum of one uses none of them."""
 
     node_id: int
     voters: tuple[int, ...]
-    tick_ms: int = 100
     election_ticks: int = (
         10  # controller.quorum.election.timeout.ms: without a leader for this long, and as much again by chance
     )

@@ -141,9 +141,7 @@ class ControllerNode:
             store = LogStore(disk, settings.log_dir, voters, settings.segment_bytes)
             meta, recovery, state, log_view = await recover(disk, rand, settings, store)
             node = cls(disk, clock, settings, meta, lock, store, recovery, on_failed)
-            raft = Raft(
-                RaftSettings(settings.node_id, voters, RAFT_TICK_MS), state, log_view, rand.split("elections").below
-            )
+            raft = Raft(RaftSettings(settings.node_id, voters), state, log_view, rand.split("elections").below)
             reserve = Reserve(disk, settings.log_dir, settings.reserve_bytes)
             await reserve.hold()
             node.driver = Driver(clock, raft, store, reserve, settings, send or refuse_message, on_failed)

@@ -295,8 +295,8 @@ def test_a_start_without_settings() -> None:
     )
     assert [str(endpoint) for endpoint in settings.listeners.clients] == ["PLAINTEXT://127.0.0.1:9092"]
     assert settings.listeners.admin == ("127.0.0.1", 9644)
-    assert settings.cluster_id is None
-    assert settings.raft.voters == settings.controller.voters == (1,)
+    assert settings.controller.cluster_id is None
+    assert settings.controller.voters == (1,)
     assert settings.shown["s3.data.buckets"].text == "0@file:///data/objects"
 
 
@@ -404,9 +404,6 @@ OTHER_VALUES = {
     "wal.corruption": "skip",
     "s3.network.bandwidth.mode": "shared",
     "group.min.session.timeout.ms": "7000",
-    "controller.quorum.election.timeout.ms": "1500",
-    "controller.quorum.fetch.timeout.ms": "2500",
-    "controller.quorum.election.backoff.max.ms": "2000",
 }
 # These say how the others are read, or are checked and kept to what holds anyway.
 ASKED_ELSEWHERE = {
