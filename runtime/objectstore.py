@@ -48,7 +48,10 @@ class BytesChanged(Corrupt):
         self.key = key
 
     def __str__(self) -> str:
-        return f"{self.key}: its bytes changed in memory while they were put"
+        return (
+            f"{self.key}: its bytes changed in memory while they were put, and none of the changed ones were stored: start again, for the log has "
+            "what was acknowledged; if it happens again, have this machine's memory tested"
+        )
 
 
 class PreconditionFailed(Fenced):

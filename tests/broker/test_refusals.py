@@ -57,6 +57,7 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (objectstore.StoreUnavailable("k", "503"), "does not answer"),
     (objectstore.StoreFull("k", "disk quota"), "full"),
     (objectstore.ObjectMissing("k"), "lacks"),
+    (objectstore.BytesChanged("k"), "start again"),
     (KafkaError(104, "not this one"), "INCONSISTENT_CLUSTER_ID"),
     (PermissionError(13, "Permission denied", "/d"), "Permission denied"),
     (CallbackFailed(ValueError("of no use")), "the next start recovers"),
