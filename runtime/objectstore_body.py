@@ -35,7 +35,9 @@ class Body(tuple[Buffer, ...]):
     async def crc(self) -> int:
         """CRC32C of the bytes as they were when this was first asked."""
         if self._crc is None:
-            self._crc = await self._sum()
+            crc = await self._sum()
+            if self._crc is None:  # nobody else was first meanwhile
+                self._crc = crc
         return self._crc
 
     async def begin(self, key: str) -> None:
@@ -53,20 +55,18 @@ class Body(tuple[Buffer, ...]):
     async def _sum(self) -> int:
         value = step_bytes = 0
         for part in self:
-            for piece in (part,) if len(part) <= STEP_BYTES else _pieces(part):
-                value = crc32c(piece, value)
-                step_bytes += len(piece)
-                if step_bytes > STEP_BYTES:
-                    step_bytes = 0
-                    await asyncio.sleep(0)
+            step_bytes += len(part)
+            if step_bytes <= STEP_BYTES:
+                value = crc32c(part, value)
+                continue
+            view = memoryview(part)
+            for start in range(0, len(view), STEP_BYTES):
+                await asyncio.sleep(0)
+                value = crc32c(view[start : start + STEP_BYTES], value)
+            step_bytes = 0
         return value
 
 
 def body_of(parts: Sequence[Buffer]) -> Body:
     """Itself, where it is one already: it keeps its sum."""
     return parts if isinstance(parts, Body) else Body(parts)
-
-
-def _pieces(part: Buffer) -> list[memoryview]:
-    view = memoryview(part)
-    return [view[start : start + STEP_BYTES] for start in range(0, len(view), STEP_BYTES)]

@@ -17,9 +17,11 @@ from millrace.broker.unfinished_uploads import CLOCKS_APART_MS, EVERY_S, FIRST_S
 from millrace.runtime.objectstore import ObjectStore, StoreDenied, StoreUnavailable, UnfinishedUpload
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.ids import ObjectId
-from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.objects.keys import object_key, objects_prefix
 from tests.broker.test_object_cleaner import Cluster
+from tests.crash.test_full_disk import House, drive
 from tests.sim.loop import run_simulation
+from tests.sim.objectstore import SimUpload
 
 UPLOAD_MS_MAX = 6 * 3_600_000
 HOUR_MS = 3_600_000
@@ -190,3 +192,23 @@ def test_fsck_tells_them_and_aborts_when_asked() -> None:
         await cluster.stop()
 
     run_simulation(lambda loop: main())
+
+
+def test_a_broker_looks_for_them() -> None:
+    """A whole broker, minutes after its start: what an earlier life left of a known object goes, by one listing; an unknown one's stays."""
+
+    async def look(house: House) -> None:
+        await house.node.stop()  # everything is in objects
+        await house.node.start()
+        bucket, cluster_id = house.world.bucket, house.node.cluster_id
+        known = next(key for key in bucket.objects if key.startswith(objects_prefix(cluster_id)))
+        unknown = object_key(cluster_id, ObjectId(1 << 40))
+        began_ms = house.world.clock.wall_ms() - 30 * HOUR_MS
+        old, other = (SimUpload(key, began_ms) for key in (known, unknown))
+        bucket.uploads += [old, other]
+        await asyncio.sleep(FIRST_S + 10)
+        assert (old.state, other.state) == ("aborted", "open")
+        assert house.node.stores[0].requests["list_uploads"] == 1
+        await house.node.stop()
+
+    drive(look)
