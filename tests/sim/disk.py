@@ -118,24 +118,43 @@ class SimFile:
     pending: list[Pending] = field(default_factory=list)
     is_device: bool = False
     is_log: bool = False  # written through the page cache: durable with a sync alone
+    meant: bytearray | None = None  # what would be durable, had no write gone astray; None: none did
+
+    @property
+    def is_astray(self) -> bool:
+        """A write went elsewhere, and it shows."""
+        return self.meant is not None and self.meant != self.durable
+
+    def set_right(self) -> None:
+        """As if no write had gone astray."""
+        assert self.meant is not None
+        self.durable, self.visible, self.meant = self.meant, bytearray(self.meant), None
+
+    def put(self, position: int, data: bytes, delta_bytes: int = 0) -> None:
+        """Durable, and so many bytes beside its place."""
+        if delta_bytes and self.meant is None:
+            self.meant = bytearray(self.durable)
+        if self.meant is not None:
+            patch(self.meant, position, data)
+        patch(self.durable, position + delta_bytes, data)
+        patch(self.visible, position + delta_bytes, data)
 
     def after_kill(self) -> SimFile:
         """What the next process finds where the machine stayed up: the page cache, which a power cut may still take; block writes
         that were under way are finished by the kernel."""
         after = SimFile(bytearray(self.durable), bytearray(self.visible), is_device=self.is_device, is_log=self.is_log)
+        after.meant = None if self.meant is None else bytearray(self.meant)
         for pending in self.pending:
             if self.is_log:
                 after.pending.append(pending)
             else:
-                patch(after.durable, pending.position, pending.data)
-                patch(after.visible, pending.position, pending.data)
+                after.put(pending.position, pending.data)
         return after
 
     def settle(self, pending: Pending, delta_bytes: int = 0) -> None:
         """The write is durable now."""
         self.pending.remove(pending)
-        patch(self.durable, pending.position + delta_bytes, pending.data)
-        patch(self.visible, pending.position + delta_bytes, pending.data)
+        self.put(pending.position, pending.data, delta_bytes)
 
 
 def patch(target: bytearray, position: int, data: bytes) -> None:
@@ -253,15 +272,16 @@ class SimDisk:
                 self.files[path] = SimFile(bytearray(before.durable), bytearray(before.durable), is_log=before.is_log)
 
     def _survivor(self, file: SimFile, fate: Fate) -> SimFile:
-        durable = bytearray(file.durable)
+        after = SimFile(bytearray(file.durable), bytearray(file.durable), is_device=file.is_device)
+        after.meant = None if file.meant is None else bytearray(file.meant)
         for pending in file.pending:
             pieces = fate(pending)
             survived = sum(len(data) for _, data in pieces)
             kind = "kept" if survived == len(pending.data) else "torn" if survived else "dropped"
             self.hits[kind] += 1
             for position, data in pieces:
-                patch(durable, position, data)
-        return SimFile(durable, bytearray(durable), is_device=file.is_device)
+                after.put(position, data)
+        return after
 
     # What files use.
 
@@ -477,8 +497,7 @@ class SimBlockFile:
             if isinstance(fault, Fail):
                 self._file.pending.remove(pending)
                 for place, data in tear(self._disk.rand)(pending):
-                    patch(self._file.durable, place, data)
-                    patch(self._file.visible, place, data)
+                    self._file.put(place, data)
                 future.set_exception(failure(fault, self._path))
                 return
             self._file.settle(pending, fault.delta_bytes if isinstance(fault, Misdirect) else 0)
@@ -502,7 +521,7 @@ class SimBlockFile:
         self._disk.take_space(self._path, more_bytes)
         self._disk.begin_write("resize", self._path, size_bytes)
         await self._disk.delay()
-        for data in (self._file.durable, self._file.visible):
+        for data in (self._file.durable, self._file.visible, *([] if self._file.meant is None else [self._file.meant])):
             data.extend(bytes(max(0, more_bytes)))
             del data[size_bytes:]
         self.size_bytes = size_bytes

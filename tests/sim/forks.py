@@ -252,6 +252,7 @@ def state_of(run: Run) -> bytes:
         found.update(repr((path, file.is_device, file.is_log, file.pending)).encode())
         found.update(file.durable)
         found.update(file.visible)
+        found.update(file.meant or b"")
     for key, (content, modified_ms) in world.bucket.objects.items():
         found.update(repr((key, modified_ms)).encode())
         found.update(content)

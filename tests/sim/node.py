@@ -29,15 +29,17 @@ from millrace.runtime.storeaddress import StoreAddress
 from millrace.s3stream.ids import NO_OBJECT, ObjectKind
 from millrace.s3stream.storage import Storage
 from millrace.wal.block.layout import RING_START
-from millrace.wal.errors import WalCorrupt
+from millrace.wal.errors import WalCorrupt, WalFenced
 from millrace.wal.object.layout import log_prefix, parse_key
 from tests.sim.disk import Fail, Fate, SimDisk, any_fate, drop, holes, keep, tear
 from tests.sim.loop import Life, own_context
 from tests.sim.objectstore import SimObjectStore, StoreFaults
+from tests.sim.rival import Rival
 from tests.sim.settings import PORT, WAL_FILE, node_settings
 from tests.sim.world import World
 
 DISK_LATENCY_S = 0.002
+ASTRAY = (-1, 0)  # in place of a byte that is wrong: a write of the log went elsewhere
 QUIET = StoreFaults(latency_ms=(1, 12), timeout_ms=2_000)
 
 
@@ -188,6 +190,7 @@ class SimNode:
         )
         # The same of an object of the log: key, position, and the object as it was left.
         self.rotten_object: tuple[str, int, tuple[bytes, int]] | None = None
+        self.rival: Rival | None = None  # who is first where a conditional put loses
         self.failing_until = 0  # the life in which a write was made to fail
         self.fate_name = "any"  # what is written when a strike comes
         self._fate_now = "any"
@@ -283,7 +286,11 @@ class SimNode:
                 return False
             self.world.bucket.rot(key, position)
             return True
-        position, value = self.rotten or (-1, 0)
+        position, value = self.rotten or ASTRAY
+        if position < 0 and WAL_FILE in self.disk.files and self.disk.files[WAL_FILE].is_astray:
+            self.world.hits["stray write refused"] += 1
+            self.disk.files[WAL_FILE].set_right()
+            return True
         if position < 0 or self.disk.files[WAL_FILE].durable[position] != value ^ 1:
             return False
         self.disk.flip(WAL_FILE, position)
@@ -302,6 +309,15 @@ class SimNode:
         while error is not None and not isinstance(error, DiskFailed):
             error = error.__cause__ or error.__context__
         return error is not None and self.failing_until == self.life_count
+
+    def is_outrun(self, error: BaseException | None) -> bool:
+        """Whether the process ends for a rival that was first, and says so."""
+        while error is not None and not isinstance(error, WalFenced):
+            error = error.__cause__ or error.__context__
+        if error is None or self.rival is None or error.found_epoch not in self.rival.epochs:
+            return False
+        self.world.hits["ended for a rival"] += 1
+        return True
 
     def twin(self, disk: SimDisk) -> SimNode:
         """The same machine in a world of its own, with this disk and the bucket as it is now: what would happen if."""
@@ -356,12 +372,16 @@ class SimNode:
 
         async def open_store(address: StoreAddress, clock: Clock) -> ObjectStore:
             """All of them on the one bucket: keys do not meet."""
-            store = SimObjectStore(self.world.bucket, rand.split(f"store {len(self.stores)}"), self.store_faults)
+            own_rand = rand.split(f"store {len(self.stores)}")
+            store = SimObjectStore(self.world.bucket, own_rand, self.store_faults, self._put_before)
             store.on_event = self._on_store_event
             self.stores.append(store)
             return store
 
         return Runtime(self.world.clock, rand, self.disk, self.world.net.host(self.host, life), open_store)
+
+    def _put_before(self, key: str, own: bytes) -> bytes | None:
+        return None if self.rival is None else self.rival.put_before(key, own)
 
     def set_store_faults(self, faults: StoreFaults) -> None:
         """From now on, for this and later lives."""
@@ -401,7 +421,7 @@ class SimNode:
         if error is not None and not life.is_over:
             if self.is_failure_of_disk(error):
                 self.world.hits["ended for a failed write"] += 1
-            else:
+            elif not self.is_outrun(error):
                 self.failures.append(error)
             self._end(life, error)
 

@@ -8,7 +8,7 @@ effect does not depend on the caller any more once the request is under way:
     LOST_REQUEST         a timeout, no effect
     LOST_ANSWER          a timeout, though it took effect
     LATE                 a timeout, and the effect comes after it: a write of the past, as from a node thought dead
-    LOST_RACE            a conditional put finds that a rival's came an instant before (`rival` makes its bytes)
+    LOST_RACE            a conditional put finds that a rival's came an instant before (`rival` makes its bytes, or None: not there)
 
 Of what was not finished when the caller is cancelled, or the node's power goes (`cut`), each request takes effect or
 not, whole or not at all, by a coin, now or
@@ -203,7 +203,7 @@ class SimObjectStore:
         bucket: SimBucket,
         rand: Rand,
         faults: StoreFaults | None = None,
-        rival: Callable[[str, bytes], bytes] = lambda key, own: b"a rival's bytes",
+        rival: Callable[[str, bytes], bytes | None] = lambda key, own: b"a rival's bytes",
     ) -> None:
         """`faults` may be replaced at any time; `requests` counts by operation."""
         self.bucket = bucket
@@ -248,7 +248,9 @@ class SimObjectStore:
 
         def effect() -> None:
             if fault is StoreFault.LOST_RACE and key not in self.bucket.objects:
-                self.bucket.put(key, self._rival(key, content))
+                first = self._rival(key, content)
+                if first is not None:
+                    self.bucket.put(key, first)
             self.bucket.put_if_absent(key, content)
 
         fault = self._draw("put_if_absent", is_write=True)

@@ -163,6 +163,8 @@ def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast:
     variants = drawn(rand, settings, rand.below(4))
     if "rough store" in weather and rand.below(2) and "small parts" not in variants:
         variants.append("small parts")  # what is put in parts meets every fault
+    if "lost races" in weather and not {"object wal", "quick object wal"} & set(variants):
+        variants.append("object wal")  # the only one who puts on a condition
     has_holes = any(strike.kind == "crowd" for strike in strikes) and rand.below(2)
     return Plan(
         seed,

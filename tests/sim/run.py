@@ -119,6 +119,8 @@ class _Errors(logging.Handler):
 EXCUSED = {
     "rot": ("ObjectCorrupt", "is damaged at byte"),
     "wal rot": ("WalCorrupt",),
+    "stray write": ("WalCorrupt",),
+    "lost races": ("WalFenced", "WalClosed('a write failed')"),  # the latter by those who wait for the log
     "full disk": ("DiskFull",),
     **dict.fromkeys(("rough store", "slow store", "strict store", "store away"), ("does not open: StoreUnavailable",)),
 }
@@ -213,6 +215,8 @@ class Run:
                 self.history.find("damage-not-named", str(error))
         elif self.node.is_failure_of_disk(error):
             hits["a start failed for a failed write"] += 1
+        elif self.node.is_outrun(error):
+            hits["a start failed for a rival"] += 1
         elif self._is_excused(error):
             hits["a start failed for lack of room"] += 1
         elif error is not None:

@@ -10,7 +10,7 @@ import pytest
 from millrace.runtime.aligned import Arena
 from millrace.runtime.disk import DiskFailed, DiskFull
 from millrace.runtime.rand import Rand
-from tests.sim.disk import Cut, Fail, Misdirect, SimDisk, any_fate, drop, holes, keep, tear
+from tests.sim.disk import Cut, Fail, Misdirect, SimBlockFile, SimDisk, any_fate, drop, holes, keep, tear
 
 PATH = "/d/block"
 
@@ -198,6 +198,35 @@ def test_failures_are_the_houses() -> None:
         assert disk.files[PATH].durable[8192:] == b"a" * 4096
         disk.flip(PATH, 8192)
         assert disk.files[PATH].durable[8192] == ord("a") ^ 1
+
+    asyncio.run(run())
+
+
+def test_a_stray_write_is_set_right() -> None:
+    """What was meant is known, whatever was written since and however the process ended: the write that went astray is put in its place, and
+    what it fell on is what it would have been."""
+
+    async def run() -> None:
+        for is_cut in (False, True):
+            disk = SimDisk()
+            file = await disk.open_block(PATH, 16384)
+
+            async def write(block: int, byte: bytes, file: SimBlockFile = file) -> None:
+                view = Arena(4096).view
+                view[:] = byte * 4096
+                await file.write_at(block * 4096, view)
+
+            await write(1, b"a")
+            assert not disk.files[PATH].is_astray
+            disk.at_write(disk.write_count + 1, Misdirect(4096))
+            await write(0, b"b")
+            await write(2, b"c")
+            after = disk.restart(keep, power_was_cut=is_cut).files[PATH]
+            assert after.is_astray
+            assert [after.durable[at] for at in (0, 4096, 8192)] == [0, ord("b"), ord("c")]
+            after.set_right()
+            assert [after.visible[at] for at in (0, 4096, 8192)] == [ord("b"), ord("a"), ord("c")]
+            assert not after.is_astray
 
     asyncio.run(run())
 

@@ -145,3 +145,27 @@ def test_rot_in_a_log_of_objects_is_refused_by_its_name(settings: str) -> None:
         hits += outcome.hits
     assert hits["ROT"]
     assert hits["damaged log of objects refused"]
+
+
+def test_a_node_that_loses_a_race_ends_and_loses_nothing() -> None:
+    """A later owner has sealed the slot that a conditional put was for, and died: the process ends, and the next one goes on from there."""
+    hits: Counter[str] = Counter()
+    for number in range(3):
+        outcome = run_plan(Plan(f"race {number}", (), "any", "lost races", "object wal", "plain+burst+gremlin", 8))
+        assert not outcome.findings, outcome.findings[:3]
+        hits += outcome.hits
+    assert hits["a rival was first"]
+    assert hits["ended for a rival"]
+
+
+def test_a_stray_write_of_the_log_is_refused() -> None:
+    """A write of the log lands elsewhere on the device: a start that can tell it refuses. Set right, all that was acknowledged is there."""
+    hits: Counter[str] = Counter()
+    for number in (3, 4):
+        outcome = run_plan(
+            Plan(f"stray {number}", (), "any", "stray write", "plain", "plain+burst+idempotent+reader", 8)
+        )
+        assert not outcome.findings, outcome.findings[:3]
+        hits += outcome.hits
+    assert hits["misdirect"]
+    assert hits["stray write refused"]

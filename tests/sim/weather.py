@@ -9,6 +9,8 @@ quiet: then progress is demanded. Several may come together, joined with "+" in 
     rot            a byte of some objects is wrong for half a second: reads of them may fail, none may show it
     full disk      the machine's disk takes a few hundred bytes more, then nothing, for two seconds; a start meanwhile may fail
     slow disk      each operation takes up to 60 ms
+    lost races     of the node's conditional puts some lose: a later owner of its log of objects was first, and died; the node has to end
+    stray write    a write of the log lands elsewhere on the device and reports success: what is lost and overwritten is found at the next start
     wal rot        a byte of the log, or of an object of it, is wrong at one start: it is read around, or refused by its name and mended
     slow net       every piece takes up to 60 ms
     cut net        a client and the node do not hear of each other for a while
@@ -23,7 +25,9 @@ quiet: then progress is demanded. Several may come together, joined with "+" in 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from millrace.runtime.rand import Rand
 from millrace.wal.block.layout import (
@@ -37,8 +41,10 @@ from millrace.wal.block.layout import (
 from millrace.wal.object.layout import HEADER_BYTES, root_key
 from millrace.wal.opening import is_object_wal
 from millrace.wal.record import RECORD_HEADER_BYTES
-from tests.sim.node import QUIET, SimNode
+from tests.sim.disk import Misdirect, SimFile
+from tests.sim.node import ASTRAY, QUIET, SimNode
 from tests.sim.objectstore import StoreFaults
+from tests.sim.rival import Rival
 from tests.sim.settings import WAL_FILE
 from tests.sim.world import World
 
@@ -56,6 +62,7 @@ ROUGH = StoreFaults(
 SLOW = StoreFaults(latency_ms=(100, 1_000), timeout_ms=2_000)
 STRICT = StoreFaults(latency_ms=(1, 12), timeout_ms=2_000, requests_per_s_max=5)
 LASTS_S = 2.0
+LOST_RACES = 40  # in thousandths
 JUMPS_MS = (2 * 3_600_000, 8 * 3_600_000, 5 * 86_400_000)
 
 Blow = Callable[[World, SimNode, Rand], Awaitable[None]]
@@ -127,6 +134,80 @@ async def slow_disk(world: World, node: SimNode, rand: Rand) -> None:
     usual_s, node.disk.latency_s = node.disk.latency_s, 0.04
     await asyncio.sleep(LASTS_S / 2)
     node.disk.latency_s = usual_s
+
+
+async def lost_races(world: World, node: SimNode, rand: Rand) -> None:
+    node.rival = node.rival or Rival(world.bucket, rand)
+    node.set_store_faults(replace(node.store_faults, lost_race=LOST_RACES))
+    await asyncio.sleep(LASTS_S)
+    node.set_store_faults(replace(node.store_faults, lost_race=0))
+
+
+async def stray_write(world: World, node: SimNode, rand: Rand) -> None:
+    """One write of the ring; a kill soon after, so that what it did is met before the log has moved on."""
+    on_write, on_start, strayed = node.disk.on_write, node.on_start, asyncio.Event()
+    writes_before = rand.below(12)
+
+    def watch(path: str, position: int, data: bytes) -> None:
+        nonlocal writes_before
+        on_write(path, position, data)
+        if path != WAL_FILE or position < RING_START or node.rotten is not None or strayed.is_set():
+            return
+        if decode_block_header(memoryview(data), 0) is None and rand.below(8):
+            return  # zeros ahead of the log are most of what is written
+        writes_before -= 1
+        if writes_before < 0:
+            delta_bytes = _delta(position, len(data), len(node.disk.files[path].durable), rand)
+            if delta_bytes:
+                node.disk.at_write(node.disk.write_count + 1, Misdirect(delta_bytes))
+                node.rotten = ASTRAY
+                strayed.set()
+
+    def judge() -> None:
+        file = node.disk.files.get(WAL_FILE)
+        if file is not None and file.is_astray and not is_harmless_or_told(file):
+            world.hits["stray write that nobody could tell"] += 1
+            file.set_right()
+        on_start()
+
+    node.disk.on_write, node.on_start = watch, judge
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LASTS_S):
+            await strayed.wait()
+            await asyncio.sleep(rand.below(120) / 1000)
+            node.kill()
+
+
+def _delta(position: int, length: int, size_bytes: int, rand: Rand) -> int:
+    """A block or some to either side, or anywhere; 0: beyond the device."""
+    blocks = (
+        1,
+        -1,
+        1 + rand.below(8),
+        -1 - rand.below(8),
+        rand.below(size_bytes // BLOCK_BYTES) - position // BLOCK_BYTES,
+    )
+    target = position + blocks[rand.below(len(blocks))] * BLOCK_BYTES
+    return target - position if 0 <= target <= size_bytes - length else 0
+
+
+def is_harmless_or_told(file: SimFile) -> bool:
+    """Whether the log can do without what a stray write took; or something sound says that it was durable. Else it looks like a write that
+    never was, which may end a log."""
+    assert file.meant is not None
+    actual, meant = bytes(file.durable), file.meant
+    device = choose_device_header(actual[:BLOCK_BYTES], actual[BLOCK_BYTES:RING_START])
+    if device is None:
+        return True
+    geometry = Geometry.of(device.capacity_bytes)
+    sound: list[BlockHeader] = []
+    lost: list[BlockHeader] = []
+    for block in blocks_from(meant, geometry, device.head):
+        at = geometry.physical(block.position)
+        is_sound = actual[at : at + block.length] == meant[at : at + block.length]
+        (sound if is_sound else lost).append(block)
+    certain = max([device.confirmed, *(block.confirmed for block in sound)])
+    return not lost or lost[0].end <= certain
 
 
 async def wal_rot(world: World, node: SimNode, rand: Rand) -> None:
@@ -261,6 +342,8 @@ WEATHERS: dict[str, Blow] = {
     "full disk": full_disk,
     "slow disk": slow_disk,
     "wal rot": wal_rot,
+    "lost races": lost_races,
+    "stray write": stray_write,
     "slow net": slow_net,
     "cut net": severed(is_one_way=False),
     "deaf net": severed(is_one_way=True),
