@@ -40,6 +40,7 @@ class Found:
     cluster_id: str = ""
     objects: dict[str, int] = field(default_factory=dict)  # key -> bytes
     contents: dict[str, bytes] = field(default_factory=dict)  # of the same keys
+    expired_ms: int = 0  # deadlines up to here have passed, and the node has had time to see it
 
 
 class Checker(Protocol):
@@ -122,6 +123,20 @@ class OnceInOrder:
         return lines
 
 
+class SpoiledIsNowhere:
+    """Invariant 15: a request with a wrong byte failed, and left nothing."""
+
+    count = 0
+
+    def check(self, history: History, found: Found) -> list[str]:
+        lines = []
+        for place, there in found.logs.items():
+            spoiled = dict.fromkeys(history.spoiled.get(place, ()))
+            self.count += len(spoiled)
+            lines += [f"spoiled-taken: {shown(place)} {offset}" for offset, value in there.records if value in spoiled]
+        return lines
+
+
 class LogStartHolds:
     """A log start that was promised holds, and none rises beyond what was asked."""
 
@@ -198,7 +213,8 @@ class CommitsHold:
 
 
 class ObjectsMatch:
-    """Invariant 6: what metadata has committed is in the bucket, whole; what is in the bucket is in metadata."""
+    """Invariant 6: what metadata has committed is in the bucket, whole; what is in the bucket is in metadata; what is prepared has a deadline that
+    metadata goes by."""
 
     count = 0
 
@@ -216,6 +232,11 @@ class ObjectsMatch:
                 elif object_id is None or object_id not in linked:
                     lines.append(f"orphan-object: {key}")
         for object_id, stored in found.image.objects.by_id.items():
+            if stored.state is ObjectState.PREPARED:
+                self.count += 1
+                is_known = (stored.time_ms, object_id) in found.image.objects.deadlines
+                if not is_known or stored.time_ms <= found.expired_ms:
+                    lines.append(f"prepared-for-ever: {object_id} until {stored.time_ms}, it is {found.expired_ms}")
             if stored.state is ObjectState.COMMITTED:
                 self.count += 1
                 if stored.kind is ObjectKind.COMPOSITE:  # whose size is that of what it links
@@ -278,6 +299,7 @@ def all_checkers() -> list[Checker]:
         AcknowledgedIsThere(),
         ShownStays(),
         OnceInOrder(),
+        SpoiledIsNowhere(),
         LogStartHolds(),
         TimesAreFound(),
         ProducerIdsAreNew(),

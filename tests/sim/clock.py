@@ -16,6 +16,7 @@ class SimClock:
         self.offset_ms = offset_ms
         self.drift_ppm = drift_ppm
         self.stepped_ms = 0
+        self.was_set = False
         self._now_us = now_us
         self._drifts_since_us = START_US
 
@@ -26,6 +27,7 @@ class SimClock:
 
     def step(self, change_ms: int) -> None:
         """Somebody sets the clock."""
+        self.was_set = True
         self.offset_ms += change_ms
         self.stepped_ms += max(0, change_ms)
 

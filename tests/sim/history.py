@@ -62,6 +62,7 @@ class History:
     commits: dict[tuple[str, str, int], Commits] = field(default_factory=dict)  # group, topic, partition
     owners: dict[tuple[str, int, int], str] = field(default_factory=dict)  # group, generation, partition -> member
     producer_ids: list[int] = field(default_factory=list)
+    spoiled: dict[Place, list[bytes]] = field(default_factory=dict)  # of batches that no broker may take
     findings: list[str] = field(default_factory=list)
     is_ending: bool = False  # actors are asked to come to their end
     on_find: Callable[[str], None] = lambda line: None

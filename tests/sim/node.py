@@ -128,12 +128,14 @@ class SimBroker(Broker):
     """Shows its parts to whoever watches them, as they come into being."""
 
     storage: Storage | None = None
+    stores: NodeStores | None = None
 
     def __init__(self, node: SimNode, runtime: Runtime) -> None:
         super().__init__(node.settings, runtime)
         self._node = node
 
     async def _start_controller(self, stores: NodeStores) -> ControllerNode:
+        self.stores = stores
         controller = await super()._start_controller(stores)
         self._node.cluster_id = controller.cluster_id
         controller.channel = LossyChannel(controller.channel, self._node)  # type: ignore[assignment]

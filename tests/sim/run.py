@@ -28,7 +28,7 @@ from millrace.runtime.disk import DiskFull
 from millrace.runtime.objectstore import StoreFull
 from millrace.wal.errors import WalCorrupt
 from tests.sim import asking
-from tests.sim.checkers import Checker, Found, all_checkers
+from tests.sim.checkers import Found, all_checkers
 from tests.sim.client import SimClient
 from tests.sim.history import History, Place, TopicStory
 from tests.sim.look import ALL_LOOKUPS, judge, look
@@ -36,7 +36,7 @@ from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.members import Member
 from tests.sim.node import SimNode, StartFailed
 from tests.sim.plan import ALL, LATE, PLAIN, SOON, Plan
-from tests.sim.probes import Probe, Probes
+from tests.sim.probes import Probes
 from tests.sim.settings import node_settings
 from tests.sim.weather import blow
 from tests.sim.workload import (
@@ -67,6 +67,7 @@ HOURLY = {
 }  # nothing is that old unless the clock is believed when it jumps
 GROUP = "group"
 LOOKUPS_OF = {"quiet": ("middle", "beyond"), "compacted": ("first", "last")}  # where runs are to be short
+EXPIRES_IN = 3  # intervals, in which what is prepared beyond its deadline is doomed
 LOOK_EVERY_S, LOOK_SELDOM_S = 0.025, 5.0
 CAST = (
     "idempotent",
@@ -336,6 +337,10 @@ class Run:
         found = Found(image=controller.publisher.image, cluster_id=controller.cluster_id)
         found.contents = {key: content for key, (content, _) in self.world.bucket.objects.items()}
         found.objects = {key: len(content) for key, content in found.contents.items()}
+        if not self.world.clock.was_set:  # else the controller goes by how long it has run
+            found.expired_ms = (
+                self.world.clock.wall_ms() - EXPIRES_IN * self.node.settings.controller.expiry_interval_ms
+            )
         disk, settings = self.node.disk.restart(power_was_cut=False), self.node.settings.controller
         store = LogStore(disk, settings.log_dir, (settings.node_id,), settings.segment_bytes)
         _, recovery, _, _ = await recover(disk, self.world.rand, settings, store)
@@ -359,9 +364,10 @@ class Run:
         outcome.hits["owned partitions"] = len(self.history.owners)
         is_damaged = self.node.rotten is not None or self.node.rotten_object is not None
         outcome.hits["damaged log read around"] = is_damaged and not outcome.hits["damaged log refused"]
-        watchers: list[Checker | Probe] = [*self.checkers, *self.probes.all]
-        for watcher in watchers:
-            outcome.looked_at[type(watcher).__name__] = watcher.count
+        for checker in self.checkers:
+            outcome.looked_at[type(checker).__name__] = checker.count
+        for probe in self.probes.all:
+            outcome.looked_at.update(probe.looked_at())
         outcome.digest = self.world.trace.digest()
         outcome.lines = list(self.world.trace.tail)
         return outcome

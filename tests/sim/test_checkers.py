@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,7 @@ def told() -> History:
         assert history.on_commit_asked("g", "topic", 0, offset) == number
     history.on_commit_promised("g", "topic", 0, 2)
     history.producer_ids += [1000, 2000]
+    history.spoiled[PLACE] = [b"spoiled"]
     return history
 
 
@@ -105,6 +107,24 @@ def invent(found: Found) -> None:
     found.logs[PLACE] = FoundLog(0, 4, [*found.logs[PLACE].records, (3, b"who?")])
 
 
+def take_spoiled(found: Found) -> None:
+    found.logs[PLACE] = FoundLog(0, 4, [*found.logs[PLACE].records, (3, b"spoiled")])
+
+
+def prepare(found: Found, deadline_ms: int = 900) -> None:
+    """An object that nobody has committed."""
+    assert found.image is not None
+    found.image = found.replayed = apply_records(found.image, [PrepareObjectsRecord(7, 1, 1, deadline_ms)], 11, 0)[1]
+    found.expired_ms = 1_000
+
+
+def forget_deadline(found: Found) -> None:
+    prepare(found, 2_000)
+    assert found.image is not None
+    objects = replace(found.image.objects, deadlines=EMPTY_IMAGE.objects.deadlines)
+    found.image = found.replayed = replace(found.image, objects=objects)
+
+
 def raise_start(found: Found) -> None:
     found.logs[PLACE] = FoundLog(1, 3, found.logs[PLACE].records[1:])
 
@@ -156,6 +176,9 @@ def replay_otherwise(found: Found) -> None:
         (swap, "disorder"),
         (skip, "gap"),
         (invent, "invented"),
+        (take_spoiled, "spoiled-taken"),
+        (prepare, "prepared-for-ever"),
+        (forget_deadline, "prepared-for-ever"),
         (raise_start, "log-start-rose"),
         (raise_start, "lost-write"),
         (forget_topic, "lost-topic"),
@@ -174,6 +197,13 @@ def test_each_fault_is_found(spoil: Callable[[Found], None], finding: str) -> No
     found = sound()
     spoil(found)
     assert finding in [line.partition(":")[0] for line in check(told(), found)]
+
+
+def test_what_is_prepared_may_wait_for_its_deadline() -> None:
+    """Whoever prepared it may be about to commit it."""
+    found = sound()
+    prepare(found, 2_000)
+    assert check(told(), found) == []
 
 
 def test_deletions_that_do_not_hold_are_found() -> None:

@@ -283,6 +283,7 @@ class Vandal(Actor):
             await self.pause(200)
             batch = self.batch(place)
             spoiled = bytearray(batch.frame)
+            self.history.spoiled.setdefault(place, []).extend(batch.values)
             spoiled[17 + self.rand.below(len(spoiled) - 17)] ^= 1 + self.rand.below(255)  # from the checksum on
             try:
                 if self.rand.below(2):
