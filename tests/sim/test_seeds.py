@@ -53,6 +53,13 @@ def test_a_late_put_of_the_dead_is_void_before_a_stream_is_closed() -> None:
     assert not outcome.findings, outcome.findings
 
 
+def test_duplicates_of_the_log_count_among_its_puts() -> None:
+    """A log of objects on a slow store: what is put a second time takes the place of an upload that would begin."""
+    words = "seed=18 weather=slow store+cut net fate=drop settings=early splits+object wal batches=5 kill@turn5418"
+    outcome = run_plan(parse_plan(words))
+    assert not outcome.findings, outcome.findings
+
+
 def test_a_plan_is_text_and_back() -> None:
     """What a finding prints is the plan that found it; plans differ from seed to seed."""
     plans = [drawn_plan(number) for number in range(300)]

@@ -109,13 +109,19 @@ class BatchWriter:
         """Since the newest upload began."""
         return (now - self._began_at) * 1000
 
+    @property
+    def _may_begin(self) -> bool:
+        """Duplicates count, as they do where one of them is to begin."""
+        puts_count = self._active_count + self._duplicates
+        return len(self._under_way) < self._uploads_max and puts_count < self._uploads_max
+
     def put(self, batch: ClosedBatch) -> None:
         """Takes a batch, in order of slot; its upload begins as soon as there is a free slot."""
         self._closed.append(batch)
         self.pump()
 
     def pump(self) -> None:
-        while self._closed and not self.has_failed and len(self._under_way) < self._uploads_max:
+        while self._closed and not self.has_failed and self._may_begin:
             batch = self._closed.popleft()
             self._began_at = asyncio.get_running_loop().time()
             try:
@@ -154,6 +160,7 @@ class BatchWriter:
         finally:
             self._active_count -= 1
         upload.is_done = True
+        self.pump()  # it may stand behind one that is not done
         if self._fence.is_verified_after:
             if self._verifying is None and self._under_way and self._under_way[0].is_done:
                 self._verifying = asyncio.create_task(self._verify(), name="wal-verify")
@@ -199,6 +206,8 @@ class BatchWriter:
                 self._hedging.end(upload.size_bytes, has_won=winner is not puts[0] if is_answer else None)
             for put in puts:
                 put.cancel()
+            if upload.is_hedged:
+                self.pump()
 
     def _begin_put(self, upload: Upload, body: Body) -> asyncio.Future[None]:
         place = Place(self._fence.epoch, upload.batch.slot)

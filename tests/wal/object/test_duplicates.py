@@ -169,6 +169,29 @@ def test_both_refused_is_a_retry() -> None:
     run_simulation(run)
 
 
+def test_duplicates_and_uploads_share_one_bound() -> None:
+    """No upload begins while duplicates fill the puts that there may be at once, and it begins when one of them ends. (The simulator saw nine of
+    eight.)"""
+
+    async def run(loop: SimLoop) -> None:
+        bucket = make_bucket()
+        store = store_on(bucket, faults=StoreFaults(latency_ms=(60, 400)))
+        wal, _, journal = await start_wal(bucket, 1, store, uploads_max=3, batch_interval_ms=5)
+        expect_duplicates(wal, 30.0)
+        puts = []
+        for number in range(60):
+            wal.append(payload(number))
+            await asyncio.sleep(0.01)
+            puts.append(wal._writer._active_count + wal._writer._duplicates)
+        assert max(puts) == 3
+        assert wal.hedging.begun > 3
+        await journal.reach(wal.used_bytes)
+        await wal.close()
+        assert not loop.problems
+
+    run_simulation(run)
+
+
 def test_a_close_takes_its_duplicates_along() -> None:
     """A log that is given up with both puts of an object under way leaves no task behind."""
 
