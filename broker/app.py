@@ -47,8 +47,9 @@ from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.storeaddress import StoreAddress
 from millrace.runtime.tasks import Tasks
 from millrace.s3stream.storage import Storage
+from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner, WriteAheadLog
-from millrace.wal.opening import WalPlace, is_wal_used, open_wal
+from millrace.wal.opening import is_wal_used, open_wal
 
 log = logging.getLogger(__name__)
 START_RETRIES = RetryPolicy(attempts_max=None, longest_wait_ms=2_000)
@@ -189,8 +190,7 @@ class Broker:
             runtime.disk,
             open_store,
             runtime.rand.split("wal"),
-            settings.block_wal,
-            settings.object_wal,
+            settings.wal_settings,
         )
 
     def _build_parts(

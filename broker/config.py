@@ -15,12 +15,10 @@ from millrace.broker.config_checks import (
     MemorySplit,
     check_quorum,
     fill_storage,
-    read_block_wal,
     read_cluster_id,
     read_listeners,
     read_metadata_dir,
     read_node_id,
-    read_object_wal,
     read_overrides_per_address,
     split_memory,
 )
@@ -35,9 +33,9 @@ from millrace.runtime.storeaddress import OPENERS as STORES
 from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
 from millrace.s3stream.compaction.config import MEMORY_BYTES_MIN, CompactionSettings
 from millrace.s3stream.config import StreamSettings, TrafficSettings
-from millrace.wal.config import BlockWalSettings, ObjectWalSettings
+from millrace.wal.kind import WalSettings, WalWords
 from millrace.wal.opening import OPENERS as WALS
-from millrace.wal.opening import is_object_wal
+from millrace.wal.opening import kind_of
 
 UPLOAD_THRESHOLD_BYTES = 500_000_000
 
@@ -91,8 +89,7 @@ class BrokerSettings:
     memory: MemorySplit
     data: StoreAddress
     wal: StoreAddress
-    block_wal: BlockWalSettings
-    object_wal: ObjectWalSettings  # which of the two counts, the address says
+    wal_settings: WalSettings  # of the kind that the address names
     is_lost_wal_accepted: bool
     streams: StreamSettings
     compaction: CompactionSettings
@@ -129,10 +126,7 @@ def load(
     metadata_dir = read_metadata_dir(values, data_dir)
     server = _server_settings(values)
     data, wal = _address(values, "s3.data.buckets", STORES), _address(values, "s3.wal.path", WALS)
-    block_wal = read_block_wal(values, wal.options)
-    object_wal = _object_wal(values, wal)
-    for problem in (object_wal or block_wal).problems():
-        values.mistake("s3.wal.path", f": {problem}")
+    wal_settings = _wal_settings(values, wal)
     found = [*mistakes, *values.mistakes]
     if found:
         raise SettingsInvalid(found)
@@ -147,8 +141,7 @@ def load(
         memory=memory,
         data=data,
         wal=wal,
-        block_wal=block_wal,
-        object_wal=object_wal or ObjectWalSettings(),
+        wal_settings=wal_settings,
         is_lost_wal_accepted=values["wal.lost.accept"],
         streams=_stream_settings(values, memory),
         compaction=_compaction_settings(values, memory),
@@ -180,16 +173,24 @@ def _address(values: Values, name: str, schemes: Collection[str]) -> StoreAddres
         return StoreAddress(0, "mem", "", {})
     if address.scheme not in schemes:
         values.mistake(name, f": the scheme {address.scheme} is none of {', '.join(schemes)}")
+        return StoreAddress(0, "mem", "", {})
     return address
 
 
-def _object_wal(values: Values, address: StoreAddress) -> ObjectWalSettings | None:
-    """None where the address names a block WAL."""
+def _wal_settings(values: Values, address: StoreAddress) -> WalSettings:
+    """As the kind reads them that the address names; where it names none, of no use."""
     try:
-        return read_object_wal(values, address.options) if is_object_wal(address) else None
+        kind = kind_of(address)
     except AddressError as error:
         values.mistake("s3.wal.path", f": {error.reason}")
-        return None
+        kind = kind_of(StoreAddress(0, "mem", "", {}))
+    words = WalWords(address.options, values["wal.direct.io"], values["wal.corruption"])
+    settings = kind.read_settings(words)
+    for mistake in words.mistakes:
+        values.mistake("s3.wal.path", mistake)
+    for problem in settings.problems():
+        values.mistake("s3.wal.path", f": {problem}")
+    return settings
 
 
 def _server_settings(values: Values) -> ServerSettings:

@@ -6,15 +6,12 @@ is then of no use (nobody sees it: mistakes end the start).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from millrace.broker.addresses import WILDCARDS, Endpoint, parse_endpoints, split_host_port
-from millrace.broker.config_key import parse_bytes
 from millrace.broker.config_values import Values
 from millrace.protocol.ids import uuid_bytes
-from millrace.wal.config import BlockWalSettings, ObjectWalSettings
 
 MIB = 1 << 20
 MEMORY_MIN_BYTES = 128 * MIB
@@ -217,50 +214,3 @@ def read_overrides_per_address(values: Values) -> dict[str, int]:
         else:
             found[host] = int(count)
     return found
-
-
-def read_block_wal(values: Values, options: Mapping[str, str]) -> BlockWalSettings:
-    """The parameters of a block WAL's address, and the settings that go with it."""
-
-    def number(name: str, unset: str, what: str) -> int:
-        text = options.get(name) or unset
-        try:
-            return parse_bytes(text)
-        except ValueError:
-            values.mistake("s3.wal.path", f"has {name}={text}, which is not {what}")
-            return parse_bytes(unset)
-
-    return BlockWalSettings(
-        capacity_bytes=number("capacity", WAL_CAPACITY, "a number of bytes, KiB, MiB or GiB"),
-        iops=number("iops", "0", "a number"),
-        writes_in_flight=number("iodepth", "4", "a number"),
-        direct=values["wal.direct.io"],
-        reservation=options.get("reservation") or "auto",
-        corruption=values["wal.corruption"],
-        arenas_ahead=2,
-    )
-
-
-def read_object_wal(values: Values, options: Mapping[str, str]) -> ObjectWalSettings:
-    """The parameters of an object WAL's address. Others are the store's."""
-    default = ObjectWalSettings(arenas_ahead=2)
-
-    def number(name: str, unset: int) -> int:
-        try:
-            return parse_bytes(options[name]) if options.get(name) else unset
-        except ValueError:
-            values.mistake("s3.wal.path", f"has {name}={options[name]}, which is not a number")
-            return unset
-
-    return replace(
-        default,
-        capacity_bytes=number("capacity", default.capacity_bytes),
-        batch_interval_ms=number("batchInterval", default.batch_interval_ms),
-        batch_bytes_max=number("maxBytesInBatch", default.batch_bytes_max),
-        unflushed_bytes_max=number("maxUnflushedBytes", default.unflushed_bytes_max),
-        uploads_max=number("maxInflightUploadCount", default.uploads_max),
-        ahead_bytes=number("readaheadDataSize", default.ahead_bytes),
-        fence=options.get("fence") or default.fence,
-        hedge=options.get("hedge") or default.hedge,
-        corruption=values["wal.corruption"],
-    )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.broker.addresses import parse_endpoint, split_host_port
+from millrace.wal.config import parse_bytes
 
 # Kafka's types of configuration, as DescribeConfigs numbers them.
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = range(1, 10)
@@ -22,7 +23,6 @@ KIND_NAMES |= {LIST: "list", CLASS: "class", PASSWORD: "password"}
 OBEYED, STORED, REFUSED = "obeyed", "stored", "refused"
 
 _LIMITS = {SHORT: 2**15 - 1, INT: 2**31 - 1, LONG: 2**63 - 1}
-_UNITS = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,6 @@ def parse_value(key: Key, text: str) -> Any:
     if key.shape == "host:port" and text:
         split_host_port(text)
     return text
-
-
-def parse_bytes(text: str) -> int:
-    """A number of bytes, with KiB, MiB, GiB or TiB behind it or nothing. Raises ValueError."""
-    digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-    unit = text[len(digits) :].strip().lower()
-    if unit not in _UNITS:
-        raise ValueError(f"{text!r} has a unit other than KiB, MiB, GiB and TiB")
-    return int(digits) * _UNITS[unit]
 
 
 def _parse_boolean(text: str) -> bool:

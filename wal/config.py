@@ -10,6 +10,16 @@ from dataclasses import dataclass
 
 KIB = 1024
 MIB = 1024 * KIB
+_UNITS = {"": 1, "kib": KIB, "mib": MIB, "gib": 1024 * MIB, "tib": 1024 * 1024 * MIB}
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes, with KiB, MiB, GiB or TiB behind it or nothing. Raises ValueError."""
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = text[len(digits) :].strip().lower()
+    if unit not in _UNITS:
+        raise ValueError(f"{text!r} has a unit other than KiB, MiB, GiB and TiB")
+    return int(digits) * _UNITS[unit]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from millrace.broker.inspection import Inspected
     from millrace.runtime import Runtime
     from millrace.runtime.objectstore import ObjectStore
+    from millrace.wal.kind import WalReport
 
 ABOUT = """\
 Checks a node's bucket against its metadata: objects that are missing, that nobody knows (orphans), whose footer, index or any block
@@ -96,28 +97,25 @@ async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings
     log = await check_log(runtime, inspected, settings, is_deep=not given.quick)
     done = {"orphans": deleted, "uploads": aborted}
     print(as_json(inspected, found, done, log) if given.json else as_text(inspected, found, done, log))
-    return 0 if found.is_sound and (log is None or log["is_sound"]) else 1
+    return 0 if found.is_sound and (log is None or log.is_sound) else 1
 
 
 async def check_log(
     runtime: Runtime, inspected: Inspected, settings: BrokerSettings, *, is_deep: bool
-) -> dict[str, Any] | None:
-    """Of a log of objects, what lies there and what is wrong with it; None for a log on a disk. It only reads, so the log's owner may be at work."""
-    from millrace.wal.opening import is_object_wal
-
-    if not is_object_wal(settings.wal):
-        return None
-    from millrace.broker.cli.wal_objects import summary
+) -> WalReport | None:
+    """What lies in the log and what is wrong with it; None for a kind that cannot be looked at while its owner is at work."""
     from millrace.broker.inspection import open_to_look
-    from millrace.wal.object.inspection import LogInspection
+    from millrace.wal.kind import WalPlace
+    from millrace.wal.opening import kind_of
 
-    store = await open_to_look(runtime, settings.wal)
-    try:
-        rand = runtime.rand.split("wal inspection")
-        found = await LogInspection(store, inspected.cluster_id, settings.node_id, rand).run(is_deep=is_deep)
-    finally:
-        await store.close()
-    return {**summary(found), "is_sound": found.is_sound}
+    inspect = kind_of(settings.wal).inspect
+    if inspect is None:
+        return None
+    rand = runtime.rand.split("wal inspection")
+    place = WalPlace(
+        settings.wal, runtime.disk, lambda address: open_to_look(runtime, address), rand, settings.wal_settings
+    )
+    return await inspect(place, inspected.cluster_id, settings.node_id, is_deep)
 
 
 class ProgressLine:
@@ -209,17 +207,18 @@ def summary(found: Checked) -> dict[str, Any]:
     }
 
 
-def as_json(inspected: Inspected, found: Checked, done: Mapping[str, str], log: dict[str, Any] | None) -> str:
+def as_json(inspected: Inspected, found: Checked, done: Mapping[str, str], log: WalReport | None) -> str:
     listed = [
         {name: getattr(finding, name) for name in ("kind", "what", "object_id", "key", "stream_id", "start", "end")}
         for finding in found.findings
     ]
-    is_sound = found.is_sound and (log is None or log["is_sound"])
+    is_sound = found.is_sound and (log is None or log.is_sound)
+    told = None if log is None else {**log.facts, "is_sound": log.is_sound}
     about = {"cluster_id": inspected.cluster_id, "running": inspected.running_pid, "sound": is_sound}
-    return json.dumps({**about, **summary(found), **done, "list": listed, "wal": log}, indent=1)
+    return json.dumps({**about, **summary(found), **done, "list": listed, "wal": told}, indent=1)
 
 
-def as_text(inspected: Inspected, found: Checked, done: Mapping[str, str], log: dict[str, Any] | None) -> str:
+def as_text(inspected: Inspected, found: Checked, done: Mapping[str, str], log: WalReport | None) -> str:
     rows = [
         (finding.kind.value, finding.object_id if finding.object_id >= 0 else "", finding.what, finding.key)
         for finding in found.findings
@@ -240,6 +239,6 @@ def as_text(inspected: Inspected, found: Checked, done: Mapping[str, str], log: 
         from millrace.broker.cli.wal_objects import overview
 
         lines += ["", "the write-ahead log:", *overview(log), ""]
-        harm += len(log["damages"]) + len(log["faults"])
+        harm += len(log.harms)
     lines.append(f"NOT sound: {harm} findings" if harm else "sound")
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from millrace.runtime.net import ListenFailed
 from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreFull, StoreUnavailable
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced
 from millrace.wal.errors import WalCorrupt, WalFenced, WalMismatch
-from millrace.wal.opening import is_object_wal
+from millrace.wal.opening import kind_of
 
 RESTORE_LOG = "nothing was changed; restore the metadata log's directory from a copy"
 
@@ -62,12 +62,12 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
     if isinstance(error, WalFenced | StreamFenced):
         return f"a later start of node {settings.node_id} has taken its WAL or its streams ({error}): let one process run with this node.id"
     if isinstance(error, WalCorrupt | OffsetGap) or (isinstance(error, ObjectCorrupt) and not error.key):
-        is_of_objects = is_object_wal(settings.wal)
-        mend = "restore the object" if is_of_objects else "mend the device"
-        path = f"{settings.wal}" if is_of_objects else path
+        kind = kind_of(settings.wal)
+        name = kind.name_of(settings.wal)
+        see = f"see with `{kind.verify} {name}` what is left, and " if kind.verify else ""
         return (
-            f"the WAL {path} cannot be recovered: {error}; nothing was changed: {mend}; or see with `millrace wal verify {path}` what is "
-            "left, and start once with wal.corruption=skip, which gives up what is damaged and is refused where that leaves a hole in a stream, or "
+            f"the WAL {name} cannot be recovered: {error}; nothing was changed: {kind.mend}; or {see}"
+            "start once with wal.corruption=skip, which gives up what is damaged and is refused where that leaves a hole in a stream, or "
             "=truncate, which gives up all from the damage on; or move the WAL away and start once with wal.lost.accept=true, which gives up "
             "the records that only it held"
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker.cli import wal_text
@@ -18,11 +17,8 @@ from millrace.broker.errors import CommandRefused
 
 if TYPE_CHECKING:
     from millrace.runtime.objectstore import ObjectStore
+    from millrace.wal.kind import WalReport
     from millrace.wal.log import WalRecord
-    from millrace.wal.object.inspection import Inspected
-
-LISTED = ("litter", "strange key", "under way")  # objects of these kinds are named one by one
-LISTED_MAX = 100
 
 
 async def look_at(action: str, text: str, node_id: int | None, *, is_json: bool) -> int:
@@ -31,7 +27,7 @@ async def look_at(action: str, text: str, node_id: int | None, *, is_json: bool)
     from millrace.runtime import real_runtime
     from millrace.runtime.errors import MillraceError
     from millrace.runtime.storeaddress import AddressError, parse_address
-    from millrace.wal.object.inspection import LogInspection
+    from millrace.wal.object.inspection import LogInspection, damage_line
 
     runtime = real_runtime()
     try:
@@ -55,10 +51,11 @@ async def look_at(action: str, text: str, node_id: int | None, *, is_json: bool)
         return 2
     if action == "show":
         for damage in found.damages:
-            print(f"millrace wal: {damage_line(asdict(damage))}", file=sys.stderr)
+            print(f"millrace wal: {damage_line(damage)}", file=sys.stderr)
         return 0
-    about = {**summary(found), **contents.as_dict(), "is_sound": found.is_sound}
-    print(json.dumps(about, indent=2) if is_json else "\n".join(lines(action, about)))
+    report = found.report()
+    about = {**report.facts, **contents.as_dict(), "is_sound": found.is_sound}
+    print(json.dumps(about, indent=2) if is_json else "\n".join(lines(action, report, about)))
     return 1 if action == "verify" and not found.is_sound else 0
 
 
@@ -77,50 +74,19 @@ async def choose_log(store: ObjectStore, node_id: int | None) -> tuple[int, str]
     return chosen[0]
 
 
-def summary(found: Inspected) -> dict[str, Any]:
-    """For programs, and for `lines`."""
-    return {
-        "cluster_id": found.cluster_id,
-        "node_id": found.node_id,
-        "epoch": found.epoch,
-        "is_closed": found.is_closed,
-        "head": found.position,
-        "trim": found.trim,
-        "tail": found.end,
-        "objects": {kind: {"count": count, "bytes": size} for kind, (count, size) in found.counts().items()},
-        "listed": [asdict(one) for one in found.held if one.kind in LISTED],
-        "damages": [asdict(damage) for damage in found.damages],
-        "faults": found.faults,
-    }
+def overview(found: WalReport) -> Iterator[str]:
+    """A report as people read it."""
+    yield from found.about
+    if found.rows:
+        yield from table(
+            ("kind", "objects", "bytes"), [(kind, count, size_text(size)) for kind, count, size in found.rows]
+        )
+    yield from found.notes
+    yield from found.harms
 
 
-def damage_line(damage: Mapping[str, Any]) -> str:
-    place = damage["place"]
-    return f"damaged from position {damage['start']} to {damage['end']}, from epoch {place['epoch']}, slot {place['slot']} on: {damage['reason']}"
-
-
-def overview(found: Mapping[str, Any]) -> Iterator[str]:
-    """Who owns it, how far it reaches, what lies there by kind, and what is wrong."""
-    if found["epoch"] < 0 and not found["faults"]:
-        yield f"cluster {found['cluster_id']}, node {found['node_id']}: the log was never used"
-        return
-    state = "closed in order" if found["is_closed"] else "not closed in order, or in use"
-    yield f"cluster {found['cluster_id']}, node {found['node_id']}, epoch {found['epoch']}; {state}"
-    yield f"begins at {found['head']}, forgotten below {found['trim']}, ends at {found['tail']}"
-    rows = [(kind, told["count"], size_text(told["bytes"])) for kind, told in found["objects"].items()]
-    yield from table(("kind", "objects", "bytes"), rows)
-    for one in found["listed"][:LISTED_MAX]:
-        yield f"{one['kind']}: {one['key']}" + (f" ({one['what']})" if one["what"] else "")
-    if len(found["listed"]) > LISTED_MAX:
-        yield f"... and {len(found['listed']) - LISTED_MAX} more: --json lists all"
-    if "litter" in found["objects"]:
-        yield "litter holds no record that counts; the next start deletes it"
-    yield from (f"the log cannot be found: {fault}" for fault in found["faults"])
-    yield from (damage_line(damage) for damage in found["damages"])
-
-
-def lines(action: str, found: Mapping[str, Any]) -> Iterator[str]:
-    yield from overview(found)
+def lines(action: str, report: WalReport, found: Mapping[str, Any]) -> Iterator[str]:
+    yield from overview(report)
     yield f"{found['records']} records"
     yield from part_lines(found, is_list=action == "list")
     if action == "verify":

@@ -13,10 +13,11 @@ from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.runtime.storeaddress import StoreAddress, open_store, parse_address
-from millrace.wal.config import BlockWalSettings, ObjectWalSettings
+from millrace.wal.config import ObjectWalSettings
 from millrace.wal.errors import WalStoreUnfit
+from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner
-from millrace.wal.opening import WalPlace, open_wal
+from millrace.wal.opening import open_wal
 from tests.live.bad_s3 import BadS3
 from tests.sim.disk import SimDisk
 
@@ -57,7 +58,6 @@ def test_an_object_wal_is_refused_where_its_fence_would_not_hold() -> None:
                 SimDisk(),
                 opened,
                 Rand(b"place"),
-                BlockWalSettings(),
                 ObjectWalSettings(fence=wanted),
             )
             wal = await open_wal(place, WalOwner(ONE, 1, 5))

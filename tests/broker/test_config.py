@@ -20,13 +20,13 @@ from millrace.broker.config_key import (
     STORED,
     STRING,
     Key,
-    parse_bytes,
 )
 from millrace.broker.config_source import PropertiesInvalid, env_key, gather, parse_properties
 from millrace.broker.config_table import OBEYED_KEYS, REMOVED, all_keys
 from millrace.broker.config_values import Values
 from millrace.broker.errors import SettingsInvalid
 from millrace.kraft.topic_configs import SYNONYM_KEYS
+from millrace.wal.config import parse_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
@@ -274,11 +274,11 @@ def test_a_refused_key_may_have_its_default() -> None:
 def test_an_object_wal_is_told_by_its_address() -> None:
     """The parameters of the address under AutoMQ's names; bytes may have units."""
     address = "0@s3://b?batchInterval=100&maxBytesInBatch=1MiB&maxUnflushedBytes=1048576&maxInflightUploadCount=7&readaheadDataSize=2MiB"
-    wal = make(f"s3.wal.path={address}&capacity=1GiB&fence=reservation&hedge=off&region=r").settings.object_wal
+    wal = make(f"s3.wal.path={address}&capacity=1GiB&fence=reservation&hedge=off&region=r").settings.wal_settings
     assert (wal.batch_interval_ms, wal.batch_bytes_max, wal.unflushed_bytes_max) == (100, 1 << 20, 1 << 20)
     assert (wal.uploads_max, wal.ahead_bytes, wal.capacity_bytes, wal.fence) == (7, 2 << 20, GIB, "reservation")
     assert (wal.hedge, wal.corruption) == ("off", "refuse")
-    unset = make("s3.wal.path=0@file:///wal/", "wal.corruption=skip").settings.object_wal
+    unset = make("s3.wal.path=0@file:///wal/", "wal.corruption=skip").settings.wal_settings
     assert (unset.fence, unset.hedge, unset.corruption) == ("conditional", "auto", "skip")
 
 
@@ -288,7 +288,7 @@ def test_a_start_without_settings() -> None:
     assert settings.node_id == 1
     assert settings.metadata_dir == "/data/metadata"
     assert (settings.data.scheme, settings.data.target) == ("file", "/data/objects")
-    assert (settings.wal.scheme, settings.wal.target, settings.block_wal.capacity_bytes) == (
+    assert (settings.wal.scheme, settings.wal.target, settings.wal_settings.capacity_bytes) == (
         "file",
         "/data/wal",
         2 * GIB,

@@ -61,7 +61,7 @@ async def load(loop: SimLoop, batches: int = 16) -> Loaded:
     """Two topics, batches acknowledged one by one, then a power cut with nothing under way."""
     world = World(loop, "image")
     settings = node_settings(1, "10.0.0.1", **KEYS)
-    node = SimNode(world, 1, replace(settings, block_wal=replace(WAL, capacity_bytes=2 << 20, fill_ahead_bytes=0)))
+    node = SimNode(world, 1, replace(settings, wal_settings=replace(WAL, capacity_bytes=2 << 20, fill_ahead_bytes=0)))
     await node.start()
     client = world.client("producer", node.address)
     stories = [TopicStory(name, await asking.create_topic(client, name, 1, {}), 1) for name in ("one", "two")]

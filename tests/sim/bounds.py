@@ -43,7 +43,7 @@ class BoundsHold(Probe):
 
     def _engine(self, storage: Storage) -> Iterator[Figure]:
         settings, cache, uploader = self.node.settings.streams, storage.log_cache, storage.uploader
-        slack_bytes = self.node.settings.block_wal.max_record_bytes
+        slack_bytes = storage._wal.max_record_bytes
         yield "log cache", cache.held_bytes, settings.log_cache_bytes + slack_bytes
         yield "free in log cache", cache.free_bytes, settings.log_cache_bytes + slack_bytes
         yield "room granted", storage._room.granted_bytes + storage._states.granted_bytes, settings.log_cache_bytes
@@ -54,7 +54,7 @@ class BoundsHold(Probe):
 
     def _reading(self, storage: Storage) -> Iterator[Figure]:
         settings, cache = self.node.settings.streams, storage.block_cache
-        slack_bytes = self.node.settings.block_wal.max_record_bytes
+        slack_bytes = storage._wal.max_record_bytes
         yield "block cache", cache.size_bytes, settings.block_cache_bytes + slack_bytes
         yield "indexes", cache.finder.size_bytes, settings.index_cache_bytes + slack_bytes
         yield "sequential readers", len(cache._sequential), READERS_MAX
@@ -62,9 +62,9 @@ class BoundsHold(Probe):
     def _log(self, wal: Any) -> Iterator[Figure]:
         yield "WAL", wal.used_bytes, wal.capacity_bytes
         if isinstance(wal, BlockWal):
-            yield "writes of the WAL", len(wal._writer._in_flight), self.node.settings.block_wal.writes_in_flight
+            yield "writes of the WAL", len(wal._writer._in_flight), wal._settings.writes_in_flight
         elif isinstance(wal, ObjectWal):
-            writer, uploads_max = wal._writer, self.node.settings.object_wal.uploads_max
+            writer, uploads_max = wal._writer, wal._settings.uploads_max
             yield "objects of the WAL under way", len(writer._under_way), uploads_max
             yield "puts of the WAL", writer._active_count + writer._duplicates, uploads_max
 

@@ -23,11 +23,11 @@ from millrace.wal.block.layout import (
     decode_block_header,
     decode_device_header,
 )
+from millrace.wal.config import ObjectWalSettings
 from millrace.wal.object.layout import HEADER_BYTES as OBJECT_HEADER_BYTES
 from millrace.wal.object.layout import MAGIC as OBJECT_WAL_MAGIC
 from millrace.wal.object.layout import FenceKind, Kind, ObjectHeader, decode_header
 from millrace.wal.object.layout import Place as Slot
-from millrace.wal.opening import is_object_wal
 from millrace.wal.record import RECORD_HEADER_BYTES
 from tests.sim.history import History, Place, shown
 from tests.sim.node import SimNode
@@ -45,7 +45,7 @@ class LogProbe(Probe):
     kinds: tuple[str, ...] = (LOG_OF_BLOCKS, LOG_OF_OBJECTS)
 
     def looked_at(self) -> dict[str, int]:
-        own = LOG_OF_OBJECTS if is_object_wal(self.node.settings.wal) else LOG_OF_BLOCKS
+        own = LOG_OF_OBJECTS if isinstance(self.node.settings.wal_settings, ObjectWalSettings) else LOG_OF_BLOCKS
         return {f"{type(self).__name__}, {kind}": self.count if kind == own else 0 for kind in self.kinds}
 
 
@@ -167,7 +167,7 @@ class OwnerAcknowledges(LogProbe):
             self.find("acknowledged-in-vain", f"{shown(place)} {offset} {values[-1][:24]!r}, written to {pieces[0]}")
 
     def _counts(self, piece: Piece) -> bool:
-        if is_object_wal(self.node.settings.wal):
+        if isinstance(self.node.settings.wal_settings, ObjectWalSettings):
             return self._slots.counts(piece.place) and (piece.is_owned or self._slots.is_counted(piece.place))
         return piece.is_owned and piece.is_joined
 

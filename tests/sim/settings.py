@@ -13,7 +13,7 @@ from millrace.broker.config import BrokerSettings, load
 from millrace.broker.config_source import Given
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.config import StreamSettings
-from millrace.wal.config import BlockWalSettings
+from millrace.wal.config import BlockWalSettings, ObjectWalSettings
 
 KIB, MIB = 1 << 10, 1 << 20
 PORT = 9092
@@ -142,6 +142,13 @@ def values_of(settings: Any) -> dict[str, Any]:
     return {one.name: getattr(settings, one.name) for one in fields(settings)}
 
 
+def _small(wal: Any) -> Any:
+    """As small as all else here, where the kind is one of ours."""
+    if isinstance(wal, BlockWalSettings):
+        return replace(WAL, direct=wal.direct)
+    return replace(wal, **OBJECT_WAL) if isinstance(wal, ObjectWalSettings) else wal
+
+
 def node_settings(node_id: int, host: str, variants: Sequence[str] = (), **keys: str) -> BrokerSettings:
     """`variants` by name, then `keys`, with underscores for dots. What has no key of its own is set below."""
     chosen = [VARIANTS[name] for name in variants]
@@ -168,12 +175,11 @@ def node_settings(node_id: int, host: str, variants: Sequence[str] = (), **keys:
         readahead_bytes_min=4 * KIB,
         readahead_bytes_max=16 * KIB,
     )
-    wal = replace(WAL, direct=settings.block_wal.direct)
-    object_wal = replace(settings.object_wal, **OBJECT_WAL)
+    wal = _small(settings.wal_settings)
     compaction = replace(settings.compaction, **COMPACTION)
     for variant in chosen:
-        wal = replace(wal, **variant.wal)
-        object_wal = replace(object_wal, **variant.object_wal)
+        own = variant.wal if isinstance(wal, BlockWalSettings) else variant.object_wal
+        wal = replace(wal, **own) if own else wal
         streams = replace(streams, **variant.streams)
         controller = replace(controller, **variant.controller)
         compaction = replace(compaction, **variant.compaction)
@@ -182,8 +188,7 @@ def node_settings(node_id: int, host: str, variants: Sequence[str] = (), **keys:
         compaction = SmallCompactionParts(**values_of(compaction))
     return replace(
         settings,
-        block_wal=wal,
-        object_wal=object_wal,
+        wal_settings=wal,
         compaction=compaction,
         controller=controller,
         streams=streams,

@@ -38,8 +38,8 @@ from millrace.wal.block.layout import (
     choose_device_header,
     decode_block_header,
 )
+from millrace.wal.config import ObjectWalSettings
 from millrace.wal.object.layout import HEADER_BYTES, root_key
-from millrace.wal.opening import is_object_wal
 from millrace.wal.record import RECORD_HEADER_BYTES
 from tests.sim.disk import Misdirect, SimFile
 from tests.sim.node import ASTRAY, QUIET, SimNode
@@ -216,7 +216,7 @@ async def wal_rot(world: World, node: SimNode, rand: Rand) -> None:
 
     def spoil() -> None:
         before()
-        if is_object_wal(node.settings.wal):
+        if isinstance(node.settings.wal_settings, ObjectWalSettings):
             if node.rotten_object is None and spoil_object(world, node, rand):
                 node.on_start = before
         elif node.rotten is None and WAL_FILE in node.disk.files:

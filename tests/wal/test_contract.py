@@ -13,11 +13,14 @@ from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
 from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
+from millrace.wal.block.kind import BLOCK
 from millrace.wal.block.log import BlockWal
 from millrace.wal.errors import WalFenced
+from millrace.wal.kind import WalPlace, WalWords
 from millrace.wal.log import WalOwner, WriteAheadLog
+from millrace.wal.object.kind import OBJECT
 from millrace.wal.object.log import ObjectWal
-from millrace.wal.opening import OPENERS, WalPlace, is_object_wal, is_wal_used, open_wal
+from millrace.wal.opening import OPENERS, is_wal_used, kind_of, open_wal
 from tests.sim.disk import SimDisk, drop
 from tests.sim.loop import run_simulation
 from tests.sim.objectstore import SimBucket, SimObjectStore, StoreFaults
@@ -104,9 +107,12 @@ def place(text: str, store: ObjectStore | None = None, disk: SimDisk | None = No
         assert store is not None, "this log asks for no store"
         return store
 
-    return WalPlace(
-        parse_address(text), disk or SimDisk(), open_store, Rand(b"place"), build.small_settings(), small_settings()
-    )
+    address = parse_address(text)
+    if address.scheme == "shelf":
+        settings: object = SHELF.read_settings(WalWords(address.options, "never", "refuse"))
+    else:
+        settings = build.small_settings() if kind_of(address) is BLOCK else small_settings()
+    return WalPlace(address, disk or SimDisk(), open_store, Rand(b"place"), settings)
 
 
 @pytest.mark.parametrize("kind", YARDS)
@@ -127,7 +133,7 @@ def test_a_third_kind_is_one_folder_and_one_line() -> None:
         here = place("0@shelf://third")
         with pytest.raises(AddressError, match="shelf"):
             await open_wal(here, build.owner(1))
-        OPENERS["shelf"] = SHELF
+        OPENERS["shelf"] = lambda address: SHELF
         try:
             assert not await is_wal_used(here, 1)
             wal = await open_wal(here, build.owner(1))
@@ -150,17 +156,17 @@ class Unclosed(MemoryObjectStore):
 
 def test_an_address_says_which_kind_it_is() -> None:
     """A file is a ring; a folder, by its slash or by name, a bucket and memory hold objects; any other `kind` is refused."""
-    for text, is_object in (
-        ("0@file:///wal", False),
-        ("0@file:///wal/", True),
-        ("0@file:///wal?kind=object", True),
-        ("0@file:///wal/?kind=block", False),
-        ("0@s3://bucket", True),
-        ("0@mem://", True),
+    for text, kind in (
+        ("0@file:///wal", BLOCK),
+        ("0@file:///wal/", OBJECT),
+        ("0@file:///wal?kind=object", OBJECT),
+        ("0@file:///wal/?kind=block", BLOCK),
+        ("0@s3://bucket", OBJECT),
+        ("0@mem://", OBJECT),
     ):
-        assert is_object_wal(parse_address(text)) is is_object, text
+        assert kind_of(parse_address(text)) is kind, text
     with pytest.raises(AddressError, match="kind=ring"):
-        is_object_wal(parse_address("0@file:///wal?kind=ring"))
+        kind_of(parse_address("0@file:///wal?kind=ring"))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +183,7 @@ def test_a_directory_is_not_written_twice_unasked(text: str, hedge: str, is_on: 
 
     async def run() -> None:
         here = place(text, Unclosed(StillClock()))
-        wal = await open_wal(replace(here, object=small_settings(hedge=hedge)), build.owner(1))
+        wal = await open_wal(replace(here, settings=small_settings(hedge=hedge)), build.owner(1))
         assert isinstance(wal, ObjectWal)
         for _ in range(8):
             wal.hedging.on_uploaded(100.0)

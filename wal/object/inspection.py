@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore
 from millrace.runtime.objectstore_retry import RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalCorrupt
+from millrace.wal.kind import WalReport
 from millrace.wal.log import WalOwner, WalRecord
 from millrace.wal.object.layout import (
     HEADER_BYTES,
@@ -48,6 +50,7 @@ NEWEST = 1 << 62  # above every epoch
 AHEAD_BYTES = 32 << 20
 LOOKS_MAX = 5
 RETRIES = RetryPolicy(attempts_max=4, longest_wait_ms=2_000, attempt_timeout_ms=60_000)
+LISTED_MAX = 100
 _NO_TOKEN = b""
 
 
@@ -100,6 +103,52 @@ class Inspected:
             objects[one.kind] += 1
             size_bytes[one.kind] += one.size_bytes
         return {kind.value: (objects[kind], size_bytes[kind]) for kind in Kind if objects[kind]}
+
+    @property
+    def listed(self) -> list[Held]:
+        """What is named one by one."""
+        return [one for one in self.held if one.kind in (Kind.LITTER, Kind.STRANGE, Kind.UNDER_WAY)]
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "cluster_id": self.cluster_id,
+            "node_id": self.node_id,
+            "epoch": self.epoch,
+            "is_closed": self.is_closed,
+            "head": self.position,
+            "trim": self.trim,
+            "tail": self.end,
+            "objects": {kind: {"count": count, "bytes": size} for kind, (count, size) in self.counts().items()},
+            "listed": [asdict(one) for one in self.listed],
+            "damages": [asdict(damage) for damage in self.damages],
+            "faults": self.faults,
+        }
+
+    def report(self) -> WalReport:
+        """Who owns it, how far it reaches, what lies there by kind, and what is wrong."""
+        who = f"cluster {self.cluster_id}, node {self.node_id}"
+        if self.epoch < 0 and not self.faults:
+            return WalReport(self.facts(), [f"{who}: the log was never used"], [], [], [])
+        state = "closed in order" if self.is_closed else "not closed in order, or in use"
+        reach = f"begins at {self.position}, forgotten below {self.trim}, ends at {self.end}"
+        rows = [(kind, count, size) for kind, (count, size) in self.counts().items()]
+        harms = [f"the log cannot be found: {fault}" for fault in self.faults]
+        harms += [damage_line(damage) for damage in self.damages]
+        return WalReport(self.facts(), [f"{who}, epoch {self.epoch}; {state}", reach], rows, self._notes(), harms)
+
+    def _notes(self) -> list[str]:
+        listed = self.listed
+        notes = [f"{one.kind}: {one.key}" + (f" ({one.what})" if one.what else "") for one in listed[:LISTED_MAX]]
+        if len(listed) > LISTED_MAX:
+            notes.append(f"... and {len(listed) - LISTED_MAX} more: --json lists all")
+        if any(one.kind is Kind.LITTER for one in listed):
+            notes.append("litter holds no record that counts; the next start deletes it")
+        return notes
+
+
+def damage_line(damage: Damage) -> str:
+    place = damage.place
+    return f"damaged from position {damage.start} to {damage.end}, from epoch {place.epoch}, slot {place.slot} on: {damage.reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,19 @@ from dataclasses import dataclass, field
 
 from millrace.runtime.disk import Buffer
 from millrace.wal.errors import WalClosed, WalFenced, WalFull, WalMismatch
+from millrace.wal.kind import WalKind, WalPlace, WalReport
 from millrace.wal.log import WalOwner, WalRecord
-from millrace.wal.opening import WalKind, WalPlace
 
 RECORD_OVERHEAD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ShelfSettings:
+    capacity_bytes: int
+    wood: str  # a parameter that no other kind has
+
+    def problems(self) -> list[str]:
+        return [] if self.wood in ("oak", "pine") else [f"{self.wood} bears no log"]
 
 
 @dataclass(slots=True)
@@ -99,11 +108,26 @@ async def open_shelf(place: WalPlace, owner: WalOwner) -> ShelfWal:
         raise WalMismatch("node", owner.node_id, shelf.node_id)
     if owner.epoch <= shelf.epoch:
         raise WalFenced(owner.epoch, shelf.epoch)
-    return ShelfWal(shelf, place.address.number("capacity", 1 << 20), owner)
+    return ShelfWal(shelf, place.settings.capacity_bytes, owner)
 
 
 async def is_shelf_used(place: WalPlace, node_id: int) -> bool:
     return place.address.target in SHELVES
 
 
-SHELF = WalKind(open_shelf, is_shelf_used)
+async def inspect_shelf(place: WalPlace, cluster_id: str, node_id: int, is_deep: bool) -> WalReport:
+    shelf = SHELVES[place.address.target]
+    size_bytes = sum(len(payload) for _, _, payload in shelf.records)
+    facts = {"records": len(shelf.records), "epoch": shelf.epoch}
+    harms = [] if shelf.cluster_id == cluster_id else [f"the shelf is of cluster {shelf.cluster_id}"]
+    return WalReport(facts, [f"epoch {shelf.epoch}"], [("records", len(shelf.records), size_bytes)], [], harms)
+
+
+SHELF = WalKind(
+    lambda words: ShelfSettings(words.number("capacity", 1 << 20), words.text("wood", "oak")),
+    open_shelf,
+    is_shelf_used,
+    name_of=lambda address: f"shelf {address.target}",
+    mend="nail the shelf",
+    inspect=inspect_shelf,
+)

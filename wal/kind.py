@@ -1,0 +1,93 @@
+"""What a kind of write-ahead log is to those who configure, open and look at one. A further kind fills in one WalKind, in its own folder.
+
+Not here: the log itself (log.py), which address names which kind (opening.py). Nobody outside of this package asks which kind it is: what
+differs from kind to kind is a field here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from millrace.runtime.disk import Disk
+from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.rand import Rand
+from millrace.runtime.storeaddress import StoreAddress
+from millrace.wal.config import parse_bytes
+from millrace.wal.log import WalOwner, WriteAheadLog
+
+
+class WalSettings(Protocol):
+    """A kind's own, frozen; everybody else passes them on unread."""
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong, in words; empty when nothing is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WalWords:
+    """What an operator said of the log. `mistakes` grows by what cannot be read; what is read instead is then of no use."""
+
+    options: Mapping[str, str]  # parameters of the address, the store's among them
+    direct: str  # wal.direct.io
+    corruption: str  # wal.corruption
+    mistakes: list[str] = field(default_factory=list)
+
+    def number(self, name: str, unset: int, what: str = "a number") -> int:
+        """Of bytes too, with a unit or none."""
+        text = self.options.get(name)
+        try:
+            return parse_bytes(text) if text else unset
+        except ValueError:
+            self.mistakes.append(f"has {name}={text}, which is not {what}")
+            return unset
+
+    def text(self, name: str, unset: str) -> str:
+        return self.options.get(name) or unset
+
+
+@dataclass(frozen=True, slots=True)
+class WalPlace:
+    """Where the log is, and what an implementation may need of the world. `settings` are what its kind's `read_settings` gave.
+    `open_store` gives a bare store, one more each time, which whoever asked for it closes."""
+
+    address: StoreAddress
+    disk: Disk
+    open_store: Callable[[StoreAddress], Awaitable[ObjectStore]]
+    rand: Rand
+    settings: Any
+
+
+@dataclass(frozen=True, slots=True)
+class WalReport:
+    """What a look at a log found: `facts` for programs, all else for people, a sentence each."""
+
+    facts: Mapping[str, Any]
+    about: list[str]
+    rows: list[tuple[str, int, int]]  # what lies there: kind, count, bytes
+    notes: list[str]
+    harms: list[str]
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.harms
+
+
+@dataclass(frozen=True, slots=True)
+class WalKind:
+    """`open` raises what the implementation says. `is_used`: by a node of this id, of whatever cluster, as far as can be told unopened.
+
+    `inspect` (cluster, node, whether to read everything) reads alone, so that the log's owner may be at work; a kind without it is left out where
+    nodes are checked. `name_of` is what the log is called in sentences; `mend` what is to be done about damage; `verify` the command that
+    shows what damage costs, "" for none.
+    """
+
+    read_settings: Callable[[WalWords], WalSettings]
+    open: Callable[[WalPlace, WalOwner], Awaitable[WriteAheadLog]]
+    is_used: Callable[[WalPlace, int], Awaitable[bool]]
+    name_of: Callable[[StoreAddress], str] = str
+    mend: str = "mend what it lies on"
+    verify: str = ""
+    inspect: Callable[[WalPlace, str, int, bool], Awaitable[WalReport]] | None = None

@@ -1,0 +1,84 @@
+"""The object WAL as a kind: objects in a store. Not here: the log (log.py) and looking at it (inspection.py), imported when they are needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millrace.wal.config import ObjectWalSettings
+from millrace.wal.errors import WalStoreUnfit
+from millrace.wal.kind import WalKind, WalPlace, WalReport, WalWords
+from millrace.wal.log import WalOwner, WriteAheadLog
+
+ARENAS_AHEAD = 2
+
+
+def read_settings(words: WalWords) -> ObjectWalSettings:
+    """Under AutoMQ's names where it has them; other parameters are the store's."""
+    default = ObjectWalSettings()
+    return replace(
+        default,
+        capacity_bytes=words.number("capacity", default.capacity_bytes),
+        batch_interval_ms=words.number("batchInterval", default.batch_interval_ms),
+        batch_bytes_max=words.number("maxBytesInBatch", default.batch_bytes_max),
+        unflushed_bytes_max=words.number("maxUnflushedBytes", default.unflushed_bytes_max),
+        uploads_max=words.number("maxInflightUploadCount", default.uploads_max),
+        ahead_bytes=words.number("readaheadDataSize", default.ahead_bytes),
+        fence=words.text("fence", default.fence),
+        hedge=words.text("hedge", default.hedge),
+        corruption=words.corruption,
+        arenas_ahead=ARENAS_AHEAD,
+    )
+
+
+async def _open(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
+    from millrace.wal.object.log import ObjectWal
+
+    settings: ObjectWalSettings = place.settings
+    if place.address.scheme == "s3" and settings.fence == "conditional":
+        await _check_conditions(place)
+    if settings.hedge == "auto" and place.address.scheme == "file":
+        settings = replace(settings, hedge="off")  # a second write to the same disk is late for the same reason
+    return await ObjectWal.open(await place.open_store(place.address), settings, owner, place.rand)
+
+
+async def _check_conditions(place: WalPlace) -> None:
+    """The fence stands on conditional puts, and there are stores that take the header and ignore it. Waits for one that does not answer."""
+    from millrace.runtime.objectstore_probe import conditional_put_fault
+    from millrace.runtime.objectstore_retry import RetryingObjectStore
+
+    store = RetryingObjectStore(await place.open_store(place.address), place.rand.split("wal conditions"))
+    try:
+        fault = await conditional_put_fault(store, f"millrace-test-{place.rand.split('wal conditions').uuid().hex()}/")
+    finally:
+        await store.close()
+    if fault is not None:
+        raise WalStoreUnfit(
+            f"the store of the WAL {place.address} {fault}, so a replaced owner could not be kept from acknowledging: "
+            "add fence=reservation to s3.wal.path, or keep the WAL on a disk"
+        )
+
+
+async def _is_used(place: WalPlace, node_id: int) -> bool:
+    from millrace.wal.object.log import is_used
+
+    store = await place.open_store(place.address)
+    try:
+        return await is_used(store, node_id)
+    finally:
+        await store.close()
+
+
+async def _inspect(place: WalPlace, cluster_id: str, node_id: int, is_deep: bool) -> WalReport:
+    from millrace.wal.object.inspection import LogInspection
+
+    store = await place.open_store(place.address)
+    try:
+        found = await LogInspection(store, cluster_id, node_id, place.rand).run(is_deep=is_deep)
+    finally:
+        await store.close()
+    return found.report()
+
+
+OBJECT = WalKind(
+    read_settings, _open, _is_used, mend="restore the object", verify="millrace wal verify", inspect=_inspect
+)
