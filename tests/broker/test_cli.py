@@ -111,6 +111,22 @@ def test_the_version_is_the_projects() -> None:
     assert millrace("--version").stdout == f"millrace {VERSION}\n"
 
 
+def test_how_memory_is_split_is_told_at_the_start() -> None:
+    """One line of the log has the whole and every part in MiB, and the parts are the whole; those that were given have their number."""
+    process = start_shell("", "--override", "memory.max.bytes=512MiB", "--override", "s3.wal.cache.size=200MiB")
+    assert first_line(process).startswith("millrace ready")
+    process.send_signal(signal.SIGTERM)
+    told = [line for line in process.communicate(timeout=30)[1].splitlines() if "; memory " in line]
+    assert len(told) == 1, told
+    total, _, parts = told[0].partition("; memory ")[2].partition(" MiB: ")
+    sizes = {name: int(size) for name, _, size in (part.rpartition(" ") for part in parts.split(", "))}
+    assert list(sizes) == ["log cache", "block cache", "indexes", "compaction", "requests in flight"]
+    assert int(total) == 512
+    assert sizes["log cache"] == 200
+    assert sum(sizes.values()) == 512
+    assert all(sizes.values()), sizes
+
+
 def test_it_does_not_run_without_assertions() -> None:
     """-O and PYTHONOPTIMIZE are refused with code 2."""
     for found in (millrace("--version", flags=("-O",)), millrace("--version", env={"PYTHONOPTIMIZE": "1"})):
