@@ -80,6 +80,12 @@ bench: $(DEV_READY) ## every figure the broker is held to, beside the device und
 bench-cold: $(DEV_READY) ## what a reader of history costs those at the tail, and its rate beside the store's own (STORE=memory, disk or s3)
 	@$(BIN)/python -m tests.bench.cold_reader --store $${STORE:-memory}
 
+bench-storage: $(DEV_READY) ## what storing costs and a crash costs, one after the other: cost, compaction_steady, recovery, object_wal, metadata_bytes (ONLY)
+	@$(BIN)/python -m tests.bench.storage $(ONLY)
+
+outage: $(DEV_READY) ## a live broker under load whose store is away for two minutes, twice (OUTAGE_S, 120)
+	@MILLRACE_OUTAGE_S=$${OUTAGE_S:-120} $(BIN)/python -m pytest tests/live/test_s3.py -k goes_away --timeout 1200 -q
+
 soak: $(DEV_READY) ## ten minutes of everything at once at full rate, memory judged to be flat (SOAK_SECONDS)
 	@$(BIN)/python -m tests.bench.soak --seconds $${SOAK_SECONDS:-600}
 
@@ -118,4 +124,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info tests/compat/java/libs tests/s3server/.build spark_jobs/jars .mypy_cache .ruff_cache
 
-.PHONY: bench bench-cold s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs
+.PHONY: bench bench-cold bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,11 @@ class Row:
     @property
     def verdict(self) -> str:
         return "" if self.is_met is None else "met" if self.is_met else "MISSED"
+
+
+def exit_code(rows: Iterable[Row]) -> int:
+    """Of a benchmark's process: 1 when a target was missed."""
+    return int(any(row.is_met is False for row in rows))
 
 
 def table(rows: list[Row]) -> str:

@@ -1,0 +1,82 @@
+"""Benchmarks that miss a target end with an exit code: short forms of each, and the run of them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench import metadata_bytes, object_wal, storage
+from tests.bench.recovery import rows_of
+from tests.bench.report import Row, exit_code
+
+
+@pytest.mark.parametrize(("verdicts", "code"), [([None, True], 0), ([True, False, None], 1), ([], 0)])
+def test_a_missed_target_is_an_exit_code(verdicts: list[bool | None], code: int) -> None:
+    """Whatever else was met; figures without a target say nothing."""
+    assert exit_code(Row("x", "1", is_met=is_met) for is_met in verdicts) == code
+
+
+def test_one_failure_fails_them_all_and_stops_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """All are run, in their order, also behind one that failed; the end says which."""
+    asked: list[str] = []
+
+    def run(name: str) -> int:
+        asked.append(name)
+        return int(name == "recovery")
+
+    assert storage.main([], run) == 1
+    assert asked == list(storage.PARTS)
+    said = capsys.readouterr().out
+    assert "[3/5] recovery" in said
+    assert [line.split()[0] for line in said.splitlines() if "FAILED" in line] == ["recovery"]
+    assert storage.main(["cost", "object_wal"], run) == 0
+    assert storage.main(["costs"], run) == 2
+
+
+@pytest.mark.parametrize(("requests", "is_met"), [(49.0, True), (103.0, False)])
+def test_an_object_wal_that_asks_too_often_misses(requests: float, is_met: bool) -> None:
+    """Latencies as they should be, and more requests than age and bytes allow."""
+    allowed = object_wal.allowed_requests(4096 * 50, object_wal.ObjectWalSettings())
+    line = object_wal.line("x", [0.06] * 100, [0.06] * 100, requests, allowed, 4096)
+    assert (line.is_met, "MISSED" in line.text) == (is_met, not is_met)
+    assert object_wal.show([line]) == int(not is_met)
+
+
+class Recovered:
+    """What a broker shows of a recovery."""
+
+    ready_seconds = 1.0
+
+    def __init__(self, flush_s: float, peak_mib: int) -> None:
+        self._flush_s, self._peak_mib = flush_s, peak_mib
+
+    def metrics(self) -> dict[str, float]:
+        seconds = {"open": 0.1, "read": 0.5, "flush": self._flush_s, "close": 0.1}
+        return {f'millrace_recovery_seconds{{phase="{phase}"}}': value for phase, value in seconds.items()}
+
+    def peak_memory_bytes(self) -> int:
+        return self._peak_mib << 20
+
+
+@pytest.mark.parametrize(
+    ("full_share", "flush_s", "peak_mib", "missed"),
+    [
+        (0.97, 1.0, 200, []),
+        (0.33, 1.0, 200, ["x: WAL at the crash"]),
+        (0.97, 9.0, 200, ["x: recovered and committed"]),
+        (0.97, 1.0, 260, ["x: memory at most"]),
+    ],
+)
+def test_every_figure_of_a_recovery_has_a_verdict(
+    full_share: float, flush_s: float, peak_mib: int, missed: list[str]
+) -> None:
+    """A ring that was not full, a recovery that took long, a process that grew."""
+    rows = rows_of(Recovered(flush_s, peak_mib), "x", full_share, 1 << 30, 1.0, 256)  # type: ignore[arg-type]
+    assert all(row.is_met is not None for row in rows)
+    assert [row.what for row in rows if not row.is_met] == missed
+
+
+def test_every_figure_of_metadata_has_a_verdict() -> None:
+    """At a size that takes a second; the fixed part of a few partitions weighs more there."""
+    rows = metadata_bytes.measure(20, 20)
+    assert len(rows) == 15
+    assert all(row.is_met is not None and row.target for row in rows)
