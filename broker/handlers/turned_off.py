@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from millrace.broker.request import RequestContext
@@ -34,6 +35,7 @@ NO_AUTHORIZER = "no authorizer is configured: this broker has no access control"
 NO_SCRAM = "SCRAM users are not served: this broker has no authentication"
 NO_QUOTAS = "client quotas are not served by this broker"
 NO_CONSUMER_PROTOCOL = "the consumer group protocol of KIP-848 is not served by this broker: set group.protocol=classic"
+PATTERN_CHARS_MAX = 1000
 TRANSACTION_STATES = frozenset(
     (
         "Empty",
@@ -119,13 +121,21 @@ def _join_new_group(
 def _list_transactions(
     request: list_transactions.ListTransactionsRequest,
 ) -> list_transactions.ListTransactionsResponse:
-    if request.transactional_id_pattern:
-        try:
-            re.compile(request.transactional_id_pattern)
-        except re.error:
-            return list_transactions.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    if not _is_pattern(request.transactional_id_pattern or ""):
+        return list_transactions.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     unknown = [name for name in request.state_filters if name not in TRANSACTION_STATES]
     return list_transactions.ListTransactionsResponse(unknown_state_filters=unknown)
+
+
+def _is_pattern(text: str) -> bool:
+    """Parsed and no more: nothing is matched, and to compile a set of letters in both cases takes 15 ms, and 1000 letters name 200 of them."""
+    if len(text) > PATTERN_CHARS_MAX:
+        return False
+    try:
+        _parser.parse(text)
+    except (re.error, ValueError, OverflowError, RecursionError):
+        return False
+    return True
 
 
 def _describe_transactions(
