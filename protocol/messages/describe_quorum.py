@@ -28,7 +28,7 @@ class DescribeQuorumRequest:
 @dataclass(slots=True)
 class ReplicaState:
     replica_id: Int32 = 0
-    replica_directory_id: Uuid = wire(NO_UUID, since=2)
+    replica_directory_id: Uuid = wire(NO_UUID, since=2, ignorable=True)
     log_end_offset: Int64 = 0  # -1: unknown
     # by the leader's clock; -1: unknown, and for the leader itself
     last_fetch_timestamp: Int64 = wire(-1, since=1, ignorable=True)
@@ -73,4 +73,4 @@ class DescribeQuorumResponse:
     error_code: Int16 = 0
     error_message: str | None = wire("", since=2, ignorable=True)
     topics: list[DescribeQuorumResponseTopicData] = array()
-    nodes: list[Node] = array(since=2)
+    nodes: list[Node] = array(since=2, ignorable=True)
