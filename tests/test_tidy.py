@@ -1,4 +1,4 @@
-"""The style as a test: layering, the list of pure modules, banned calls, sizes, banners.
+"""The style as a test: layering, the list of pure modules, banned calls, sizes, banners, and what is installed.
 
 It reads the source as syntax trees; it imports nothing of the house.
 """
@@ -6,6 +6,7 @@ It reads the source as syntax trees; it imports nothing of the house.
 from __future__ import annotations
 
 import ast
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -287,6 +288,16 @@ def test_no_behaviour_in_finalizers() -> None:
         if isinstance(node, ast.FunctionDef) and node.name == "__del__"
     ]
     assert not faults, "\n".join(faults)
+
+
+def test_every_package_is_installed() -> None:
+    """`packages` in pyproject.toml, which setuptools takes as it stands, is the tree: a folder that is missing there is missing after
+    `pip install`. Each has its `__init__.py`, but for the root, whose name is the distribution's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = dict.fromkeys(path.parent for path in sources())
+    found = ["millrace", *(f"millrace.{name_of(folder).replace('/', '.')}" for folder in folders)]
+    assert sorted(project["tool"]["setuptools"]["packages"]) == sorted(found)
+    assert [name_of(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
 @pytest.mark.parametrize(
