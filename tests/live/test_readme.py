@@ -1,0 +1,27 @@
+"""The README's first steps, as they stand there: its Python program against a broker, and the lines that it says are printed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.live import LiveBroker
+
+ROOT = Path(__file__).resolve().parents[2]
+ADDRESS = "127.0.0.1:9092"
+
+
+def test_the_program_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    """On a broker as `make run` starts it but for its port, the delay of a first rebalance included: ten lines, the first and the last as told."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    ((first, last),) = re.findall(r"^It prints `(.*?)` to `(.*?)`", readme, re.MULTILINE)
+    with LiveBroker(tmp_path, {"group.initial.rebalance.delay.ms": "3000"}, wal="64MiB") as broker:
+        assert program.count(ADDRESS) == 2
+        words = [sys.executable, "-c", program.replace(ADDRESS, broker.address)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert (len(lines), lines[:1], lines[-1:]) == (10, [first], [last]), done.stderr
