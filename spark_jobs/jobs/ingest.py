@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(settings: IngestSettings, *, once: bool) -> int:
     from millrace.spark_jobs.session import build_session
-    from millrace.spark_jobs.sinks import TableOwned, claim_table
+    from millrace.spark_jobs.table_owner import TableOwned, claim_table
 
     print(f"ingest: starting Spark; {settings.bootstrap_servers} -> {settings.table_path}", flush=True)
     session = build_session("millrace-ingest", settings.spark)

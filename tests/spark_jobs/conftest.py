@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.live import LiveBroker
+from tests.spark_jobs.first_start import FirstStart, record_first_start
 from tests.spark_jobs.shared_session import shared_session, stop_session
 
 
@@ -21,3 +22,8 @@ def spark() -> Iterator[Any]:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
     with LiveBroker(tmp_path_factory.mktemp("broker"), {"num.partitions": "3"}) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def first_start(broker: LiveBroker, tmp_path_factory: pytest.TempPathFactory) -> FirstStart:
+    return record_first_start(broker, tmp_path_factory.mktemp("first-start"), "recorded")

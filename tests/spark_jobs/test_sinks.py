@@ -1,13 +1,11 @@
-"""The table that pipelines write: a batch replaces itself and nothing else, and a table knows its checkpoint."""
+"""The table that pipelines write: a batch replaces itself and nothing else."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from millrace.spark_jobs.sinks import TableOwned, claim_table, parquet_batches
+from millrace.spark_jobs.sinks import parquet_batches
 from tests.spark_jobs.table import rows_of
 
 COLUMNS = "topic string, date date, partition int, offset bigint, value binary"
@@ -35,15 +33,3 @@ def test_an_empty_batch_writes_nothing(spark: Any, tmp_path: Path) -> None:
     write(batch(spark, "a", 0), 0)
     write(batch(spark, "a"), 1)
     assert rows_of(tmp_path / "table") == [("a", 0, 0, b"0")]
-
-
-def test_a_table_belongs_to_one_checkpoint(spark: Any, tmp_path: Path) -> None:
-    """Another checkpoint is refused, and so is its own when it is gone."""
-    table, checkpoint = str(tmp_path / "table"), tmp_path / "checkpoint"
-    claim_table(spark, table, str(checkpoint))
-    claim_table(spark, table, str(checkpoint))
-    with pytest.raises(TableOwned, match="give each pipeline a table of its own"):
-        claim_table(spark, table, str(tmp_path / "other"))
-    checkpoint.rmdir()
-    with pytest.raises(TableOwned, match="is gone"):
-        claim_table(spark, table, str(checkpoint))
