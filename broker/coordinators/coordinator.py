@@ -17,6 +17,7 @@ from millrace.broker.coordinators.config import CoordinatorSettings
 from millrace.broker.coordinators.placement import OFFSETS_TOPIC, partition_for
 from millrace.broker.coordinators.shard import Decision, Now, Shard
 from millrace.broker.coordinators.shard_loop import LOAD_WAIT_S, Outcome, ShardLoop, coordinator_code
+from millrace.broker.damage_log import DamageLog
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.meta_stream import Room
 from millrace.broker.partitions.partition import Partition
@@ -27,7 +28,7 @@ from millrace.kraft.tables.topics import Topic
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.clock import Clock
-from millrace.runtime.errors import MillraceError
+from millrace.runtime.errors import Corrupt, MillraceError
 from millrace.runtime.rand import Rand
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class GroupCoordinator:
         self._shards: dict[int, ShardLoop] = {}
         self._loads: dict[asyncio.Task[None], None] = {}
         self._failed: dict[int, tuple[float, int]] = {}  # partition -> when, and the code to answer with
+        self._damage = DamageLog()
         self._places: dict[str, int] = {}
         self._is_stopped = False
 
@@ -234,7 +236,11 @@ class GroupCoordinator:
             self._failed.pop(index, None)
         except (KafkaError, MillraceError, TimeoutError) as error:
             self._failed[index] = asyncio.get_running_loop().time(), coordinator_code(error)
-            log.warning("%s-%d was not loaded: %r", OFFSETS_TOPIC, index, error)
+            name = f"{OFFSETS_TOPIC}-{index}"
+            if isinstance(error, Corrupt):
+                self._damage.note(asyncio.get_running_loop().time(), name, error)
+            else:
+                log.warning("%s was not loaded: %r", name, error)
             shard.end(coordinator_code(error))
         except Exception as error:
             self._on_failed(error)

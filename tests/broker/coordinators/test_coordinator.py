@@ -9,12 +9,14 @@ import pytest
 
 from millrace.broker.coordinators.placement import OFFSETS_TOPIC
 from millrace.broker.coordinators.shard import Shard
+from millrace.broker.coordinators.shard_loop import ShardLoop
 from millrace.protocol.coordinator_records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from millrace.protocol.messages.heartbeat import HeartbeatRequest
 from millrace.protocol.messages.leave_group import LeaveGroupRequest
 from millrace.protocol.messages.list_groups import ListGroupsRequest
+from millrace.s3stream.errors import ObjectCorrupt
 from tests.broker.coordinators.build import GroupHouse, commit_request, group_at, join_request, run, snapshot
 from tests.s3stream.build import World
 
@@ -216,3 +218,24 @@ def test_a_restart_finds_what_was_there(seed: int) -> None:
 
 def _state(shard: Shard) -> object:
     return snapshot(shard), sorted(map(repr, shard.groups.values()))
+
+
+def test_a_group_log_that_is_damaged_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients ask again every second, each time it is read anew: whoever runs the broker has one error of it in a minute, which names the object."""
+
+    async def damaged(self: ShardLoop, *others: object) -> None:
+        raise ObjectCorrupt("entry checksum differs", 7, "objects/9")
+
+    async def scenario() -> None:
+        monkeypatch.setattr(ShardLoop, "load", damaged)
+        house = await GroupHouse().start()
+        for _ in range(3):
+            assert await house.commit("g", {("t", 0): 1}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+            await asyncio.sleep(1.5)
+
+    run(scenario())
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert told == [f"{OFFSETS_TOPIC}-0 cannot be read: object objects/9 is damaged at byte 7: entry checksum differs"]
+    assert not [record for record in caplog.records if "was not loaded" in record.getMessage()]
