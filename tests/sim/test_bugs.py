@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.bugs import BUGS, find_bug
+from tests.sim.plan import Plan
+from tests.sim.run import Outcome
 
 
 @pytest.mark.parametrize(
@@ -14,13 +16,34 @@ from tests.sim.bugs import BUGS, find_bug
         ("trim-too-early", "trimmed-too-early"),
         ("commit-before-put", "commit-before-put"),
         ("epoch-not-raised", "epoch-not-raised"),
+        ("never-expired", "prepared-for-ever"),
+        ("prepared-for-years", "prepared-too-long"),
+        ("snapshot-incomplete", "replay-differs"),
+        ("spoiled-taken", "spoiled-taken"),
+        ("seal-skipped", "epoch-not-taken"),
+        ("closed-before-reset", "closed-unsettled"),
     ],
 )
 def test_a_planted_bug_is_found(name: str, kind: str) -> None:
     """By the checker that is there for it, within a few seeds."""
-    hunted = find_bug(name, 6)
+    hunted = find_bug(name, 10)
     assert hunted.outcome is not None, f"not in {hunted.seeds} seeds"
     assert kind in {line.partition(":")[0] for line in hunted.outcome.findings}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_run_that_merely_fails_shows_no_bug(name: str) -> None:
+    """Whatever goes wrong in a way that the bug was not planted for does not count."""
+    bug = BUGS[name]
+    failed = [
+        "run-failed: TimeoutError()",
+        "unhandled: KeyError(0)",
+        "process-ended: KeyError(0)",
+        "start-failed: KeyError(0)",
+    ]
+    assert bug.is_shown_by(Outcome(Plan(), [*failed, f"{bug.found_by[0]}: so it is"])) == [
+        f"{bug.found_by[0]}: so it is"
+    ]
 
 
 def test_planting_is_undone() -> None:

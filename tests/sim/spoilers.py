@@ -1,0 +1,497 @@
+"""What deliberate bugs do: each function is given what it stands in the place of, and gives what stands there instead (bugs.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from millrace.broker.coordinators.shard_loop import ShardLoop
+from millrace.broker.object_cleaner import ObjectCleaner
+from millrace.broker.partitions.partition import Appended, Partition
+from millrace.broker.partitions.producers import Producers
+from millrace.broker.partitions.time_index import TimeTail
+from millrace.kraft.log_store import LogStore
+from millrace.kraft.tables.objects_edit import ObjectsEdit
+from millrace.protocol.batches import CRC_START, BatchHeader
+from millrace.protocol.crc32c import crc32c
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.stream_records import DoomObjectsRecord
+from millrace.runtime.disk import Buffer
+from millrace.s3stream import recovery
+from millrace.s3stream.compaction import copying
+from millrace.s3stream.compaction.outputs import Output
+from millrace.s3stream.log_cache import LogCache
+from millrace.s3stream.room import RoomQueue
+from millrace.s3stream.storage import Storage
+from millrace.s3stream.uploader import Uploader
+from millrace.wal.block.device import BlockDevice
+from millrace.wal.block.log import BlockWal
+from millrace.wal.block.recovery import RecoveryScan
+from millrace.wal.block.writer import BlockWriter
+from millrace.wal.object.fence import ConditionalFence
+from millrace.wal.object.layout import Place, object_key
+from millrace.wal.object.writer import BatchWriter
+
+CRC_AT = CRC_START - 4
+YEARS_MS = 10 * 365 * 86_400_000
+
+
+# 1. acknowledged, durable
+
+
+def confirms_all_in_flight(old: Any) -> Any:
+    def _on_written(self: BlockWriter, future: asyncio.Future[None]) -> None:
+        if self.has_failed or future.exception() is not None:
+            old(self, future)
+            return
+        before = self.confirmed
+        while self._in_flight:
+            self.confirmed = max(self.confirmed, self._in_flight.popleft()[1].end)
+        if self.confirmed != before:
+            self.pump()
+            self._on_group()
+
+    return _on_written
+
+
+def confirms_when_begun(old: Any) -> Any:
+    def append(self: BlockWal, *parts: Any, tail_crc: int | None = None) -> Any:
+        record = old(self, *parts, tail_crc=tail_crc)
+        asyncio.get_running_loop().call_soon(lambda: self._failure or self._on_confirmed(record.end))
+        return record
+
+    return append
+
+
+def syncs_nothing(old: Any) -> Any:
+    async def append(self: LogStore, batch: bytes, end: int) -> None:
+        self._open_file.sync = _nothing  # type: ignore[method-assign]
+        await old(self, batch, end)
+
+    return append
+
+
+async def _nothing() -> None:
+    return None
+
+
+# 2. trimmed, committed
+
+
+def trims_before_the_commit(old: Any) -> Any:
+    async def _end(self: Uploader, job: Any) -> None:
+        await self._trim_wal(job.block.wal_end)
+        await old(self, job)
+
+    return _end
+
+
+def blocks_end_too_late(old: Any) -> Any:
+    def put(self: LogCache, stream_id: int, entry: Any, wal_end: int) -> None:
+        old(self, stream_id, entry, wal_end + 4096)
+
+    return put
+
+
+def confirms_backwards(old: Any) -> Any:
+    """Entries of a group enter the log cache with the stream that is last in the log first."""
+
+    def _confirm(self: Storage, end: int) -> None:
+        group, rest = [], self._pending
+        while rest and rest[0].wal_end <= end:
+            group.append(rest.popleft())
+        ends = [append.wal_end for append in group]
+        group.sort(key=lambda append: -append.stream.stream_id)
+        for append, wal_end in zip(group, ends, strict=True):
+            append.wal_end = wal_end
+        self._pending = deque(group)
+        old(self, end)
+        self._pending = deque([*rest, *self._pending])
+
+    return _confirm
+
+
+def resets_without_the_upload(old: Any) -> Any:
+    async def _upload(self: recovery.Flush, block: Any) -> None:
+        self.cache.free(block)
+        self.cache.evict()
+
+    return _upload
+
+
+# 3. ranges
+
+
+def drops_a_run(old: Any) -> Any:
+    def plan_upload(runs: Any, split_bytes: int) -> Any:
+        ordered = sorted(runs, key=lambda run: run.stream_id)
+        return old(ordered[:-1] if len(ordered) > 3 else ordered, split_bytes)
+
+    return plan_upload
+
+
+def drops_an_entry(old: Any) -> Any:
+    async def _fill(writer: Any, planned: Any) -> Any:
+        for run in planned.runs:
+            writer.add(run.stream_id, run.entries(0, len(run) - (len(run) > 4)))
+            yield
+
+    return _fill
+
+
+# 4. epochs
+
+
+def accepts_any_epoch(old: Any) -> Any:
+    return lambda self, header: True
+
+
+def keeps_the_epoch(old: Any) -> Any:
+    async def write_both(self: BlockDevice, **changes: Any) -> None:
+        if self.header.epoch >= 0:
+            changes.pop("epoch", None)
+        await old(self, **changes)
+
+    return write_both
+
+
+# 5. compaction
+
+
+def drops_blocks(old: Any) -> Any:
+    """The last block of each stream that has several does not come over."""
+
+    async def _add(self: copying.Copying, portion: Any, ref: Any, data: Any, body_sum: Any) -> None:
+        last = self.__dict__.setdefault("last", {})
+        if last.get("stream") != ref.stream_id:
+            last.clear()
+            last["stream"] = ref.stream_id
+            await old(self, portion, ref, data, body_sum)
+            return
+        if "held" in last:
+            await old(self, *last["held"])
+        last["held"] = portion, ref, memoryview(bytes(data)), body_sum
+
+    return _add
+
+
+def checks_nothing(old: Any) -> Any:
+    async def check_covered(*args: Any) -> None: ...
+
+    return check_covered
+
+
+def misses_nothing(old: Any) -> Any:
+    return lambda *args: ""
+
+
+def finds_nothing(old: Any) -> Any:
+    def _names_among(*args: Any) -> Any:
+        yield
+        return {}
+
+    return _names_among
+
+
+def swaps_blocks(old: Any) -> Any:
+    """Each block of an object is given the bytes of the first that is as long."""
+
+    async def add(self: Output, ref: Any, data: Any, body_sum: Any) -> None:
+        seen = self.__dict__.setdefault("seen", {})
+        await old(self, ref, *seen.setdefault(ref.size_bytes, (memoryview(bytes(data)), body_sum)))
+
+    return add
+
+
+def dooms_what_it_links(old: Any) -> Any:
+    async def commit(work: Any, ids: Any, asked: Any) -> None:
+        await old(work, ids, replace(asked, compacted_ids=(*asked.compacted_ids, *asked.linked_ids), linked_ids=()))
+
+    return commit
+
+
+# 6. objects
+
+
+def commits_before_the_put(old: Any) -> Any:
+    async def _put_whole(self: Uploader, key: str, parts: Any) -> None:
+        task = asyncio.ensure_future(old(self, key, parts))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    return _put_whole
+
+
+def deletes_at_once(old: Any) -> Any:
+    def __init__(self: ObjectCleaner, *args: Any, **named: Any) -> None:
+        old(self, *args, **named)
+        self._grace_ms = 0
+
+    return __init__
+
+
+def forgets_without_deleting(old: Any) -> Any:
+    async def _delete_due(self: ObjectCleaner) -> bool:
+        store, self._store = self._store, _DeletesNothing()  # type: ignore[assignment]
+        try:
+            return bool(await old(self))
+        finally:
+            self._store = store
+
+    return _delete_due
+
+
+class _DeletesNothing:
+    async def delete(self, keys: Sequence[str]) -> list[str]:
+        return []
+
+
+# 8, 13. offsets
+
+
+def skips_a_record(old: Any) -> Any:
+    def _records(self: RecoveryScan, data: memoryview, header: Any) -> Any:
+        found = old(self, data, header)
+        return found[:-1] if found and len(found) > 2 else found
+
+    return _records
+
+
+def goes_on_behind_a_hole(old: Any) -> Any:
+    """Up to eight blocks that are not sound are passed over."""
+
+    def _on_bad_block(self: RecoveryScan) -> None:
+        known = self.__dict__.setdefault("hole", {"skipped": 0, "tail": self.tail, "blocks": len(self.ends)})
+        if known["skipped"] > 8:
+            old(self)
+            return
+        if known["skipped"] < 8 and self._at == self.tail and self._at + 8192 < self._geometry.lap_end(self._at):
+            if len(self.ends) != known["blocks"]:
+                known.update(tail=self.tail, blocks=len(self.ends))
+            known["skipped"] += 1
+            self._at = self.tail = self._at + 4096
+            return
+        known["skipped"] = 9
+        if len(self.ends) == known["blocks"]:
+            self._at = self.tail = known["tail"]
+        old(self)
+
+    return _on_bad_block
+
+
+def ends_early(old: Any) -> Any:
+    """Recovery takes the last block for torn: what was acknowledged is lost, and its offsets are given again."""
+
+    async def recover(self: BlockWal) -> Any:
+        records = [record async for record in old(self)]
+        for record in records[:-2]:
+            yield record
+
+    return recover
+
+
+def answers_repeats_at_once(old: Any) -> Any:
+    def _repeat(self: Partition, known: Any, on_done: Any) -> Appended:
+        return Appended(known.base_offset, -1, True)
+
+    return _repeat
+
+
+def forgets_producers(old: Any) -> Any:
+    def restore(data: Any, *args: Any, **named: Any) -> Producers:
+        return Producers()
+
+    return restore
+
+
+def replays_nothing(old: Any) -> Any:
+    async def _replay(data: Any, state: Any, settings: Any, found: Any) -> None:
+        return None
+
+    return _replay
+
+
+def judges_no_sequence(old: Any) -> Any:
+    return lambda self, *args: None
+
+
+def shows_what_is_not_durable(old: Any) -> Any:
+    return property(lambda self: self.data.next_offset)
+
+
+def raises_the_start_at_once(old: Any) -> Any:
+    def raise_log_start(self: Partition, offset: int, now_ms: int, on_done: Any = None) -> None:
+        old(self, offset, now_ms, None)
+        if on_done is not None:
+            self._on_log_start(offset, on_done)
+
+    return raise_log_start
+
+
+def notes_times_too_far(old: Any) -> Any:
+    def note(self: TimeTail, end_offset: int, max_timestamp_ms: int, size_bytes: int, interval_bytes: int) -> None:
+        old(self, end_offset + 3, max_timestamp_ms, size_bytes + 600, 1)
+
+    return note
+
+
+# 11. groups
+
+
+def answers_groups_at_once(old: Any) -> Any:
+    def append(self: ShardLoop, records: Any, line: Any) -> None:
+        old(self, records, [])
+        for ticket, answer in line:
+            ticket.give(answer)
+
+    return append
+
+
+# 12. bounds
+
+
+def never_evicts(old: Any) -> Any:
+    return lambda self, capacity_bytes=None: None
+
+
+# 4, 1. a log of objects
+
+
+def puts_over(old: Any) -> Any:
+    """An object of the log is put whatever lies in its slot."""
+
+    async def put(self: ConditionalFence, place: Place, parts: Sequence[Buffer]) -> None:
+        await self._store.put(object_key(self._reader.prefix, place), parts)
+
+    return put
+
+
+def takes_without_a_seal(old: Any) -> Any:
+    """A new owner begins where the log seems to end, and shuts nobody out."""
+
+    async def take(self: ConditionalFence) -> Any:
+        listing, first_epoch = await self._survey()
+        if first_epoch is None:
+            return await old(self)
+        tip = await self._find_tip(listing, first_epoch)
+        return await (old(self) if tip is None else self._take(listing, tip.link, self.check_replaced))
+
+    return take
+
+
+def counts_to_the_last_done(old: Any) -> Any:
+    def _done_count(self: BatchWriter) -> int:
+        return max((number for number, upload in enumerate(self._under_way, 1) if upload.is_done), default=0)
+
+    return _done_count
+
+
+def closes_before_the_reset(old: Any) -> Any:
+    """Streams are closed first, and then the log is reset."""
+
+    async def recover(wal: Any, *others: Any) -> Any:
+        late = _LateReset(wal)
+        recovered = await old(late, *others)
+        await wal.reset()
+        return recovered
+
+    return recover
+
+
+class _LateReset:
+    """A log whose reset is put off."""
+
+    def __init__(self, wal: Any) -> None:
+        self._wal = wal
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wal, name)
+
+    async def reset(self) -> None: ...
+
+
+# 6. prepared
+
+
+def never_expires(old: Any) -> Any:
+    return lambda self, now_ms, limit: []
+
+
+def prepares_for_years(old: Any) -> Any:
+    def apply_prepare(self: ObjectsEdit, record: Any) -> None:
+        old(self, replace(record, deadline_ms=record.deadline_ms + YEARS_MS))
+
+    return apply_prepare
+
+
+# 7. idempotence
+
+
+def commits_repeats(old: Any) -> Any:
+    """The repeat of a commit is carried out once more. It names no range by then, so that its object is nobody's."""
+    return lambda image, ids, node_id: False
+
+
+# 9. replay
+
+
+def snapshots_lack_the_doomed(old: Any) -> Any:
+    def object_records(image: Any) -> Any:
+        return (record for record in old(image) if not isinstance(record, DoomObjectsRecord))
+
+    return object_records
+
+
+# 14. room
+
+
+def serves_the_last_first(old: Any) -> Any:
+    def ask(self: RoomQueue, needed_bytes: int) -> Any:
+        future = old(self, needed_bytes)
+        self.waiting.rotate(1)
+        return future
+
+    return ask
+
+
+def finds_room_for_all(old: Any) -> Any:
+    return lambda self, needed_bytes: True
+
+
+# 15. what a request may fail
+
+
+def takes_spoiled_batches(old: Any) -> Any:
+    def check_produced_batch(view: memoryview, *others: Any) -> Any:
+        header = BatchHeader(view)
+        if header.record_count <= 0 or len(view) < header.batch_length:
+            return old(view, *others)
+        spoiled = bytearray(view)
+        spoiled[CRC_AT:CRC_START] = crc32c(view[CRC_START:]).to_bytes(4, "big")
+        return old(memoryview(bytes(spoiled)), *others)
+
+    return check_produced_batch
+
+
+def ends_for_a_bad_request(old: Any) -> Any:
+    """What is wrong with a batch ends the engine."""
+
+    def append(self: Partition, *others: Any) -> Any:
+        try:
+            return old(self, *others)
+        except KafkaError as error:
+            if error.code == ErrorCode.CORRUPT_MESSAGE:
+                self.data._storage._fail(error)  # type: ignore[attr-defined]
+            raise
+
+    return append
+
+
+# 16. clocks
+
+
+def believes_any_clock(old: Any) -> Any:
+    return lambda self, wall_ms, tick_ms: 0
