@@ -64,6 +64,7 @@ class History:
     producer_ids: list[int] = field(default_factory=list)
     spoiled: dict[Place, list[bytes]] = field(default_factory=dict)  # of batches that no broker may take
     findings: list[str] = field(default_factory=list)
+    may_be_old: bool = False  # what clients are shown: by a process that was replaced and lives on
     is_ending: bool = False  # actors are asked to come to their end
     on_find: Callable[[str], None] = lambda line: None
     on_promise: Callable[[], None] = lambda: None  # of something else than a record: told as a client hears of it
@@ -115,9 +116,9 @@ class History:
     def on_watermarks(self, place: Place, log_start: int, high_watermark: int, known: tuple[int, int]) -> None:
         """`known`: `watermarks` from before the question."""
         log = self.log(place)
-        if high_watermark < known[1]:
+        if high_watermark < known[1] and not self.may_be_old:
             self.find("watermark-fell", f"{shown(place)} from {known[1]} to {high_watermark}")
-        if log_start < known[0]:
+        if log_start < known[0] and not self.may_be_old:
             self.find("log-start-fell", f"{shown(place)} from {known[0]} to {log_start}")
         if log_start > max(log.start_asked, log.log_start) and not log.is_ageing:
             self.find(

@@ -111,6 +111,8 @@ HUNT_MUST_HIT = (
     "LOST_RACE",
     "a rival was first",
     "ended for a rival",
+    "replaced process fenced",
+    "replaced process frozen",
     "misdirect",
     "stray write refused",
     "LATE_OF_THE_DEAD",

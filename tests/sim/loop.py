@@ -124,6 +124,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._prune_at = 1000
         self._is_ended = False
         self.turn_count = 0
+        self._frozen: Life | None = None
+        self._held: list[SimHandle] = []  # of the frozen life: due, and not run
         self._strikes: dict[int, Callable[[], None]] = {}
         self._strike_at = -1
         self._strike_context = own_context(None)
@@ -209,6 +211,9 @@ class SimLoop(asyncio.BaseEventLoop):
             handle = ready.popleft()
             if handle.is_cancelled:
                 continue
+            if self._frozen is not None and handle.context.get(LIFE) is self._frozen:
+                self._held.append(handle)
+                continue
             try:
                 handle.context.run(handle.callback, *handle.args)
             except (SystemExit, KeyboardInterrupt):
@@ -248,8 +253,20 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # Lives.
 
+    def freeze(self, life: Life) -> None:
+        """Nothing of it runs until `thaw`: the process is stopped, or its machine. One at a time."""
+        assert self._frozen is None, self._frozen
+        self._frozen = life
+
+    def thaw(self) -> None:
+        """It goes on with all that has become due meanwhile."""
+        self._ready.extend(self._held)
+        self._frozen, self._held = None, []
+
     def end_life(self, life: Life) -> None:
         """Nothing of it runs again, but for what remains of the callback that called this."""
+        if life is self._frozen:
+            self.thaw()
         life.is_over = True
         for handle in itertools.chain(self._ready, (timer[2] for timer in self._scheduled)):
             if handle.context.get(LIFE) is life:

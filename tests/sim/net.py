@@ -5,7 +5,7 @@ pieces, cut anywhere, each after a delay drawn from the Rand, and arrive in orde
 WINDOW_BYTES the sender's buffer grows, so that back-pressure is real.
 
 Faults:
-    reset(address)            every connection of that address breaks now; what was under way is lost or arrives, by a coin a connection
+    reset(life)               every connection of that process breaks now; what was under way is lost or arrives, by a coin a connection
     sever(source, target)     one way: nothing arrives any more, nobody is told; `heal` lets through what waited
     connect                   ConnectFailed where nobody listens, or the way is severed
 
@@ -24,7 +24,7 @@ from typing import Any, cast
 from millrace.runtime.disk import Buffer
 from millrace.runtime.net import ConnectFailed, ListenFailed, ProtocolFactory
 from millrace.runtime.rand import Rand
-from tests.sim.loop import Life, SimLoop, own_context
+from tests.sim.loop import LIFE, Life, SimLoop, own_context
 from tests.sim.trace import Note
 
 WINDOW_BYTES = 64 << 10
@@ -53,14 +53,18 @@ class SimNet:
     def draw_delay_us(self) -> int:
         return self.delay_us[0] + self.rand.below(self.delay_us[1] - self.delay_us[0] + 1)
 
-    def reset(self, address: str) -> None:
-        """The process there is gone: it listens no more, and its peers hear of it."""
-        for key in [key for key in self.listeners if key[0] == address]:
-            del self.listeners[key]
-        for end in [end for end in self.ends.values() if end.own[0] == address]:
+    def reset(self, life: Life) -> None:
+        """The process is gone: it listens no more, and its peers hear of it."""
+        self.unlisten(life)
+        for end in [end for end in self.ends.values() if end.life is life]:
             self.hits["reset"] += 1
             end.break_off(is_flushed=bool(self.rand.below(2)))
             end.is_lost = True  # it sends no more
+
+    def unlisten(self, life: Life) -> None:
+        """Nobody finds this process any more; connections stay."""
+        for key in [key for key, listener in self.listeners.items() if listener.context.get(LIFE) is life]:
+            del self.listeners[key]
 
     def break_one(self, address: str, rand: Rand) -> None:
         """One of its connections breaks, while both sides live on."""
@@ -90,7 +94,8 @@ class SimListener:
         self._net = net
 
     def close(self) -> None:
-        self._net.listeners.pop((self.host, self.port), None)
+        if self._net.listeners.get((self.host, self.port)) is self:  # else another took its place
+            del self._net.listeners[self.host, self.port]
 
 
 class HostNet:
@@ -158,6 +163,11 @@ class SimTransport(asyncio.Transport):
         self._protocol = cast(asyncio.Protocol, protocol)
         protocol.connection_made(self)
         self.arrive()
+
+    @property
+    def life(self) -> Life | None:
+        """Of the process that has this end."""
+        return self._context.get(LIFE)
 
     # Sending.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
@@ -148,6 +149,14 @@ class SimBroker(Broker):
         return self.storage
 
 
+@dataclass(slots=True)
+class Replaced:
+    """A process that lives on where another has taken its place: what it still has."""
+
+    life: Life
+    stores: list[SimObjectStore]
+
+
 class StartFailed(Exception):
     """The process ended before it was ready; its reason is the cause."""
 
@@ -192,6 +201,7 @@ class SimNode:
         )
         # The same of an object of the log: key, position, and the object as it was left.
         self.rotten_object: tuple[str, int, tuple[bytes, int]] | None = None
+        self.replaced: Replaced | None = None
         self.rival: Rival | None = None  # who is first where a conditional put loses
         self.failing_until = 0  # the life in which a write was made to fail
         self.fate_name = "any"  # what is written when a strike comes
@@ -402,7 +412,7 @@ class SimNode:
     async def _stop(self, life: Life) -> None:
         assert self.broker is not None
         await self.broker.stop()
-        self.is_stopped_in_order = not life.is_over
+        self.is_stopped_in_order = not life.is_over and life is self.life
         self._end(life, None, "any")
 
     def kill(self) -> None:
@@ -410,6 +420,37 @@ class SimNode:
         if self.life is not None:
             self.world.hits["kill"] += 1
             self._end(self.life, None)
+
+    def replace(self) -> None:
+        """The machine's volume and address go to another machine, where the next process starts. The one here lives on, with its connections and
+        its way to the store; but no operation of its disk ends any more, and so nothing that it asks of its controller."""
+        assert self.life is not None
+        assert self.replaced is None
+        self.world.trace.note(self.name, "replaced", self.life_count)
+        self.replaced = Replaced(self.life, self.stores)
+        for store in self.stores:
+            store.on_event = self.world.trace.of(f"{self.name} replaced")
+        self.world.net.unlisten(self.life)
+        self._fate_now = self.fate_name
+        self.disk.on_cut = lambda: None
+        self.disk.cut()
+        self.life = self.broker = None
+        self.gone.set_result(None)
+
+    def end_replaced(self, error: BaseException | None = None) -> None:
+        """It is gone, too: killed, or (`error`) by itself, which it may for one reason only."""
+        replaced, self.replaced = self.replaced, None
+        if replaced is None:
+            return
+        self.world.trace.note(self.name, "replaced one is gone", type(error).__name__ if error else "")
+        if isinstance(error, WalFenced):
+            self.world.hits["replaced process fenced"] += 1
+        elif error is not None:
+            self.failures.append(error)
+        self.world.loop.end_life(replaced.life)
+        for store in replaced.stores:
+            store.cut()
+        self.world.net.reset(replaced.life)
 
     def cut_power(self) -> None:
         self.disk.cut()
@@ -420,7 +461,9 @@ class SimNode:
             self._end(self.life, None)
 
     def _on_failed(self, life: Life, error: BaseException | None) -> None:
-        if error is not None and not life.is_over:
+        if error is not None and self.replaced is not None and life is self.replaced.life:
+            self.end_replaced(error)
+        elif error is not None and not life.is_over:
             if self.is_failure_of_disk(error):
                 self.world.hits["ended for a failed write"] += 1
             elif not self.is_outrun(error):
@@ -431,13 +474,16 @@ class SimNode:
         """The process is gone: nothing of it runs, and its peers hear of it."""
         if life.is_over:
             return
+        if life is not self.life:  # it was replaced as it stopped
+            self.end_replaced()
+            return
         self._fate_now = fate_name or self.fate_name
         self.world.trace.note(self.name, "down", self.life_count, type(error).__name__ if error else "")
         self.world.loop.end_life(life)
         for store in self.stores:
             store.on_event = self.world.trace.of(self.name)
             store.cut({"drop": False, "keep": True}.get(self._fate_now), is_death=not fate_name)
-        self.world.net.reset(self.host)
+        self.world.net.reset(life)
         self.life = self.broker = None
         self.gone.set_result(None)
         if not self._ready.done():

@@ -140,6 +140,9 @@ EVENTS = {
 }
 
 
+OBJECT_WALS = ("object wal", "quick object wal", "reserved object wal")
+
+
 def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast: Sequence[str]) -> Plan:
     """What befalls the run of this seed, of the names there are."""
     rand = Rand(f"plan {seed}".encode())
@@ -165,6 +168,8 @@ def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast:
         variants.append("small parts")  # what is put in parts meets every fault
     if "lost races" in weather and not {"object wal", "quick object wal"} & set(variants):
         variants.append("object wal")  # the only one who puts on a condition
+    elif "replaced" in weather and not {*OBJECT_WALS} & set(variants):
+        variants.append(OBJECT_WALS[rand.below(3)])  # who can write on without its disk
     has_holes = any(strike.kind == "crowd" for strike in strikes) and rand.below(2)
     return Plan(
         seed,

@@ -121,7 +121,8 @@ EXCUSED = {
     "rot": ("ObjectCorrupt", "is damaged at byte"),
     "wal rot": ("WalCorrupt",),
     "stray write": ("WalCorrupt",),
-    "lost races": ("WalFenced", "WalClosed('a write failed')"),  # the latter by those who wait for the log
+    # The latter by those who wait for the log.
+    **dict.fromkeys(("lost races", "replaced"), ("WalFenced", "WalClosed('a write failed')")),
     "full disk": ("DiskFull",),
     **dict.fromkeys(("rough store", "slow store", "strict store", "store away"), ("does not open: StoreUnavailable",)),
 }
@@ -133,7 +134,7 @@ class Run:
         variants = [] if plan.settings == PLAIN else plan.settings.split("+")
         self.node = SimNode(self.world, settings=node_settings(1, "10.0.0.1", variants))
         self.node.fate_name = plan.fate
-        self.history = History()
+        self.history = History(may_be_old="replaced" in plan.weathers())
         self.history.on_find = lambda line: self.world.trace.note("finding", line)
         self.history.on_promise = self.node.on_promise
         self.node.on_strike = self._on_strike

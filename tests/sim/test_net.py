@@ -118,7 +118,7 @@ def test_the_end_of_a_process_is_heard() -> None:
 
     async def test(pair: Pair) -> None:
         pair.net.loop.end_life(pair.server_life)
-        pair.net.reset("a")
+        pair.net.reset(pair.server_life)
         pair.server.transport.write(b"from the grave")
         await asyncio.sleep(0.1)
         assert pair.client.events == ["made", "lost ConnectionResetError"]

@@ -15,7 +15,7 @@ from tests.sim.__main__ import report
 from tests.sim.bugs import BUGS
 from tests.sim.forks import run_all
 from tests.sim.hunt import CRASH_MUST_HIT, Tally, drawn_plan, minimised
-from tests.sim.plan import EVENTS, Plan, Strike, parse_plan
+from tests.sim.plan import EVENTS, OBJECT_WALS, Plan, Strike, parse_plan
 from tests.sim.run import Run, run_plan
 from tests.sim.story import tell
 
@@ -176,3 +176,17 @@ def test_a_stray_write_of_the_log_is_refused() -> None:
         hits += outcome.hits
     assert hits["misdirect"]
     assert hits["stray write refused"]
+
+
+@pytest.mark.parametrize("settings", OBJECT_WALS)
+def test_a_process_that_was_replaced_and_lives_on_is_fenced(settings: str) -> None:
+    """Its volume and address are another machine's; it has clients and its way to the store. Whatever it acknowledges is there, once."""
+    hits: Counter[str] = Counter()
+    for number in (0, 2):
+        outcome = run_plan(
+            Plan(f"replaced {number}", (), "any", "replaced", settings, "plain+burst+idempotent+reader", 8)
+        )
+        assert not outcome.findings, outcome.findings[:3]
+        hits += outcome.hits
+    assert hits["replaced process fenced"] == 2
+    assert hits["replaced process frozen"] == 1

@@ -10,6 +10,8 @@ quiet: then progress is demanded. Several may come together, joined with "+" in 
     full disk      the machine's disk takes a few hundred bytes more, then nothing, for two seconds; a start meanwhile may fail
     slow disk      each operation takes up to 60 ms
     lost races     of the node's conditional puts some lose: a later owner of its log of objects was first, and died; the node has to end
+    replaced       the machine's volume and address go to another machine, while the process lives on, or is frozen and wakes: with its clients and
+                   its way to the store, without its controller
     stray write    a write of the log lands elsewhere on the device and reports success: what is lost and overwritten is found at the next start
     wal rot        a byte of the log, or of an object of it, is wrong at one start: it is read around, or refused by its name and mended
     slow net       every piece takes up to 60 ms
@@ -178,6 +180,21 @@ async def stray_write(world: World, node: SimNode, rand: Rand) -> None:
             node.kill()
 
 
+async def replaced(world: World, node: SimNode, rand: Rand) -> None:
+    await node.ready()
+    node.replace()
+    assert node.replaced is not None
+    life = node.replaced.life
+    if rand.below(2):
+        world.hits["replaced process frozen"] += 1
+        world.loop.freeze(life)
+        await asyncio.sleep(rand.below(600) / 1000)
+        if not life.is_over:
+            world.loop.thaw()
+    await asyncio.sleep(LASTS_S)
+    node.end_replaced()
+
+
 def _delta(position: int, length: int, size_bytes: int, rand: Rand) -> int:
     """A block or some to either side, or anywhere; 0: beyond the device."""
     blocks = (
@@ -344,6 +361,7 @@ WEATHERS: dict[str, Blow] = {
     "wal rot": wal_rot,
     "lost races": lost_races,
     "stray write": stray_write,
+    "replaced": replaced,
     "slow net": slow_net,
     "cut net": severed(is_one_way=False),
     "deaf net": severed(is_one_way=True),
