@@ -4,8 +4,8 @@
              after a restart that leaves all caches empty, from the beginning by another library; ingested by Spark; digests compared
     pass 2   the same on new topics with kill -9 of the broker in mid-stream, of the pipeline too
 
-Bigger than the caches: the broker is held to 256 MiB, which it splits among caches and requests; its whole process may take half as much beside.
-Exit code 1 if any digest differs or memory was more. Sizes in MB by DEMO_MB (1100) and DEMO_KILL_MB (200).
+Bigger than the caches: the broker's whole process is held to 256 MiB in each of its lives, shared libraries and all. Exit code 1 if any digest
+differs or memory was more. Sizes in MB by DEMO_MB (1100) and DEMO_KILL_MB (200).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tests.live import LiveBroker
 
 MB, MIB = 1_000_000, 1 << 20
 MEMORY_MIB = 256
-PROCESS_MIB_MAX = MEMORY_MIB + 128
 CLIENTS = ("confluent", "kafka-python")
 KILL_EVERY_S = 4.0
 Row = tuple[str, str, str]
@@ -41,6 +40,7 @@ class Demo:
         }
         self.folder = folder
         self.broker = LiveBroker(folder / "broker", overrides)
+        self.peak_mib = 0.0  # of the lives that were
         self.rows: list[Row] = []
         self.is_good = True
 
@@ -85,9 +85,15 @@ class Demo:
         self.judge_memory(f"{name}: memory, history and ingest")
 
     def judge_memory(self, what: str) -> None:
-        peak_mib = self.broker.peak_memory_bytes() / MIB
-        self.is_good = self.is_good and peak_mib < PROCESS_MIB_MAX
-        self.row(what, f"{peak_mib:.0f} MiB at most", f"setting {MEMORY_MIB}, process allowed {PROCESS_MIB_MAX}")
+        self.note_memory()
+        is_kept = self.peak_mib < MEMORY_MIB
+        self.is_good = self.is_good and is_kept
+        verdict = "" if is_kept else ": MORE THAN IT MAY"
+        self.row(what, f"{self.peak_mib:.0f} MiB at most", f"whole process, limit {MEMORY_MIB}{verdict}")
+
+    def note_memory(self) -> None:
+        """Before a life ends, for its peak ends with it."""
+        self.peak_mib = max(self.peak_mib, self.broker.peak_memory_bytes() / MIB)
 
     def read_back(self, name: str, mode: str, topics: Sequence[str], produced: Sequence[str]) -> None:
         before = self.broker.metrics()
@@ -161,6 +167,7 @@ class Demo:
         while any(process.poll() is None for process in processes):
             time.sleep(0.1)
             if time.monotonic() >= next_kill and kill_count < 8:
+                self.note_memory()
                 self.broker.kill()
                 self.broker.start()
                 kill_count += 1
