@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,27 +26,9 @@ from millrace.s3stream.objects import format as object_format
 from millrace.wal import record
 from millrace.wal.block import layout as block_layout
 from millrace.wal.object import layout as object_layout
+from tests.pages import PageReader, page, rows_under
 
-FORMATS = Path(__file__).parent.parent / "docs" / "formats"
-PAGES = sorted(FORMATS.glob("*.md"))
 TYPES = {"int8": "i8", "int32": "i32", "int64": "i64", "bool": "bool", "uuid": "uuid", "bytes": "bytes"}
-Row = dict[str, str]
-
-
-def page(name: str) -> str:
-    return (FORMATS / name).read_text()
-
-
-def rows_under(heading: str, text: str) -> list[Row]:
-    """The first table behind a heading, each row by the names of its columns."""
-    lines = text[text.index(f"\n{heading}\n") :].split("\n")[2:]
-    table: list[list[str]] = []
-    for line in lines:
-        if line.startswith("|"):
-            table.append([cell.strip().strip("`") for cell in line.strip("|").split(" |")])
-        elif table or line.startswith("#"):
-            break
-    return [dict(zip(table[0], cells, strict=True)) for cells in table[2:]] if table else []
 
 
 def drawn_type(wire_type: WireType) -> str:
@@ -96,53 +77,6 @@ def test_kafkas_records_are_those_that_are_understood() -> None:
     ]
 
 
-class PageReader:
-    """Reads a value by the page alone: its envelope, its tables, its types."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
-
-    def number(self, size: int, is_signed: bool = True) -> int:
-        self.at += size
-        return int.from_bytes(self.data[self.at - size : self.at], "big", signed=is_signed)
-
-    def uvarint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.number(1, is_signed=False)
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    def raw(self, size: int) -> bytes:
-        self.at += size
-        return self.data[self.at - size : self.at]
-
-    def field(self, type_name: str, headings: dict[str, str]) -> Any:
-        if type_name.endswith("[]"):
-            return [self.field(type_name[:-2], headings) for _ in range(self.uvarint() - 1)]
-        if type_name in headings:
-            return self.structure(headings[type_name], headings)
-        if type_name == "bytes":
-            return self.raw(self.uvarint() - 1)
-        if type_name == "uuid":
-            return self.raw(16)
-        return bool(self.number(1)) if type_name == "bool" else self.number({"i8": 1, "i32": 4, "i64": 8}[type_name])
-
-    def structure(self, heading: str, headings: dict[str, str]) -> dict[str, Any]:
-        rows = rows_under(heading, page("metadata_log.md"))
-        found = {row["field"]: self.field(row["type"], headings) for row in rows if not row.get("tag")}
-        by_tag = {int(row["tag"]): row for row in rows if row.get("tag")}
-        found |= {row["field"]: int(row["absent"]) for row in by_tag.values()}
-        for _ in range(self.uvarint()):
-            row = by_tag[self.uvarint()]
-            end = self.uvarint() + self.at
-            found[row["field"]] = self.field(row["type"], headings)
-            assert self.at == end, row
-        return found
-
-
 def sample(cls: Any) -> Any:
     """A record none of whose fields has its default, each with another value."""
     values = {}
@@ -178,7 +112,7 @@ def test_a_stranger_reads_each_record_by_the_page(written: Any) -> None:
     key, size_bytes = reader.uvarint(), reader.uvarint()
     assert len(reader.data) - reader.at == size_bytes
     assert (key, reader.uvarint()) == (written.KEY, 0)
-    found = reader.structure(heading_of(type(written)), {"MadeObject": "#### MadeObject"})
+    found = reader.structure(heading_of(type(written)))
     assert found == as_dict(written)
     assert reader.at == len(reader.data)
 
