@@ -26,6 +26,7 @@ from millrace.broker.config_key import KIND_NAMES, OBEYED, REFUSED, STORED, Key
 from millrace.broker.config_source import Given
 from millrace.broker.config_table import all_keys
 from millrace.broker.config_values import ShownValue, Values
+from millrace.broker.dynamic_configs import DYNAMIC
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.server import ServerSettings
 from millrace.kraft.config import ControllerSettings
@@ -284,8 +285,12 @@ Printed by `millrace settings` from the table the broker itself reads; edit `bro
 
 A key comes from, the strongest first: `--override KEY=VALUE`, the environment (`KAFKA_` + the key, where `_` is `.`, `__` is `_` and
 `___` is `-`; also `CLUSTER_ID`), the file given with `--config` in server.properties syntax, the default. Sizes of our own keys may
-carry KiB, MiB, GiB or TiB. Every setting takes a restart.
+carry KiB, MiB, GiB or TiB.
+
+A setting takes a restart, but for the defaults of topics' configurations: AlterConfigs and IncrementalAlterConfigs change them while a broker
+runs, for it or for all, at once and past restarts, and what they say wins over all of the above. They are:
 """
+_REFERENCE_DYNAMIC_TAIL = "Of the keys that are stored, those that Kafka changes so are taken and shown so too.\n"
 _REFERENCE_PARTS = (
     (OBEYED, "Obeyed", "They change what the broker does."),
     (REFUSED, "Refused", "A value other than the default does not start."),
@@ -296,7 +301,8 @@ _REFERENCE_PARTS = (
 def reference() -> str:
     """The page of every key, in Markdown."""
     keys = sorted(all_keys().values(), key=lambda key: key.name)
-    lines = [_REFERENCE_HEAD]
+    dynamic = [f"- `{key.name}`" for key in keys if key.standing == OBEYED and key.name in DYNAMIC]
+    lines = [_REFERENCE_HEAD, *dynamic, "", _REFERENCE_DYNAMIC_TAIL]
     for standing, title, text in _REFERENCE_PARTS:
         lines += [
             f"## {title}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import socket
@@ -12,6 +13,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from millrace.broker.config import reference
+from millrace.broker.dynamic_configs import TOPIC_DEFAULTS
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.batches import Codec, iter_headers
 from millrace.protocol.compression import recompress
@@ -41,7 +44,7 @@ from tests.live.client import EARLIEST, Client, batch_of
 from tests.live.stuck import StuckBroker
 from tests.live.test_s3 import wait_until
 
-TOPIC, SET = 2, 0
+TOPIC, BROKER, SET = 2, 4, 0
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 BACKLOG = 3
 ODD = {
@@ -229,3 +232,42 @@ def test_jitter_shortens_the_lives_of_segments(client: Client) -> None:
         change(client, topic, "retention.ms", str(2 * HOUR_MS + HOUR_MS // 2))
     wait_until(lambda: any(client.offset("apart", EARLIEST, partition) == 1 for partition in range(4)), 30)
     assert [client.offset("together", EARLIEST, partition) for partition in range(4)] == [0] * 4
+
+
+ODD_DEFAULTS = {
+    "compression.gzip.level": "2",
+    "compression.lz4.level": "5",
+    "compression.type": "zstd",
+    "compression.zstd.level": "7",
+    "log.cleanup.policy": "compact,delete",
+    "log.index.interval.bytes": "5000",
+    "log.message.timestamp.after.max.ms": "1111111",
+    "log.message.timestamp.before.max.ms": "2222222",
+    "log.message.timestamp.type": "LogAppendTime",
+    "log.retention.bytes": "3333333",
+    "log.retention.ms": "4444444",
+    "log.roll.jitter.ms": "5555",
+    "log.roll.ms": "6666666",
+    "log.segment.bytes": "7777777",
+    "message.max.bytes": "8888",
+}
+
+
+def test_the_settings_that_the_page_calls_changeable_are(broker: StuckBroker, client: Client) -> None:
+    """Each that docs/settings.md lists, changed while the broker runs, is what holds for a topic that says nothing itself: for the next batch,
+    and after a restart."""
+    assert set(ODD_DEFAULTS) == set(re.findall(r"^- `(.*)`$", reference(), re.MULTILINE))
+    client.create("changeable")
+    client.produce("changeable", [b"v" * 10_000])
+    changes = [AlterableConfig(name, SET, value) for name, value in ODD_DEFAULTS.items()]
+    for restarts in (False, True):
+        if restarts:
+            broker.restart()
+            client = Client(broker.address)
+        else:
+            request = IncrementalAlterConfigsRequest(resources=[AlterConfigsResource(BROKER, "1", changes)])
+            assert client.ask("IncrementalAlterConfigs", request).responses[0].error_code == 0
+        for name, value in ODD_DEFAULTS.items():
+            assert config_of(client, "changeable", TOPIC_DEFAULTS[name]) == value
+        assert client.send("changeable", [b"v" * 10_000]).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    client.socket.close()
