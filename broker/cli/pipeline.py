@@ -6,7 +6,6 @@ another machine. `--python` names the interpreter that has them; the one that ru
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -39,7 +38,8 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 
 
 def run_command(command: Sequence[str], env: Mapping[str, str]) -> int:
-    """The exit code of the pipeline. SIGTERM and SIGINT are passed on, and its orderly end is waited for."""
+    """The exit code of the pipeline, 128 and the signal's number where a signal ended it. SIGTERM and SIGINT are passed on, and its orderly
+    end is waited for."""
     from importlib.util import find_spec
 
     if command[0] == sys.executable and find_spec("pyspark") is None:
@@ -48,7 +48,14 @@ def run_command(command: Sequence[str], env: Mapping[str, str]) -> int:
             file=sys.stderr,
         )
         return 1
+    passed_on: list[int] = []  # before there is a process to pass it on to
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        signal.signal(number, lambda signalled, _: passed_on.append(signalled))
     process = subprocess.Popen(command, env=dict(env))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signalled, _: os.kill(process.pid, signal.SIGTERM))
-    return process.wait()
+    for number in numbers:
+        signal.signal(number, lambda *_: process.terminate())
+    if passed_on:
+        process.terminate()
+    code = process.wait()
+    return code if code >= 0 else 128 - code
