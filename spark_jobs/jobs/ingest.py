@@ -7,7 +7,6 @@ goes on where the last finished batch ended (see sinks.py for why nothing repeat
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,8 @@ from millrace.spark_jobs.config import ConfigError, IngestSettings, read_setting
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from millrace.spark_jobs.ending import Ending
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,23 +37,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(settings: IngestSettings, *, once: bool) -> int:
+    from millrace.spark_jobs.ending import Ending
     from millrace.spark_jobs.session import build_session
     from millrace.spark_jobs.table_owner import TableOwned, claim_table
 
     print(f"ingest: starting Spark; {settings.bootstrap_servers} -> {settings.table_path}", flush=True)
     session = build_session("millrace-ingest", settings.spark)
     session.sparkContext.setLogLevel("ERROR")
+    ending = Ending()
+    ending.listen()
     try:
         claim_table(session, settings.table_path, settings.checkpoint)
     except TableOwned as error:
         print(error, file=sys.stderr)
         return 2
-    query = start(session, settings, once=once)
-    signal.signal(signal.SIGTERM, lambda *_: query.stop())
-    return follow(query)
+    return follow(start(session, settings, ending, once=once), ending)
 
 
-def start(session: Any, settings: IngestSettings, *, once: bool) -> StreamingQuery:
+def start(session: Any, settings: IngestSettings, ending: Ending, *, once: bool) -> StreamingQuery:
     from millrace.spark_jobs.sinks import parquet_batches
     from millrace.spark_jobs.sources import kafka_stream
     from millrace.spark_jobs.transforms.kafka_records import to_ingested
@@ -61,19 +63,19 @@ def start(session: Any, settings: IngestSettings, *, once: bool) -> StreamingQue
         to_ingested(kafka_stream(session, settings))
         .writeStream.queryName("ingest")
         .option("checkpointLocation", settings.checkpoint)
-        .foreachBatch(parquet_batches(settings.table_path))
+        .foreachBatch(ending.between_batches(parquet_batches(settings.table_path)))
     )
     if once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger_interval_s} seconds").start()
 
 
-def follow(query: StreamingQuery) -> int:
+def follow(query: StreamingQuery, ending: Ending) -> int:
     """Prints each batch as it ends; returns when the query does: 0 when stopped or done, 1 when it failed."""
     seen, rows = -1, 0
     while True:
         try:
-            ended = bool(query.awaitTermination(1))
+            ended = ending.wait(query)
         except Exception as error:  # the JVM's own exception classes
             print(f"ingest: failed: {error}", file=sys.stderr)
             return 1

@@ -6,6 +6,8 @@ files. tests/compat/full kills the process itself.
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from millrace.spark_jobs.config import IngestSettings
+from millrace.spark_jobs.ending import Ending
 from millrace.spark_jobs.jobs.ingest import start
 from tests.live import LiveBroker
 from tests.spark_jobs.table import Row, rows_of
@@ -52,9 +55,12 @@ class Pipeline:
 
     def run(self) -> None:
         """What is there now, then the end."""
-        query = start(self._spark, self._settings, once=True)
+        query = self.start(Ending())
         query.awaitTermination()
         assert query.exception() is None
+
+    def start(self, ending: Ending) -> Any:
+        return start(self._spark, self._settings, ending, once=True)
 
     def batches(self) -> list[int]:
         """Those that are recorded as done."""
@@ -71,6 +77,15 @@ class Pipeline:
 @pytest.fixture
 def pipeline(spark: Any, broker: LiveBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Pipeline:
     return Pipeline(spark, broker, request.node.name, tmp_path)
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """The handlers that were there are there again."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
 
 
 def test_stopped_and_started(pipeline: Pipeline) -> None:
@@ -103,5 +118,25 @@ def test_killed_among_the_files(pipeline: Pipeline) -> None:
     staged.parent.mkdir()
     staged.write_bytes(first.read_bytes()[:100])
     first.unlink()
+    pipeline.run()
+    assert rows_of(pipeline.table) == sorted(pipeline.sent)
+
+
+def test_a_batch_that_begins_too_late(pipeline: Pipeline, signals: None) -> None:
+    """While a query is being stopped: it writes nothing, the end is no failure for that, and the next start has the batch's records, once."""
+    ending = Ending()
+    ending.listen()
+    pipeline.send(30)
+    query = pipeline.start(ending)
+    query.awaitTermination()
+    before = rows_of(pipeline.table)
+    signal.raise_signal(signal.SIGTERM)
+    assert ending.wait(query)
+    pipeline.send(30)
+    late = pipeline.start(ending)
+    while not ending.wait(late):
+        pass
+    assert "is left to the next start" in str(late.exception())
+    assert rows_of(pipeline.table) == before
     pipeline.run()
     assert rows_of(pipeline.table) == sorted(pipeline.sent)
