@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from millrace.broker.connection import IN_FLIGHT_MAX, Connection
+from millrace.broker.memory import RequestBudget
 from millrace.s3stream.compaction.copying import ENDING_COUNT_MAX, Copying
 from millrace.s3stream.compaction.sources import GETS_IN_FLIGHT_MAX, Source
 from millrace.s3stream.compaction.work import Work
@@ -73,16 +74,20 @@ class RequestsHold(Probe):
     """Invariant 12: what clients have under way, and what holds it, keep to their bounds."""
 
     def tick(self, storage: Storage) -> None:
-        net, settings = self.node.world.net, self.node.settings
+        net = self.node.world.net
         found = [end._protocol for end in net.ends.values() if end.own[0] == self.node.host and not end.is_lost]
         connections = [one for one in found if isinstance(one, Connection)]
         self.count += sum(one.in_flight_count for one in connections)
         for one in connections:
             if one.in_flight_count > IN_FLIGHT_MAX:
                 self.find("beyond-bound", f"requests under way at {one.peer}: {one.in_flight_count} of {IN_FLIGHT_MAX}")
-        if not connections:
-            return
-        budget = connections[0]._budget
+        for budget in {
+            id(one._budget): one._budget for one in connections
+        }.values():  # a replaced process may live on beside the node's own
+            self._budget_holds(budget, [one for one in connections if one._budget is budget])
+
+    def _budget_holds(self, budget: RequestBudget, connections: list[Connection]) -> None:
+        settings = self.node.settings
         for name, memory in (("bulk", budget.bulk), ("brief", budget.brief)):
             bound = memory.limit_bytes + settings.server.request_bytes_max
             if not 0 <= memory.used_bytes <= bound:
