@@ -79,7 +79,7 @@ def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
         if values[name] < 0:
             values.fill(name, str(size_bytes))
     index_bytes = min(INDEX_BYTES_MAX, part["s3.block.cache.size"] // 4)
-    compaction_bytes = min(values["s3.stream.set.object.compaction.cache.size"], part["s3.block.cache.size"] // 4)
+    compaction_bytes = min(values["s3.stream.set.object.compaction.cache.size"], part["s3.block.cache.size"] * 3 // 10)
     return MemorySplit(
         total_bytes=total_bytes,
         log_cache_bytes=part["s3.wal.cache.size"],

@@ -9,6 +9,7 @@ PART_BYTES_MIN = 5 * MIB
 MEMORY_BYTES_MIN = 4 * MIB
 SMALL_BYTES = 8 * MIB
 MERGE_OBJECTS = 4
+SHORT_RUN_COUNT = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,23 @@ class CompactionSettings:
             raise ValueError(f"out of bounds: {faults or 'memory_bytes'}")
 
     @property
+    def is_short(self) -> bool:
+        """Memory is too small for windows of eight sources and an object of `split_bytes`, and large enough for less of both."""
+        return 4 * self.part_bytes <= self.memory_bytes < 8 * self.part_bytes
+
+    @property
     def run_count(self) -> int:
         """How many stream-set objects make a run."""
-        return max(2, min(self.run_count_min, self.sources_max))
+        return max(
+            2, min(SHORT_RUN_COUNT if self.is_short else self.run_count_min, self.run_count_min, self.sources_max)
+        )
+
+    @property
+    def own_bytes_min(self) -> int:
+        """A stream with this much in the objects that are merged gets an object of its own, which is put whole."""
+        if not self.is_short:
+            return self.split_bytes
+        return min(self.split_bytes, self.part_bytes // 2, self.whole_bytes_max * 2 // 3)
 
     @property
     def small_bytes(self) -> int:
@@ -69,7 +84,7 @@ class CompactionSettings:
 
     def reading_bytes_of(self, *, has_set: bool, has_split: bool) -> int:
         """Of a part of a set one is gathered and one on its way; of objects of streams a whole one each."""
-        written_bytes = 2 * self.open_part_bytes if has_set else 2 * self.whole_bytes_max
+        written_bytes = 2 * (min(self.part_bytes, self.whole_bytes_max) if has_set else self.whole_bytes_max)
         spare_bytes = self.memory_bytes - self.known_rows_bytes_max - written_bytes
         return self.reading_bytes if has_set and has_split else max(self.reading_bytes, spare_bytes)
 
@@ -87,12 +102,13 @@ class CompactionSettings:
         """An object up to this is put at once: in parts it would be twice as many requests."""
         return self.open_part_bytes * 3 // 2
 
-    def part_bytes_of(self, size_bytes: int) -> int:
-        """Parts for an object of about this size: equal ones, so that the last is not a scrap."""
+    def part_bytes_of(self, size_bytes: int, *, is_alone: bool = False) -> int:
+        """Parts for an object of about this size: equal ones, so that the last is not a scrap. `is_alone`: no other is in the making."""
         if size_bytes <= self.whole_bytes_max:
             return 2 * self.whole_bytes_max
-        count = -(-size_bytes // self.open_part_bytes)
-        return max(PART_BYTES_MIN, min(self.open_part_bytes, -(-size_bytes // count) + self.block_bytes))
+        bytes_max = min(self.part_bytes, self.whole_bytes_max) if is_alone else self.open_part_bytes
+        count = -(-size_bytes // bytes_max)
+        return max(PART_BYTES_MIN, min(bytes_max, -(-size_bytes // count) + self.block_bytes))
 
     def whole_source_bytes_max(self, sources_count: int) -> int:
         """A source up to this comes with its index, and is held until the end."""
@@ -105,4 +121,6 @@ class CompactionSettings:
     @property
     def window_bytes_min(self) -> int:
         """Sources that would have to be read in smaller pieces are not all merged at once."""
+        if self.is_short:
+            return min(self.read_bytes_max, 2 * self.reading_bytes // (SHORT_RUN_COUNT + 3))
         return max(self.block_bytes, min(self.read_bytes_max * 3 // 4, self.reading_bytes // 6))

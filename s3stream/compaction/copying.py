@@ -53,7 +53,8 @@ class Copying:
             reading_bytes = settings.reading_bytes_of(has_set=plan.has_set, has_split=plan.split_count > 0)
             begin_all(self._sources, indexes, bounds, settings, reading_bytes)
             if plan.has_set:
-                self._set = self._new_output(sum(one.size_bytes for one in plan.portions if not one.is_split))
+                set_bytes = sum(one.size_bytes for one in plan.portions if not one.is_split)
+                self._set = self._new_output(set_bytes, is_alone=not plan.split_count)
             await self._copy(indexes, bounds)
             await self._end_all()
         except BaseException:
@@ -86,11 +87,11 @@ class Copying:
             await self._end(self._own)
         self._own = self._new_output(portion.size_bytes)
 
-    def _new_output(self, size_bytes: int) -> Output:
+    def _new_output(self, size_bytes: int, *, is_alone: bool = False) -> Output:
         work, settings = self._work, self._work.settings
         object_id, self._next_id = self._next_id, ObjectId(self._next_id + 1)
         joiner = ObjectJoiner(settings.block_bytes)
-        part_bytes = settings.part_bytes_of(size_bytes)
+        part_bytes = settings.part_bytes_of(size_bytes, is_alone=is_alone)
         output = Output(work.store, work.key(object_id), object_id, joiner, part_bytes, self._memory, work.counts)
         self._live.append(output)
         return output

@@ -36,7 +36,7 @@ class SetCompactor:
     async def _merge_equals(self) -> bool:
         work, settings = self._work, self._work.settings
         chosen = choose_sets(self._objects(), self._is_aside, settings)
-        planner = partial(plan_sets, settings=settings, split_bytes=settings.split_bytes)
+        planner = partial(plan_sets, settings=settings, split_bytes=settings.own_bytes_min)
         return bool(chosen) and await merge(work, chosen, planner, AtOnce(work))
 
     async def _look_at_aged(self) -> bool:

@@ -348,12 +348,12 @@ def test_paths_with_odd_letters_survive() -> None:
 @pytest.mark.parametrize(
     ("overrides", "machine_mib", "split_mib"),
     [
-        ([], 256, (128, 64, 16, 8, 8, 32)),
-        ([], 4096, (1024, 512, 176, 16, 64, 256)),
-        (["memory.max.bytes=400MiB"], 4096, (400, 200, 59, 16, 25, 100)),
-        (["memory.max.bytes=400MiB", "s3.wal.cache.size=100MiB"], 4096, (400, 100, 96, 16, 37, 150)),
-        (["memory.max.bytes=400MiB", "s3.block.cache.size=100MiB"], 4096, (400, 200, 59, 16, 25, 100)),
-        (["memory.max.bytes=400MiB", "queued.max.request.bytes=40MiB"], 4096, (400, 240, 74, 16, 30, 40)),
+        ([], 256, (128, 64, 14, 8, 9, 32)),
+        ([], 4096, (1024, 512, 163, 16, 76, 256)),
+        (["memory.max.bytes=400MiB"], 4096, (400, 200, 54, 16, 30, 100)),
+        (["memory.max.bytes=400MiB", "s3.wal.cache.size=100MiB"], 4096, (400, 100, 89, 16, 45, 150)),
+        (["memory.max.bytes=400MiB", "s3.block.cache.size=100MiB"], 4096, (400, 200, 54, 16, 30, 100)),
+        (["memory.max.bytes=400MiB", "queued.max.request.bytes=40MiB"], 4096, (400, 240, 68, 16, 36, 40)),
     ],
 )
 def test_one_number_of_memory_is_split(overrides: list[str], machine_mib: int, split_mib: tuple[int, ...]) -> None:

@@ -13,6 +13,7 @@ from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.rand import Rand
 from millrace.s3stream.compaction import batch, copying, stream_plan
 from millrace.s3stream.compaction.aside import Aside
+from millrace.s3stream.compaction.choose import choose_sets
 from millrace.s3stream.compaction.config import MIB, CompactionSettings
 from millrace.s3stream.compaction.known_rows import KnownRows
 from millrace.s3stream.compaction.outputs import Output, PutMemory
@@ -24,7 +25,7 @@ from millrace.s3stream.compaction.streams import StreamCompactor
 from millrace.s3stream.compaction.windows import Window, staggered, window_sizes
 from millrace.s3stream.compaction.work import Work
 from millrace.s3stream.errors import CompactionRefused, UploadExpired
-from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, UploadCommit
+from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, StreamSetInfo, UploadCommit
 from millrace.s3stream.objects.format import INT32_MAX, BlockRef, Entry
 from millrace.s3stream.objects.writer import ObjectWriter
 from tests.s3stream.build import CLUSTER_ID, run
@@ -282,7 +283,24 @@ def test_parts_of_an_object_are_equal_and_few() -> None:
     others = settings.known_rows_bytes_max - 1000
     assert settings.reading_bytes_of(has_set=True, has_split=True) + part + 2 * whole + others <= settings.memory_bytes
     assert settings.reading_bytes_of(has_set=False, has_split=True) + 2 * whole + others <= settings.memory_bytes
-    assert settings.reading_bytes_of(has_set=True, has_split=False) + 2 * part + others <= settings.memory_bytes
+    alone = settings.part_bytes_of(30 << 30, is_alone=True)
+    assert alone == 32 * MIB
+    assert settings.reading_bytes_of(has_set=True, has_split=False) + 2 * alone + others <= settings.memory_bytes
+
+
+@pytest.mark.parametrize("memory_mib", [128, 160, 255])
+def test_where_memory_is_short_two_merges_make_objects_that_are_put_whole(memory_mib: int) -> None:
+    """Runs are of six, so that windows are large, and what a stream has after two merges of uploads of half
+    a MiB of each leaves, in one put."""
+    settings = CompactionSettings(memory_bytes=memory_mib * MIB)
+    assert settings.run_count == 6
+    sets = [StreamSetInfo(ObjectId(n), 500_000_000, n, 0) for n in range(40)]
+    assert len(choose_sets(sets, lambda one: False, settings)) == 6
+    made_bytes = 6 * 6 * 500_000
+    assert settings.own_bytes_min <= made_bytes
+    assert settings.part_bytes_of(made_bytes) > made_bytes
+    alone = settings.part_bytes_of(30 << 30, is_alone=True)
+    assert settings.reading_bytes_of(has_set=True, has_split=False) + 2 * alone <= settings.memory_bytes
 
 
 def test_a_composite_is_looked_into_once_while_its_links_live() -> None:
