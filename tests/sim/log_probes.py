@@ -5,6 +5,7 @@ Each counts by the kind of log that a run has, so that a hunt which met one kind
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -303,8 +304,16 @@ class TrimmedIsCommitted(LogProbe):
         header = decode_header(content, 0)
         if header.kind is not Kind.SEAL:
             self._slots_put[header.place.epoch, header.place.slot] = None
+        if header.kind is Kind.CLAIM:
+            self._on_claim(header.epoch)
         if header.link is not None:
             self._slots_counted[header.link.epoch] = header.link.slot  # of that epoch: what lies behind is void
+
+    def _on_claim(self, claimed: int) -> None:
+        """What older owners put from now on is acknowledged to nobody: a hole that is filled later stays one, until the claimant says what counts."""
+        for epoch in dict.fromkeys(epoch for epoch, _ in self._slots_put if epoch < claimed):
+            end = next(slot for slot in itertools.count() if (epoch, slot) not in self._slots_put)
+            self._slots_counted[epoch] = min(end, self._slots_counted.get(epoch, end))
 
     def on_delete(self, key: str) -> None:
         """An object of a log of objects goes: the same for its records. (Seals and marks have none.)"""

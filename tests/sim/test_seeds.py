@@ -190,3 +190,14 @@ def test_a_process_that_was_replaced_and_lives_on_is_fenced(settings: str) -> No
         hits += outcome.hits
     assert hits["replaced process fenced"] == 2
     assert hits["replaced process frozen"] == 1
+
+
+def test_what_a_replaced_process_put_behind_a_hole_may_go() -> None:
+    """Under a reservation the newer owner deletes what lies behind the end that it found, though the slot in which the log ended is filled by
+    then: nobody was told of either."""
+    cast = "idempotent+reader+rereader+vandal+committer+member+trimmer+gremlin"
+    settings = "small blocks+page cache+small merges+small parts+reserved object wal"
+    weather = "rough store+clock back+clock drift+replaced"
+    words = f"seed=201245 weather={weather} fate=tear blocks settings={settings} cast={cast} batches=6 cut@store555"
+    outcome = run_plan(parse_plan(words))
+    assert not outcome.findings, outcome.findings[:3]
