@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from millrace.protocol.crc32c import crc32c
 from millrace.runtime.disk import Buffer
@@ -354,7 +354,9 @@ class MemoryCatalog:
 
 
 class World:
-    """What outlives a process."""
+    """What outlives a process. `make_engine`: which engines it has, hot ones or cold ones (cold.py)."""
+
+    make_engine: ClassVar[Callable[..., Storage]] = Storage
 
     def __init__(
         self, wal_bytes: int = 1 << 30, *, is_auto: bool = True, settings: dict[str, int] | None = None
@@ -368,7 +370,7 @@ class World:
 
     def engine(self, wal: WriteAheadLog | None = None, **settings: int) -> Storage:
         values = {"upload_interval_ms": 3_600_000, **self.settings, **settings}
-        return Storage(
+        return self.make_engine(
             wal if wal is not None else self.wal,
             EngineStores.same(self.store),
             self.catalog,

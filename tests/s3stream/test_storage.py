@@ -21,6 +21,27 @@ from millrace.wal.errors import WalFull
 from tests.s3stream.build import World, append, open_stream, run, shown
 
 KIB = 1024
+# Not run cold, and why.
+HOT_ONLY: dict[str, str] = {
+    "test_appends_are_read_back_from_every_tier": "compares the tiers",
+    "test_history_is_joined_with_what_is_cached": "is about the log cache beside objects",
+    "test_a_failed_wal_ends_everything_that_waits": "reads when uploads have ended",
+    "test_what_is_evicted_is_freed_at_once": "is about the log cache",
+    "test_a_group_is_told_in_order": "reads nothing",
+    "test_a_callback_that_fails_ends_the_engine": "reads nothing",
+    "test_nobody_passes_those_who_wait": "reads nothing",
+    "test_who_waits_forces_an_upload": "reads nothing",
+    "test_what_never_fits_is_refused": "reads nothing",
+    "test_a_grant_that_nobody_takes_is_passed_on": "reads nothing",
+    "test_uploads_by_age_are_bounded": "reads nothing",
+    "test_uploads_by_size": "reads nothing",
+    "test_small_states_have_room_where_data_waits": "reads nothing",
+    "test_a_wal_filled_by_padding_is_uploaded": "reads nothing",
+    "test_closing_streams_share_an_upload": "reads nothing",
+    "test_deleted_streams_do_not_hold_up_the_wal": "reads nothing",
+    "test_close_hands_everything_over": "reads nothing",
+    "test_a_stream_is_opened_once": "reads nothing",
+}
 
 
 def test_appends_are_read_back_from_every_tier() -> None:

@@ -19,6 +19,20 @@ from tests.broker.coordinators.build import (
 )
 from tests.s3stream.build import World
 
+# Not run cold, and why.
+HOT_ONLY: dict[str, str] = {
+    "test_a_commit_is_answered_when_it_is_durable": "reads nothing",
+    "test_a_load_that_takes_long_is_not_waited_for": "reads nothing",
+    "test_a_partition_that_does_not_open_is_tried_again_later": "reads nothing",
+    "test_when_the_log_is_another_nodes_nobody_is_acknowledged": "reads nothing",
+    "test_commits_wait_for_room": "reads nothing",
+    "test_what_waits_is_bounded": "reads nothing",
+    "test_a_member_that_joins_first_has_a_session_from_its_heartbeat_on": "reads nothing",
+    "test_many_groups_that_are_due_together_are_taken_in_turns": "reads nothing",
+    "test_retention_takes_many_groups_in_turns": "reads nothing",
+    "test_a_jump_of_the_wall_clock_expires_nothing": "reads nothing",
+}
+
 
 def test_a_commit_is_answered_when_it_is_durable() -> None:
     """Nothing is acknowledged, and nothing is read, before the WAL has it; a read behind a commit sees it."""

@@ -18,6 +18,18 @@ from tests.broker.partitions.build import START_MS, batch, run
 from tests.s3stream.build import World
 
 VERSIONS = (4, 5, 6, 7, 9, 11, 12, 13, 15, 16, 17, 18)
+# Not run cold, and why.
+HOT_ONLY: dict[str, str] = {
+    "test_cold_data_comes_from_objects_and_warm_data_does_not_wait_elsewhere": "cold as it is, and the store stands still",
+    "test_a_fetch_goes_from_objects_into_the_log_cache": "is about the log cache beside objects",
+    "test_records_are_views_of_what_is_cached": "is about the log cache",
+    "test_replicas_do_not_fetch_here": "reads nothing",
+    "test_a_fetch_that_does_not_wait_is_answered_at_once": "reads nothing",
+    "test_a_fetch_that_waits_learns_that_its_partition_left": "reads nothing",
+    "test_a_fetch_whose_client_is_gone_is_let_go_of": "reads nothing",
+    "test_a_parked_increment_ends_with_its_session": "reads nothing",
+    "test_without_slots_fetches_go_on_without_sessions": "reads nothing",
+}
 
 
 def offsets(part: Any) -> list[int]:

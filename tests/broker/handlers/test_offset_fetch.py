@@ -13,6 +13,12 @@ from millrace.protocol.metadata_records import PartitionRecord, TopicRecord
 from tests.broker.coordinators.build import GroupHouse, fetch_offsets_request, group_at, run
 from tests.broker.house import topic_id
 
+# Not run cold, and why.
+HOT_ONLY: dict[str, str] = {
+    "test_one_group_costs_no_task": "is about what is loaded",
+    "test_without_a_coordinator": "reads nothing",
+}
+
 
 def shown(
     version: int, response: OffsetFetchResponse, number: int = 0
@@ -38,6 +44,7 @@ def test_reading_back(version: int) -> None:
     async def scenario() -> None:
         house = await GroupHouse().start()
         await house.commit("g", {("t", 0): 5, ("u", 1): 7}, metadata="text")
+        await house.begin_reading()
         places = [("t", 0), ("t", 1), ("u", 1), ("u", 99)]
         response = await house.ask_for(9, version, fetch_offsets_request(version, {"g": places}))
         epoch = 5 if version >= 5 else -1
@@ -89,6 +96,7 @@ def test_topics_by_id() -> None:
     async def scenario() -> None:
         house = await GroupHouse().start()
         await house.commit("g", {("t", 0): 5, ("u", 0): 6})
+        await house.begin_reading()
         request = fetch_offsets_request(10, {"g": [("t", 0), ("none", 2)]})
         response = await house.ask_for(9, 10, request)
         assert shown(10, response) == {("t", 0): (5, 5, "", 0), ("none", 2): (-1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID)}

@@ -15,6 +15,7 @@ from millrace.s3stream.ids import StreamRole
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Append, Stream
 from tests.s3stream.build import World, open_stream
+from tests.s3stream.cold import ColdStorage
 
 TOPIC_ID = bytes(range(16))
 START_MS = 1_700_000_000_000
@@ -117,6 +118,15 @@ class House:
         self.tasks.clear()
         await self.world.crash(self.engine, unconfirmed_count)
         await self.start()
+
+    async def begin_reading(self) -> None:
+        """For what is answered from state: where engines are cold the process has ended meanwhile, with all that it took in objects, and the
+        next one has loaded nothing yet."""
+        if isinstance(self.engine, ColdStorage):
+            await self.settle()
+            assert await self.engine.upload_all(60_000)
+            await self.crash()
+            assert not self.engine.recovered.accepted_count
 
     async def produce(self, partition: Partition, data: memoryview, version: int = 9) -> Appended:
         """Appends and waits until it may be acknowledged."""

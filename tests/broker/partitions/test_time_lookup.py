@@ -13,6 +13,10 @@ from millrace.protocol.crc32c import crc32c
 from tests.broker.partitions.build import START_MS, House, batch, run
 
 SETTINGS = TopicSettings(rules=ProduceRules(segment_bytes=2000), index_interval_bytes=150)
+# Not run cold, and why.
+HOT_ONLY: dict[str, str] = {
+    "test_nothing_is_found_in_an_empty_or_timeless_log": "reads nothing",
+}
 
 
 @pytest.mark.parametrize("seed", range(6))
