@@ -102,7 +102,7 @@ class Consumer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
-            self.done.set_exception(ConnectionError("the broker closed the connection"))
+            self.done.set_exception(exc or ConnectionError("the broker closed the connection"))
 
 
 class FetchLoad:
