@@ -84,7 +84,7 @@ def record_first_start(broker: LiveBroker, folder: Path, topic: str) -> FirstSta
         env={**os.environ, "RECORDED": str(lake), "RECORDS": str(records)},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=400,
     )
     return FirstStart(lake, sorted(records.iterdir()), config, topic, sent, rows_of(lake / "table"), done)
 
@@ -94,4 +94,4 @@ def compile_recorder(classes: Path) -> None:
 
     assert shutil.which("javac"), "javac is missing: install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless)"
     jars = Path(pyspark.__file__).parent / "jars" / "*"
-    subprocess.run(["javac", "-nowarn", "-d", str(classes), "-cp", str(jars), str(RECORDER)], check=True, timeout=60)
+    subprocess.run(["javac", "-nowarn", "-d", str(classes), "-cp", str(jars), str(RECORDER)], check=True, timeout=120)

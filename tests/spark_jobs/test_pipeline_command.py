@@ -1,21 +1,24 @@
-"""The pipeline by the commands that its users have: `millrace pipeline run` and spark-submit, against a live broker, from start to end."""
+"""`millrace pipeline run` as its users run it: against a live broker, from start to end. tests/compat/full has spark-submit."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from millrace.spark_jobs.config import read_settings
+from millrace.spark_jobs.ending import Ending
 from millrace.spark_jobs.jobs import ingest
 from tests.live import LiveBroker
 from tests.spark_jobs.first_start import FirstStart, pipeline_command, send, write_config
 from tests.spark_jobs.shared_session import SETTINGS
 from tests.spark_jobs.table import rows_of
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_once(first_start: FirstStart) -> None:
@@ -25,8 +28,8 @@ def test_once(first_start: FirstStart) -> None:
     assert first_start.rows == first_start.sent
 
 
-def test_stopped_then_gone_on_with_by_spark_submit(broker: LiveBroker, tmp_path: Path) -> None:
-    """SIGTERM to the command in the midst of the work ends it with 0; spark-submit with the same table takes the rest, and nothing repeats."""
+def test_stopped_then_gone_on_with(spark: Any, broker: LiveBroker, tmp_path: Path) -> None:
+    """SIGTERM to the command in the midst of the work ends it with 0; the next start takes the rest, and nothing repeats."""
     sent = send(broker.address, "stopped", 90)
     config = write_config(tmp_path / "config.toml", broker.address, "stopped", tmp_path, SETTINGS, batch=15)
     with (tmp_path / "log").open("w+") as log:
@@ -39,9 +42,8 @@ def test_stopped_then_gone_on_with_by_spark_submit(broker: LiveBroker, tmp_path:
     assert output[-1].startswith("ingest: done, "), output
     rows = rows_of(tmp_path / "table")
     assert 30 <= len(rows) < len(sent), "it was to end before it had everything"
-    config = write_config(tmp_path / "rest.toml", broker.address, "stopped", tmp_path, {})
-    done = subprocess.run(spark_submit_command(config), capture_output=True, text=True, timeout=170)
-    assert done.returncode == 0, done.stderr
+    settings = replace(read_settings(config), max_offsets_per_trigger=1000)
+    ingest.start(spark, settings, Ending(), once=True).awaitTermination()
     assert rows_of(tmp_path / "table") == sent
 
 
@@ -59,14 +61,3 @@ def stop_at(pipeline: subprocess.Popen[str], start: str) -> list[str]:
             pipeline.terminate()
             raise
     return output
-
-
-def spark_submit_command(config: Path) -> list[str]:
-    """As docs/pipelines.md has it, with the jars that are here in place of the packages."""
-    from millrace.spark_jobs.session import JARS
-
-    submit = str(Path(sys.executable).with_name("spark-submit"))
-    settings = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
-    jars = ",".join(str(jar) for jar in JARS.glob("*.jar"))
-    program = ["env", f"PYSPARK_PYTHON={sys.executable}", submit, "--jars", jars, *settings, str(ingest.__file__)]
-    return [*program, "--config", str(config), "--once"]

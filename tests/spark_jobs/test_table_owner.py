@@ -12,7 +12,7 @@ import pytest
 from millrace.spark_jobs.table_owner import OWNER_FILE, TableOwned, claim_table
 from tests.spark_jobs.first_start import FirstStart
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 Claim = Callable[[str], None]
 
 

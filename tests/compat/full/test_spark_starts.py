@@ -1,10 +1,11 @@
-"""`ingest` killed in its first start, at every call to the file system, and ended by Ctrl-C."""
+"""`ingest` killed in its first start, at every call to the file system; ended by Ctrl-C; started by spark-submit."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from millrace.spark_jobs.config import read_settings
 from millrace.spark_jobs.ending import Ending
-from millrace.spark_jobs.jobs.ingest import start
+from millrace.spark_jobs.jobs import ingest
 from millrace.spark_jobs.table_owner import claim_table
 from tests.live import LiveBroker
 from tests.spark_jobs.first_start import pipeline_command, record_first_start, send, write_config
@@ -38,18 +39,19 @@ def test_killed_anywhere_in_its_first_start(spark: Any, broker: LiveBroker, tmp_
     for record in first.records:
         first.go_back(record)
         claim_table(spark, settings.table_path, settings.checkpoint)
-        start(spark, settings, Ending(), once=True).awaitTermination()
+        ingest.start(spark, settings, Ending(), once=True).awaitTermination()
         assert rows_of(first.table) == first.sent, record.name
 
 
-def test_ended_by_ctrl_c(broker: LiveBroker, tmp_path: Path) -> None:
-    """A terminal sends SIGINT to the command, to the pipeline and to its JVM: in order all the same, without a trace of an exception."""
+def test_ended_by_ctrl_c_then_gone_on_with_by_spark_submit(broker: LiveBroker, tmp_path: Path) -> None:
+    """A terminal sends SIGINT to the command, to the pipeline and to its JVM: in order all the same. The rest comes once, by plain spark-submit."""
     sent = send(broker.address, "interrupted", 90)
     config = write_config(tmp_path / "config.toml", broker.address, "interrupted", tmp_path, SETTINGS, batch=15)
-    command = pipeline_command(config)
     with (
         (tmp_path / "log").open("w+") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True) as pipeline,
+        subprocess.Popen(
+            pipeline_command(config), stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+        ) as pipeline,
     ):
         assert pipeline.stdout is not None
         for line in pipeline.stdout:
@@ -57,5 +59,18 @@ def test_ended_by_ctrl_c(broker: LiveBroker, tmp_path: Path) -> None:
                 os.killpg(pipeline.pid, signal.SIGINT)
     assert pipeline.returncode == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
-    subprocess.run([*command, "--once"], check=True, timeout=600)
+    config = write_config(tmp_path / "rest.toml", broker.address, "interrupted", tmp_path, {})
+    done = subprocess.run(spark_submit_command(config), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
     assert rows_of(tmp_path / "table") == sent
+
+
+def spark_submit_command(config: Path) -> list[str]:
+    """As docs/pipelines.md has it, with the jars that are here in place of the packages."""
+    from millrace.spark_jobs.session import JARS
+
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    settings = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
+    jars = ",".join(str(jar) for jar in JARS.glob("*.jar"))
+    program = ["env", f"PYSPARK_PYTHON={sys.executable}", submit, "--jars", jars, *settings, str(ingest.__file__)]
+    return [*program, "--config", str(config), "--once"]
