@@ -101,7 +101,7 @@ class SmallCompactionParts(CompactionSettings):
     def open_part_bytes(self) -> int:
         return PART_BYTES
 
-    def part_bytes_of(self, size_bytes: int) -> int:
+    def part_bytes_of(self, size_bytes: int, *, is_alone: bool = False) -> int:
         return PART_BYTES if size_bytes > PART_BYTES else MIB
 
 
