@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
+import sys
 from pathlib import Path
 
 import uvloop
@@ -20,7 +21,7 @@ from millrace.protocol.codec import encode_request
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.bench.prices import DOLLARS_A_PUT
 from tests.bench.produce_load import PRODUCE_VERSION, ProduceLoad, batch_of, make_topic
-from tests.bench.report import Row, table
+from tests.bench.report import Row, exit_code, table
 from tests.bench.trickle import trickle as trickle_compacted
 from tests.live import LiveBroker
 
@@ -105,7 +106,7 @@ async def trickle(folder: Path, partitions: int) -> Row:
         shutil.rmtree(broker.folder)
 
 
-async def run(options: argparse.Namespace) -> None:
+async def run(options: argparse.Namespace) -> int:
     folder = Path(options.folder).resolve()
     shutil.rmtree(folder, ignore_errors=True)
     rows = await steady(folder, options.gib, options.partitions)
@@ -114,6 +115,7 @@ async def run(options: argparse.Namespace) -> None:
         rows += await trickle_compacted(count, TRICKLE_HOURS)
     print(table(rows))
     shutil.rmtree(folder, ignore_errors=True)
+    return exit_code(rows)
 
 
 def main() -> None:
@@ -121,7 +123,7 @@ def main() -> None:
     parser.add_argument("--folder", default="build/cost", help="on a disk with room for what is stored; emptied")
     parser.add_argument("--gib", type=float, default=3.0, help="stored before the steady part is counted")
     parser.add_argument("--partitions", type=int, default=1000)
-    uvloop.run(run(parser.parse_args()))
+    sys.exit(uvloop.run(run(parser.parse_args())))
 
 
 if __name__ == "__main__":
