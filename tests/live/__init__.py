@@ -16,6 +16,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -147,6 +149,17 @@ class LiveBroker:
         if self._process is not None:
             self.stop()
         return self.start()
+
+    @contextmanager
+    def cold_reads(self) -> Iterator[None]:
+        """Within it objects are what is read: an orderly stop uploaded everything, and the next process has nothing in its caches."""
+        assert self.stop() == 0
+        self.start()
+        yield
+        metrics = self.metrics()
+        reads = {source: metrics[f'millrace_reads{{source="{source}"}}'] for source in ("log_cache", "objects")}
+        assert not reads["log_cache"], f"some reads were hot: {reads}"
+        assert reads["objects"], f"nothing was read from objects: {reads}"
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
