@@ -63,6 +63,7 @@ class LiveBroker:
         self._env.pop("PYTHONDONTWRITEBYTECODE", None)  # a real start finds its modules compiled
         self._process: subprocess.Popen[bytes] | None = None
         self.log_path = folder / "broker.log"
+        self._began = 0.0
         self.ready_seconds = 0.0
 
     def command(self) -> list[str]:
@@ -89,6 +90,7 @@ class LiveBroker:
     def begin(self) -> None:
         """Starts the process, and waits for nothing."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._began = time.monotonic()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=log, env=self._env)
 
@@ -107,7 +109,7 @@ class LiveBroker:
             if (readable and not chunk) or time.monotonic() - started > READY_TIMEOUT_S:
                 self.kill()
                 raise AssertionError(f"no ready line: {seen!r}\n{self.log_path.read_text()[-4000:]}")
-        self.ready_seconds = time.monotonic() - started
+        self.ready_seconds = time.monotonic() - self._began
         log.close()
         return self
 
