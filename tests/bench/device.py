@@ -33,11 +33,12 @@ class DeviceRun:
 
 
 class Device:
-    def __init__(self, folder: Path) -> None:
-        self._descriptor = open_block_descriptor(str(folder / "device"), FILE_BYTES, "prefer")
+    def __init__(self, folder: Path, file_bytes: int = FILE_BYTES) -> None:
+        self._file_bytes = file_bytes
+        self._descriptor = open_block_descriptor(str(folder / "device"), file_bytes, "prefer")
         self._view = Arena(MIB).view
         self._position = 0
-        for start in range(0, FILE_BYTES, MIB):
+        for start in range(0, file_bytes, MIB):
             os.pwrite(self._descriptor.fd, self._view, start)
 
     @property
@@ -51,7 +52,7 @@ class Device:
         began = time.perf_counter()
         end = now = began
         while now < began + seconds:
-            self._position = (self._position + size_bytes) % (FILE_BYTES - size_bytes) // 4096 * 4096
+            self._position = (self._position + size_bytes) % (self._file_bytes - size_bytes) // 4096 * 4096
             os.pwrite(fd, view, self._position)
             end = time.perf_counter()
             latencies.append(end - now)

@@ -7,6 +7,7 @@ decoded, so that the client costs as little as can be.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -32,7 +33,7 @@ class FetchCount:
 class Consumer(asyncio.Protocol):
     def __init__(self, topic: str, partition: int, count: FetchCount, offset: int) -> None:
         self._topic = topic
-        self._partition = partition
+        self.partition = partition
         self._count = count
         self._unread = bytearray()
         self._session_id = 0
@@ -47,7 +48,7 @@ class Consumer(asyncio.Protocol):
         self._ask()
 
     def _ask(self) -> None:
-        wanted = FetchPartition(self._partition, -1, self.offset, partition_max_bytes=MAX_BYTES)
+        wanted = FetchPartition(self.partition, -1, self.offset, partition_max_bytes=MAX_BYTES)
         request = FetchRequest(
             max_wait_ms=500,
             min_bytes=1,
@@ -115,11 +116,14 @@ class FetchLoad:
         self.consumers: list[Consumer] = []
         self.count = FetchCount()
 
-    async def start(self, offset: int = 0) -> FetchLoad:
+    async def start(self, offsets: Mapping[int, int] | None = None) -> FetchLoad:
+        """From these offsets on, by partition; from 0 without them."""
         loop = asyncio.get_running_loop()
         for partition in self._partitions:
             _, consumer = await loop.create_connection(
-                lambda partition=partition: Consumer(self._topic, partition, self.count, offset),
+                lambda partition=partition: Consumer(
+                    self._topic, partition, self.count, (offsets or {}).get(partition, 0)
+                ),
                 "127.0.0.1",
                 self._port,
             )

@@ -1,6 +1,6 @@
 """What the kernel and the loop alone cost for the frames that a broker is sent: the least that any broker in Python could take here.
 
-    python -m tests.bench.floor FOLDER PORT
+    python -m tests.bench.floor FOLDER PORT FILE_BYTES
 
 Frames are received into memory that stays, copied once into aligned memory that stays, written with O_DIRECT and O_DSYNC as the WAL does it
 (whatever waits is one write, a few at once), and answered with bytes that were encoded before. Nothing is looked at: no checksum, no offsets, no
@@ -44,13 +44,15 @@ def answer() -> bytes:
 class FloorServer:
     """The process, for who measures it: it lives as long as its input does."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, file_bytes: int = FILE_BYTES) -> None:
         self.folder = folder
+        self._file_bytes = file_bytes
         self.port = free_port()
 
     def start(self) -> FloorServer:
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "tests.bench.floor", str(self.folder), str(self.port)]
+        words = [str(self.folder), str(self.port), str(self._file_bytes)]
+        command = [sys.executable, "-m", "tests.bench.floor", *words]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
@@ -68,8 +70,9 @@ class FloorServer:
 class Writer:
     """Frames into arenas, one after the other; an arena comes again when all others were used."""
 
-    def __init__(self, file: BlockFile) -> None:
+    def __init__(self, file: BlockFile, file_bytes: int) -> None:
         self._file = file
+        self._file_bytes = file_bytes
         self._arenas = deque(Arena(ARENA_BYTES) for _ in range(ARENAS))
         for arena in self._arenas:
             arena.view[:] = bytes(ARENA_BYTES)
@@ -103,7 +106,7 @@ class Writer:
             return
         end = (self._end + BLOCK_BYTES - 1) & -BLOCK_BYTES
         size_bytes = end - self._begin
-        if self._position + size_bytes > FILE_BYTES:
+        if self._position + size_bytes > self._file_bytes:
             self._position = 0
         done = self._file.write_at(self._position, self._view[self._begin : end])
         served, self._waiting = self._waiting, []
@@ -152,12 +155,12 @@ class Server(asyncio.BufferedProtocol):
         self._transport.write(self._reply * count)
 
 
-async def main(folder: str, port: int) -> None:
-    file = await PosixDisk().open_block(f"{folder}/floor", FILE_BYTES)
+async def main(folder: str, port: int, file_bytes: int) -> None:
+    file = await PosixDisk().open_block(f"{folder}/floor", file_bytes)
     zeros = Arena(1 << 20).view
-    for position in range(0, FILE_BYTES, 1 << 20):
+    for position in range(0, file_bytes, 1 << 20):
         await file.write_at(position, zeros)
-    writer, reply = Writer(file), answer()
+    writer, reply = Writer(file, file_bytes), answer()
     loop = asyncio.get_running_loop()
     await loop.create_server(lambda: Server(writer, reply), "127.0.0.1", port)
     print("ready", flush=True)
@@ -165,4 +168,4 @@ async def main(folder: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1], int(sys.argv[2])))
+    uvloop.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -1,5 +1,7 @@
 """Batches of 64 KiB: the broker, the device and the floor (floor.py) by turns, and what a request costs, part by part.
 
+A round begins when the broker rests: uploads of the last one would slow the device beside which the next is held.
+
 CPU is charged whole: from before the first round to after the last one, pauses included, over every request of that time, so that an upload
 counts wherever it ran. Split off are the process's threads (they write objects, and touch memory that is new) and, measured here alone, what an
 upload does on the loop: every byte summed once more, headers, an index.
@@ -19,15 +21,14 @@ from millrace.protocol.crc32c import crc32c
 from millrace.s3stream.objects.format import Entry, encode_entry_header
 from millrace.s3stream.objects.writer import ObjectWriter
 from tests.bench.device import Device
+from tests.bench.extent import Extent
 from tests.bench.floor import FloorServer
 from tests.bench.produce_load import LoadResult, ProduceLoad, batch_of, make_topic, produce_frame
+from tests.bench.rest import wait_rest
 from tests.live import LiveBroker
 
 TOPIC = "large"
 CONNECTIONS, DEPTH = 4, 4
-ROUNDS = 5
-# Before anything is counted: the WAL's first lap, which writes zeros ahead, and memory that is new.
-WARM_BYTES = 9 << 28
 WARM_S_MAX = 20
 OBJECT_BYTES = 64 << 20
 
@@ -73,6 +74,7 @@ class LargeResult:
     threads_us: float = 0.0
     upload_loop_us: float = 0.0
     floor_us: float = 0.0
+    restless_count: int = 0  # rounds that began while the broker was still busy
 
     @property
     def of_device(self) -> float:
@@ -87,23 +89,25 @@ class LargeResult:
         return self.threads_us + self.upload_loop_us
 
 
-async def measure_large(broker: LiveBroker, device: Device, folder: Path) -> LargeResult:
+async def measure_large(broker: LiveBroker, device: Device, folder: Path, extent: Extent) -> LargeResult:
     await make_topic(broker.port, TOPIC)
     batch = batch_of(64, 1000)
     frames = [produce_frame(TOPIC, index, batch) for index in range(CONNECTIONS)]
     result = LargeResult(upload_loop_us=upload_loop_us(batch))
-    floor = FloorServer(folder / "floor").start()
+    floor = FloorServer(folder / "floor", extent.device_bytes).start()
     try:
-        await _warm(broker.port, frames)
-        await _round(floor.port, frames, 0.5)
+        await _warm(broker.port, frames, extent.warm_bytes)
+        await _round(floor.port, frames, extent.stretch(0.5))
         ours, bare = Charge(broker.pid), Charge(floor.pid)
-        for _ in range(ROUNDS):
-            result.device_rates.append(device.write(64 << 10, 0.7).bytes_per_second)
-            bare.requests_count += (await _round(floor.port, frames, 0.5))[1]
-            run, count = await _round(broker.port, frames, 1.2)
+        for _ in range(extent.rounds):
+            result.restless_count += not await wait_rest(broker.pid)
+            result.device_rates.append(device.write(64 << 10, extent.stretch(0.7)).bytes_per_second)
+            bare.requests_count += (await _round(floor.port, frames, extent.stretch(0.5)))[1]
+            run, count = await _round(broker.port, frames, extent.stretch(1.2))
             result.runs.append(run)
             ours.requests_count += count
-        result.device_rates.append(device.write(64 << 10, 0.7).bytes_per_second)
+        result.restless_count += not await wait_rest(broker.pid)
+        result.device_rates.append(device.write(64 << 10, extent.stretch(0.7)).bytes_per_second)
         result.cpu_us, result.threads_us = ours.us()
         result.floor_us = bare.us()[0]
     finally:
@@ -111,10 +115,10 @@ async def measure_large(broker: LiveBroker, device: Device, folder: Path) -> Lar
     return result
 
 
-async def _warm(port: int, frames: list[bytes]) -> None:
+async def _warm(port: int, frames: list[bytes], warm_bytes: int) -> None:
     load = await ProduceLoad(port, frames, DEPTH).start()
     for _ in range(WARM_S_MAX):
-        if load.result.bytes_count < WARM_BYTES:
+        if load.result.bytes_count < warm_bytes:
             await asyncio.sleep(1)
     await load.stop()
 
@@ -126,7 +130,6 @@ async def _round(port: int, frames: list[bytes], seconds: float) -> tuple[LoadRe
     warm_count = load.result.requests_count
     run = await load.measure(seconds)
     await load.stop()
-    await asyncio.sleep(0.3)
     return run, warm_count + load.result.requests_count
 
 

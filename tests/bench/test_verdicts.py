@@ -15,6 +15,14 @@ def test_a_missed_target_is_an_exit_code(verdicts: list[bool | None], code: int)
     assert exit_code(Row("x", "1", is_met=is_met) for is_met in verdicts) == code
 
 
+def test_a_known_miss_is_a_miss() -> None:
+    """It has a mark of its own and the same exit code; met, it is like any other."""
+    missed, met = (Row("x", "1", "", "2", is_met, is_known=True) for is_met in (False, True))
+    assert missed.verdict == "MISSED, as docs/STATUS.md says"
+    assert met.verdict == "met"
+    assert exit_code([met, missed]) == 1
+
+
 def test_one_failure_fails_them_all_and_stops_none(capsys: pytest.CaptureFixture[str]) -> None:
     """All are run, in their order, also behind one that failed; the end says which."""
     asked: list[str] = []
