@@ -22,12 +22,11 @@ from pathlib import Path
 
 import uvloop
 
-from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.bench.device import Device
 from tests.bench.extent import FULL, SHORT, Extent
-from tests.bench.fetch_load import Consumer, FetchLoad
+from tests.bench.fetch_load import FetchLoad, behind_of, ends_of
 from tests.bench.large import measure_large
-from tests.bench.produce_load import LoadResult, ProduceLoad, ask, batch_of, make_topic, produce_frame
+from tests.bench.produce_load import LoadResult, ProduceLoad, batch_of, make_topic, produce_frame
 from tests.bench.report import OthersCpu, Row, exit_code, table
 from tests.bench.starting import PARTITIONS, measure_many, measure_starts
 from tests.bench.targets import KNOWN, Targets
@@ -236,21 +235,6 @@ class Bench:
         self.below(f"ready, {count:,} idle partitions", found.ready_s, targets.many_ready_s, "s", beside=made, digits=2)
         self.below("  after kill -9", found.killed_s, targets.many_ready_s, "s", digits=2)
         self.below("  CPU of a core when idle", found.idle_percent, targets.many_cpu_percent, "%", digits=1)
-
-
-async def ends_of(port: int, topic: str, partitions: int) -> dict[int, int]:
-    """The latest offset of each partition."""
-    wanted = ListOffsetsTopic(topic, [ListOffsetsPartition(index, timestamp=-1) for index in range(partitions)])
-    response = await ask(port, 2, 5, ListOffsetsRequest(replica_id=-1, topics=[wanted]))
-    assert all(answer.error_code == 0 for answer in response.topics[0].partitions), response
-    return {answer.partition_index: answer.offset for answer in response.topics[0].partitions}
-
-
-async def behind_of(port: int, topic: str, consumers: list[Consumer]) -> int:
-    """Records between where consumers of one partition each are now and the ends that the broker then gives."""
-    read = {consumer.partition: consumer.offset for consumer in consumers}
-    ends = await ends_of(port, topic, len(read))
-    return sum(max(0, ends[partition] - offset) for partition, offset in read.items())
 
 
 PARTS: dict[str, Callable[[Bench], Awaitable[None]]] = {

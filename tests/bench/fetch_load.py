@@ -15,6 +15,8 @@ from millrace.protocol.apis import API
 from millrace.protocol.batches import iter_headers
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.bench.produce_load import ask
 
 FETCH_VERSION = 12
 MAX_BYTES = 1 << 20
@@ -134,3 +136,18 @@ class FetchLoad:
         for consumer in self.consumers:
             consumer.stop()
         await asyncio.gather(*(consumer.done for consumer in self.consumers))
+
+
+async def ends_of(port: int, topic: str, partitions: int) -> dict[int, int]:
+    """The latest offset of each partition."""
+    wanted = ListOffsetsTopic(topic, [ListOffsetsPartition(index, timestamp=-1) for index in range(partitions)])
+    response = await ask(port, 2, 5, ListOffsetsRequest(replica_id=-1, topics=[wanted]))
+    assert all(answer.error_code == 0 for answer in response.topics[0].partitions), response
+    return {answer.partition_index: answer.offset for answer in response.topics[0].partitions}
+
+
+async def behind_of(port: int, topic: str, consumers: list[Consumer]) -> int:
+    """Records between where consumers of one partition each are now and the ends that the broker then gives."""
+    read = {consumer.partition: consumer.offset for consumer in consumers}
+    ends = await ends_of(port, topic, len(read))
+    return sum(max(0, ends[partition] - offset) for partition, offset in read.items())

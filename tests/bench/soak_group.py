@@ -9,12 +9,15 @@ from types import TracebackType
 from confluent_kafka import Consumer, KafkaException
 
 MEMBERS = 3
-STAY_S = 4.0
+STAY_S = 3.0
+# A member that came and was given no record in this time is a failure.
+PATIENCE_S = 60.0
 COUNT = 2000
 
 
 class Group:
-    """`with Group(address, topic) as group`; `failure` is raised at the end if a member met one."""
+    """`with Group(address, topic) as group`; `failure` is raised at the end if a member met one. `rejoins`: how often the one that goes came back
+    and was given records."""
 
     def __init__(self, address: str, topic: str) -> None:
         self._settings = {
@@ -23,6 +26,7 @@ class Group:
             "auto.offset.reset": "latest",
             "auto.commit.interval.ms": 500,
             "session.timeout.ms": 30_000,
+            "heartbeat.interval.ms": 500,
             "log_level": 2,
             "queued.max.messages.kbytes": 4096,
         }
@@ -37,29 +41,35 @@ class Group:
         ]
 
     def _member(self, number: int) -> None:
+        stays = 0
         try:
             while not self._is_over:
-                self._stay(STAY_S if number == 0 else float("inf"))
-                if number == 0:
-                    self.rejoins += 1
+                is_given = self._stay(STAY_S if number == 0 else float("inf"))
+                self.rejoins += bool(is_given and stays)
+                stays += 1
         except BaseException as error:
             self.failure = error
 
-    def _stay(self, seconds: float) -> None:
+    def _stay(self, seconds: float) -> bool:
+        """For so long after the first record; whether there was one."""
         consumer = Consumer(self._settings)
         consumer.subscribe([self._topic])
-        began = time.monotonic()
+        came_s, first_s = time.monotonic(), 0.0
         try:
-            while not self._is_over and time.monotonic() - began < seconds:
+            while not self._is_over and not (first_s and time.monotonic() - first_s >= seconds):
                 messages = consumer.consume(COUNT, 0.5)
                 for message in messages:
                     error = message.error()
                     if error is not None and not error.retriable():
                         raise KafkaException(error)
+                read_count = sum(message.error() is None for message in messages)
+                first_s = first_s or (time.monotonic() if read_count else 0.0)
+                assert first_s or time.monotonic() - came_s < PATIENCE_S, "a member came and was given nothing"
                 with self._lock:
-                    self.consumed += len(messages)
+                    self.consumed += read_count
         finally:
             consumer.close()
+        return first_s > 0
 
     def __enter__(self) -> Group:
         for thread in self._threads:
