@@ -1,6 +1,7 @@
 """What a producer was told, and whether a later reading of the log agrees with it.
 
-A value is unique to its record. Findings are named as in Jepsen's Kafka workload: lost-write, inconsistent-offsets, duplicate, nonmonotonic-send.
+A value is unique to its record. Findings are named as in Jepsen's Kafka workload: lost-write, inconsistent-offsets, duplicate, nonmonotonic-send;
+and two that it has no names for: never-sent, and gap, since a log of plain records that was never trimmed holds each offset from 0 on.
 """
 
 from __future__ import annotations
@@ -40,7 +41,17 @@ class History:
         for value, place in self.acknowledged.items():
             if at_place.get(place) != value:
                 found.append(f"lost-write: {value!r} was acknowledged at {place}, which holds {at_place.get(place)!r}")
-        return found + self._order_findings(of_value)
+        return found + self._foreign_findings(of_value) + gap_findings(at_place) + self._order_findings(of_value)
+
+    def _foreign_findings(self, of_value: dict[bytes, list[Place]]) -> list[str]:
+        """What was not acknowledged may be there, too; but it was sent, and to that partition."""
+        sent = {(partition, value) for partition, values in self.sent.items() for value in values}
+        return [
+            f"never-sent: {value!r} at {place}"
+            for value, places in of_value.items()
+            for place in places
+            if (place[0], value) not in sent
+        ]
 
     def _order_findings(self, of_value: dict[bytes, list[Place]]) -> list[str]:
         found = []
@@ -54,3 +65,13 @@ class History:
                     found.append(f"nonmonotonic-send: {value!r} at {offset} after {last} in partition {partition}")
                 last = offset
         return found
+
+
+def gap_findings(at_place: Iterable[Place]) -> list[str]:
+    found, ends = [], {}
+    for partition, offset in sorted(at_place):
+        end = ends.get(partition, 0)
+        if offset != end:
+            found.append(f"gap: nothing at {end} to {offset - 1} of partition {partition}")
+        ends[partition] = offset + 1
+    return found

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 READY_TIMEOUT_S = 60.0
+STARTS = b"millrace.broker.cli.serve: millrace "  # the first line of a broker's log
 
 
 # Below what systems give to outgoing connections: one of these would take the port of a broker that is being restarted.
@@ -65,6 +66,7 @@ class LiveBroker:
         self.log_path = folder / "broker.log"
         self._began = 0.0
         self.ready_seconds = 0.0
+        self._log_start = 0  # of the process that runs
 
     def command(self) -> list[str]:
         settings = {
@@ -92,6 +94,7 @@ class LiveBroker:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._began = time.monotonic()
         with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=log, env=self._env)
 
     def wait_ready(self) -> LiveBroker:
@@ -112,6 +115,21 @@ class LiveBroker:
         self.ready_seconds = time.monotonic() - self._began
         log.close()
         return self
+
+    def wait_begun(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Waits until a process that was begun has its code loaded and has read its settings: all that it does to its data comes then."""
+        deadline = time.monotonic() + timeout_s
+        while STARTS not in self.log_path.read_bytes()[self._log_start :]:
+            assert self.is_running(), self.log_path.read_text()[-4000:]
+            assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
+            time.sleep(0.001)
+
+    def is_ready(self) -> bool:
+        """Whether a process that was begun, and not waited for, has printed its ready line."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], 0)
+        return bool(readable) and b"millrace ready" in os.read(self._process.stdout.fileno(), 65536)
 
     def kill(self) -> None:
         """kill -9, and wait for the end."""
