@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from millrace.runtime.errors import Exhausted, Unavailable
+from millrace.runtime.errors import Closed, Exhausted, Unavailable
 from millrace.runtime.objectstore import MultipartUpload, ObjectMissing, ObjectStore, StoreDenied
 from millrace.runtime.objectstore_body import Body, body_of
 from millrace.s3stream.config import StreamSettings
@@ -126,7 +126,8 @@ class Uploader:
         try:
             await loop()
         except Exception as error:
-            log.error("uploads end: %r", error)
+            # A log that is closed for a failure says so to all; the failure is the news.
+            log.error("uploads end: %r", (isinstance(error, Closed) and error.__cause__) or error)
             self._on_failed(error)
 
     async def _put_loop(self) -> None:

@@ -29,7 +29,7 @@ from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.reader import ObjectReader
 from millrace.s3stream.uploader import SILENT_S, Uploader
-from millrace.wal.errors import WalClosed
+from millrace.wal.errors import WalClosed, WalFenced
 from tests.s3stream.build import CLUSTER_ID, MemoryCatalog, MemoryStore, run
 
 
@@ -377,6 +377,28 @@ def test_a_fenced_commit_ends_the_engine() -> None:
         await bench.stop()
 
     run(scenario())
+
+
+def test_a_log_that_was_taken_over_is_told_as_that(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trim finds it closed; what closed it is the news, for a closed log alone looks like a broken disk."""
+
+    async def scenario() -> None:
+        async def trim(self: Bench, end: int) -> None:
+            raise WalClosed("a write failed") from WalFenced(3, 4)
+
+        monkeypatch.setattr(Bench, "trim", trim)
+        bench = Bench()
+        bench.uploader.submit(bench.block((1, 100)))
+        await bench.settle()
+        assert [type(error) for error in bench.failures] == [WalClosed]
+        await bench.stop()
+
+    run(scenario())
+    [line] = [record.getMessage() for record in caplog.records if "uploads end" in record.getMessage()]
+    assert "WalFenced" in line
+    assert "WalClosed" not in line
 
 
 def test_bytes_that_changed_in_memory_are_not_uploaded() -> None:

@@ -121,8 +121,7 @@ EXCUSED = {
     "rot": ("ObjectCorrupt", "is damaged at byte"),
     "wal rot": ("WalCorrupt",),
     "stray write": ("WalCorrupt",),
-    # The latter by those who wait for the log.
-    **dict.fromkeys(("lost races", "replaced"), ("WalFenced", "WalClosed('a write failed')")),
+    **dict.fromkeys(("lost races", "replaced"), ("WalFenced",)),
     "full disk": ("DiskFull",),
     **dict.fromkeys(("rough store", "slow store", "strict store", "store away"), ("does not open: StoreUnavailable",)),
 }
