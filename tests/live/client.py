@@ -20,6 +20,7 @@ from millrace.protocol.messages.delete_records import DeleteRecordsPartition, De
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millrace.protocol.messages.metadata import MetadataRequest
 from millrace.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -66,6 +67,10 @@ class Client:
         made = CreatableTopic(topic, partitions, 1, configs=texts)
         answer = self.ask("CreateTopics", CreateTopicsRequest([made], 10_000)).topics[0]
         assert answer.error_code == 0, answer
+
+    def topic_ids(self) -> dict[str, bytes]:
+        topics = self.ask("Metadata", MetadataRequest(topics=None), 12).topics
+        return {topic.name: topic.topic_id for topic in topics}
 
     def delete(self, topic: str) -> int:
         """The error code."""

@@ -21,7 +21,7 @@ class ColdStorage(Storage):
         return await super().fetch(stream_id, start, end, max_bytes)
 
     async def _go_cold(self, stream_id: int) -> None:
-        while self._uploaded_end < self._wal.confirmed_end:
+        while self._uploaded_end < self.log_cache.active.wal_end:
             self._force()
             await self._wait_for(self._uploaded)
         self.drop_caches()
