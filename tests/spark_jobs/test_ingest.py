@@ -97,6 +97,14 @@ def test_stopped_and_started(pipeline: Pipeline) -> None:
     assert len(pipeline.batches()) >= 4
 
 
+def test_what_has_left_the_cache(pipeline: Pipeline, broker: LiveBroker) -> None:
+    """Records that the broker has in objects only, its WAL trimmed and its caches empty, are in the table as any others."""
+    pipeline.send(100)
+    with broker.cold_reads():
+        pipeline.run()
+    assert rows_of(pipeline.table) == sorted(pipeline.sent)
+
+
 def test_killed_after_the_files(pipeline: Pipeline) -> None:
     """The files of the last batch are all there, only nobody wrote down that it is done: it replaces itself."""
     pipeline.send(100)
