@@ -20,6 +20,12 @@ from millrace.s3stream.errors import ObjectCorrupt
 from tests.broker.coordinators.build import GroupHouse, commit_request, group_at, join_request, run, snapshot
 from tests.s3stream.build import World
 
+# Not run cold, and why.
+HOT_ONLY: dict[str, str] = {
+    "test_a_deleted_offsets_topic_ends_its_shards": "reads nothing",
+    "test_a_stop_does_not_wait_for_ever": "reads nothing",
+}
+
 
 def test_each_group_lives_in_the_shard_of_its_partition() -> None:
     """Shards load when one of their groups is asked for, and only they."""

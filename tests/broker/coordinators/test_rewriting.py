@@ -19,6 +19,11 @@ from tests.broker.coordinators.build import SETTINGS, GroupHouse, commit_request
 from tests.broker.partitions.build import House
 from tests.s3stream.build import World
 
+# Not run cold, and why.
+HOT_ONLY: dict[str, str] = {
+    "test_a_log_of_nothing_but_tombstones_is_given_up": "reads nothing",
+}
+
 
 def test_the_log_does_not_grow_without_bound() -> None:
     """However often few groups commit, the log start follows, and all that lives comes back after a crash."""
