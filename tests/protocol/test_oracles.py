@@ -13,15 +13,13 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+import kio.index as kio_index
+import kio.serial as kio_serial
 import pytest
 
 from millrace.protocol.apis import KAFKA, Api
 from millrace.protocol.compile import encoder
 from tests.protocol.values import build, case_name
-
-kio_index = pytest.importorskip("kio.index")
-kio_serial = pytest.importorskip("kio.serial")
-kafka_messages = pytest.importorskip("kafka.protocol.api_message")
 
 # Of 309 versions of each side, those that kio 0.6.5 does not know: what came with 4.4.
 NEW_IN_44 = {
@@ -62,6 +60,7 @@ def kafka_python_kinds() -> dict[str, Any]:
     """Its message classes by name. It reads its schemas in a way that newer Pythons warn of."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        kafka_messages = importlib.import_module("kafka.protocol.api_message")
         for package in ("admin", "consumer", "metadata", "producer", "sasl"):
             importlib.import_module(f"kafka.protocol.{package}")
     found = {}
