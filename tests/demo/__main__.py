@@ -5,7 +5,8 @@
     pass 2   the same on new topics with kill -9 of the broker in mid-stream, of the pipeline too
 
 Bigger than the caches: the broker's whole process is held to 256 MiB in each of its lives, shared libraries and all. Exit code 1 if any digest
-differs or memory was more. Sizes in MB by DEMO_MB (1100) and DEMO_KILL_MB (200).
+differs, memory was more, or anything that is told of here did not happen: too little was produced, nobody was killed, nothing was read from
+objects. Sizes in MB by DEMO_MB (1100) and DEMO_KILL_MB (200); of the first at least DEMO_LEAST_MB (1000).
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.bench.report import Row, exit_code, table
 from tests.demo.dataset import Digest
+from tests.demo.victim import kill_between_batches
 from tests.live import LiveBroker
 
 MB, MIB = 1_000_000, 1 << 20
 MEMORY_MIB = 256
 CLIENTS = ("confluent", "kafka-python")
 KILL_EVERY_S = 4.0
-Row = tuple[str, str, str]
+# Offsets a batch of the pipeline: a pass with kills has many small ones, to be killed between.
+BATCH_OFFSETS, KILLED_BATCH_OFFSETS = 20_000, 5_000
 
 
 class Demo:
@@ -42,24 +46,31 @@ class Demo:
         self.broker = LiveBroker(folder / "broker", overrides)
         self.peak_mib = 0.0  # of the lives that were
         self.rows: list[Row] = []
-        self.is_good = True
 
     def run(self) -> int:
         self.broker.start()
-        self.row(
-            "broker ready", f"{self.broker.ready_seconds:.2f} s", f"{self.broker.memory_bytes() / MB:.0f} MB resident"
-        )
+        resident = f"{self.broker.memory_bytes() / MB:.0f} MB resident"
+        self.add(Row("broker ready", f"{self.broker.ready_seconds:.2f} s", resident))
         try:
-            self.one_pass("pass1", int(os.environ.get("DEMO_MB", "1100")), kills=False)
-            self.one_pass("pass2", int(os.environ.get("DEMO_KILL_MB", "200")), kills=True)
+            least = int(os.environ.get("DEMO_LEAST_MB", "1000"))
+            self.one_pass("pass1", int(os.environ.get("DEMO_MB", "1100")), least, kills=False)
+            megabytes = int(os.environ.get("DEMO_KILL_MB", "200"))
+            self.one_pass("pass2", megabytes, megabytes, kills=True)
         finally:
             self.broker.kill()
-        self.print_table()
-        return 0 if self.is_good else 1
+        print(f"\n{table(self.rows)}")
+        return exit_code(self.rows)
 
-    def one_pass(self, name: str, megabytes: int, *, kills: bool) -> None:
+    def one_pass(self, name: str, megabytes: int, least: int, *, kills: bool) -> None:
         print(f"\n{name}: {megabytes} MB{', killing the broker in mid-stream' if kills else ''}", flush=True)
         topics = [f"{name}-{client}" for client in CLIENTS]
+        produced = self.produce(name, topics, megabytes, least, kills=kills)
+        self.read(name, topics, produced)
+        self.ingest(name, topics, produced, kills)
+        self.judge_memory(f"{name}: memory, history and ingest")
+
+    def produce(self, name: str, topics: Sequence[str], megabytes: int, least: int, *, kills: bool) -> list[str]:
+        """The digest of each topic."""
         started = time.monotonic()
         commands = [
             ("tests.demo.produce", client, self.broker.address, topic, str(megabytes * MB // 2), str(share), "2")
@@ -69,33 +80,33 @@ class Demo:
         produced = [digest_of(output) for output in outputs]
         total = sum(int(digest.split(":")[1]) for digest in produced)
         seconds = time.monotonic() - started
-        how = f"{kill_count} kills" if kills else "no kill"
-        self.row(
-            f"{name}: produce by {' and '.join(CLIENTS)}",
-            f"{total / MB:.0f} MB in {seconds:.1f} s",
-            f"{total / seconds / MB:.0f} MB/s, {how}",
-        )
+        who = f"{name}: produce by {' and '.join(CLIENTS)}"
+        self.add(Row(who, f"{total / seconds / MB:.0f} MB/s", f"{seconds:.1f} s"))
+        self.add(at_least(f"{name}: produced", total / MB, least, "MB"))
+        if kills:
+            self.add(at_least(f"{name}: kill -9 of the broker meanwhile", kill_count, 1, "kills"))
+        return produced
+
+    def read(self, name: str, topics: Sequence[str], produced: Sequence[str]) -> None:
+        """By a group as it is; then, when the caches are empty, from the beginning."""
         self.read_back(name, "group", topics, produced)
-        if not kills:
-            self.judge_memory(f"{name}: memory, produce and read")
-            self.broker.restart()
-            self.row(f"{name}: restart, caches empty", f"{self.broker.ready_seconds:.2f} s", "")
-        self.read_back(name, "beginning", topics, produced)
-        self.ingest(name, topics, produced, kills)
-        self.judge_memory(f"{name}: memory, history and ingest")
+        self.judge_memory(f"{name}: memory, produce and read")
+        self.broker.restart()
+        self.add(Row(f"{name}: restart, caches empty", f"{self.broker.ready_seconds:.2f} s"))
+        reads = self.read_back(name, "beginning", topics, produced)
+        self.add(at_least(f"{name}: of it from objects", reads["objects"], 1, "reads"))
 
     def judge_memory(self, what: str) -> None:
         self.note_memory()
-        is_kept = self.peak_mib < MEMORY_MIB
-        self.is_good = self.is_good and is_kept
-        verdict = "" if is_kept else ": MORE THAN IT MAY"
-        self.row(what, f"{self.peak_mib:.0f} MiB at most", f"whole process, limit {MEMORY_MIB}{verdict}")
+        beside, is_met = "whole process, in all its lives", self.peak_mib < MEMORY_MIB
+        self.add(Row(what, f"{self.peak_mib:.0f} MiB", beside, f"below {MEMORY_MIB} MiB", is_met))
 
     def note_memory(self) -> None:
         """Before a life ends, for its peak ends with it."""
         self.peak_mib = max(self.peak_mib, self.broker.peak_memory_bytes() / MIB)
 
-    def read_back(self, name: str, mode: str, topics: Sequence[str], produced: Sequence[str]) -> None:
+    def read_back(self, name: str, mode: str, topics: Sequence[str], produced: Sequence[str]) -> dict[str, int]:
+        """Compares what is read; the broker's reads meanwhile, by where it found what was asked for."""
         before = self.broker.metrics()
         started = time.monotonic()
         commands = [
@@ -106,14 +117,18 @@ class Demo:
         seconds = time.monotonic() - started
         read = [digest_of(output) for output in outputs]
         reads = reads_between(before, self.broker.metrics())
-        self.check(f"{name}: read by {mode}, {seconds:.1f} s", read, produced, reads)
+        words = ", ".join(f"{source} {count}" for source, count in reads.items())
+        self.check(f"{name}: read by {mode}, {seconds:.1f} s", read, produced, f"reads: {words}")
+        return reads
 
     def ingest(self, name: str, topics: Sequence[str], produced: Sequence[str], kills: bool) -> None:
-        table, config = self.folder / f"lake-{name}", self.folder / f"{name}.toml"
+        lake, config = self.folder / f"lake-{name}", self.folder / f"{name}.toml"
+        checkpoint = self.folder / f"checkpoint-{name}"
         names = ", ".join(f'"{topic}"' for topic in topics)
         config.write_text(
-            f'[kafka]\nbootstrap_servers = "{self.broker.address}"\ntopics = [{names}]\nmax_offsets_per_trigger = 20000\n'
-            f'[table]\npath = "{table}"\ncheckpoint = "{self.folder}/checkpoint-{name}"\n'
+            f'[kafka]\nbootstrap_servers = "{self.broker.address}"\ntopics = [{names}]\n'
+            f"max_offsets_per_trigger = {KILLED_BATCH_OFFSETS if kills else BATCH_OFFSETS}\n"
+            f'[table]\npath = "{lake}"\ncheckpoint = "{checkpoint}"\n'
             '[spark]\n"spark.driver.memory" = "2g"\n"spark.master" = "local[2]"\n'
         )
         command = [
@@ -129,14 +144,12 @@ class Demo:
         ]
         started = time.monotonic()
         if kills:
-            victim = subprocess.Popen([sys.executable, "-m", "millrace.spark_jobs", *command[5:]])
-            time.sleep(25)
-            victim.kill()
-            victim.wait()
+            batches = kill_between_batches([sys.executable, "-m", "millrace.spark_jobs", *command[5:]], checkpoint)
+            done = f"{batches} batches were written" if batches is not None else "it had ended by itself"
+            self.add(at_least(f"{name}: kill -9 of the pipeline", int(batches is not None), 1, "kills", done))
         subprocess.run(command, check=True)
         seconds = time.monotonic() - started
-        how = ", killed once" if kills else ""
-        self.check(f"{name}: ingest to Parquet{how}, {seconds:.1f} s", table_digests(table, topics), produced, "")
+        self.check(f"{name}: ingest to Parquet, {seconds:.1f} s", table_digests(lake, topics), produced, "")
 
     def run_together(self, commands: Sequence[Sequence[str]], kills: bool) -> tuple[list[str], int]:
         """Runs them side by side, showing what they print; meanwhile kills the broker now and then if asked to."""
@@ -177,22 +190,16 @@ class Demo:
 
     def check(self, what: str, found: Sequence[str], expected: Sequence[str], note: str) -> None:
         same = list(found) == list(expected)
-        self.is_good = self.is_good and same
         verdict = "digests equal" if same else f"DIGESTS DIFFER: {list(found)} for {list(expected)}"
-        self.row(what, verdict, note)
+        self.add(Row(what, verdict, note, "equal", same))
 
-    def row(self, what: str, result: str, note: str) -> None:
-        self.rows.append((what, result, note))
-        print(f"{what}: {result}  {note}", flush=True)
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        print("  ".join((f"{row.what}: {row.figure}", row.beside, row.verdict)).rstrip(), flush=True)
 
-    def print_table(self) -> None:
-        widths = [max(len(row[column]) for row in self.rows) for column in range(3)]
-        print(
-            "\n"
-            + "\n".join(
-                "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in self.rows
-            )
-        )
+
+def at_least(what: str, count: float, least: int, unit: str, beside: str = "") -> Row:
+    return Row(what, f"{count:,.0f} {unit}", beside, f"{least:,} {unit}", count >= least)
 
 
 def show(process: subprocess.Popen[str], output: list[str]) -> None:
@@ -208,21 +215,18 @@ def digest_of(output: str) -> str:
     return next(line.split()[1] for line in reversed(output.splitlines()) if line.startswith("digest "))
 
 
-def reads_between(before: dict[str, float], after: dict[str, float]) -> str:
-    words = []
-    for source in ("log_cache", "block_cache", "objects"):
-        name = f'millrace_reads{{source="{source}"}}'
-        words.append(f"{source} {after.get(name, 0) - before.get(name, 0):.0f}")
-    return "reads: " + ", ".join(words)
+def reads_between(before: dict[str, float], after: dict[str, float]) -> dict[str, int]:
+    names = {source: f'millrace_reads{{source="{source}"}}' for source in ("log_cache", "block_cache", "objects")}
+    return {source: int(after[name] - before[name]) for source, name in names.items()}
 
 
-def table_digests(table: Path, topics: Sequence[str]) -> list[str]:
+def table_digests(lake: Path, topics: Sequence[str]) -> list[str]:
     """Of each topic's rows, as any reader of Parquet sees them."""
     import pyarrow.dataset as datasets
 
     digests = {topic: Digest() for topic in topics}
     columns = ["topic", "key", "value"]
-    for batch in datasets.dataset(table, partitioning="hive").to_batches(columns=columns, batch_size=2000):
+    for batch in datasets.dataset(lake, partitioning="hive").to_batches(columns=columns, batch_size=2000):
         for topic, key, value in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
             digests[topic].add(key, value)
     return [str(digest) for digest in digests.values()]
