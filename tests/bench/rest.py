@@ -1,4 +1,4 @@
-"""Whether a process rests: what it writes and computes between two looks at it."""
+"""Whether a process rests: what it writes and computes between two looks at it, and what the kernel still has to write for it."""
 
 from __future__ import annotations
 
@@ -43,4 +43,5 @@ async def wait_rest(pid: int, patience_s: float = PATIENCE_S) -> bool:
         now = Effort.read(pid)
         rested = rested + 1 if now.is_rest(last) else 0
         last = now
+    await asyncio.to_thread(os.sync)  # returns when what was dirty is on the disk
     return rested == 2
