@@ -59,8 +59,9 @@ async def steady(folder: Path, gib: float, partitions: int) -> list[Row]:
     try:
         await make_topic(broker.port, "steady", partitions)
         load = await ProduceLoad(broker.port, frames_of("steady", partitions, batch_of(4, 1000)), 2).start()
-        while broker.metrics()["millrace_store_sent_bytes_total"] < gib * GIB:  # noqa: ASYNC110  (another process)
+        while broker.metrics()["millrace_store_sent_bytes_total"] < gib * GIB:
             await asyncio.sleep(0.1)
+            load.raise_failure()
         puts, stored = requests(broker, PUTS), broker.metrics()["millrace_store_sent_bytes_total"] / GIB
         await load.stop()
         by_operation = ", ".join(
