@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import struct
 
+from millrace.runtime.errors import Corrupt
+
 EPOCHS_MAX = 10_000
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
@@ -98,12 +100,12 @@ class Epochs:
 
     @staticmethod
     def decode(data: bytes | memoryview) -> Epochs:
-        """Raises ValueError for bytes that `encode` did not make."""
+        """Raises Corrupt for bytes that `encode` did not make."""
         epochs = Epochs()
         if len(data) < _HEAD.size:
-            raise ValueError("leader epochs are cut off")
+            raise Corrupt("leader epochs are cut off")
         version, count = _HEAD.unpack_from(data, 0)
         if version != _VERSION or len(data) != _HEAD.size + count * _ENTRY.size:
-            raise ValueError(f"leader epochs: version {version}, {count} entries in {len(data)} bytes")
+            raise Corrupt(f"leader epochs: version {version}, {count} entries in {len(data)} bytes")
         epochs._entries = [_ENTRY.unpack_from(data, _HEAD.size + index * _ENTRY.size) for index in range(count)]
         return epochs

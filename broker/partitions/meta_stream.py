@@ -213,25 +213,30 @@ class MetaStream:
         try:
             for key, value in decode_values(entry.data):
                 self._set(key, value)
-        except (struct.error, ValueError) as error:
+        except Corrupt as error:
             raise MetaCorrupt(self.stream.stream_id, entry.base_offset, str(error)) from None
 
 
 def decode_values(data: memoryview) -> list[tuple[Key, bytes | None]]:
-    """The values of one entry. Raises ValueError or struct.error for bytes that are none."""
+    """The values of one entry. Raises Corrupt for bytes that are none."""
+    if len(data) < _HEAD.size:
+        raise Corrupt(f"an entry of {len(data)} bytes")
     magic, version, flags, count = _HEAD.unpack_from(data, 0)
     if magic != MAGIC or version != VERSION or flags:
-        raise ValueError(f"magic {magic!r}, version {version}, flags {flags}")
-    position, values = _HEAD.size, []
+        raise Corrupt(f"magic {magic!r}, version {version}, flags {flags}")
+    position = _HEAD.size
+    values: list[tuple[Key, bytes | None]] = []
     for _ in range(count):
+        if position + _VALUE.size > len(data):
+            raise Corrupt(f"{len(values)} of {count} values")
         kind, number, length = _VALUE.unpack_from(data, position)
         position += _VALUE.size
         value = None if length < 0 else bytes(data[position : position + length])
         if value is not None:
             position += length
         if position > len(data):
-            raise ValueError(f"a value of {length} bytes is cut off")
+            raise Corrupt(f"a value of {length} bytes is cut off")
         values.append(((kind, number), value))
     if position != len(data):
-        raise ValueError(f"{len(data) - position} bytes too many")
+        raise Corrupt(f"{len(data) - position} bytes too many")
     return values

@@ -71,7 +71,7 @@ async def open_partition(
     found = Found(data.start, data.confirmed_end, time.next_offset, clock.wall_ms(), tick_ms)
     try:
         state = restore(meta.get, meta.of_kind(SEGMENT), found)
-    except ValueError as error:
+    except Corrupt as error:
         raise StateCorrupt(leadership.topic_name, leadership.index, str(error)) from None
     await _replay(data, state, settings, found)
     state.epochs.raise_start(state.log_start_offset)

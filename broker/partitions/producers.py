@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
+from millrace.runtime.errors import Corrupt
 
 WINDOW_BATCHES = 5
 SEQUENCE_MAX = 2**31 - 1
@@ -170,20 +171,20 @@ class Producers:
 
     @staticmethod
     def restore(data: bytes | memoryview, now_ms: int, producers_max: int = PRODUCERS_MAX) -> Producers:
-        """The inverse of `snapshot`. Raises ValueError for bytes that are none."""
+        """The inverse of `snapshot`. Raises Corrupt for bytes that are none."""
         producers = Producers(producers_max)
         try:
             version, count = _SNAPSHOT.unpack_from(data, 0)
             if version != _VERSION:
-                raise ValueError(f"producer snapshot of version {version}")
+                raise Corrupt(f"producer snapshot of version {version}")
             position = _SNAPSHOT.size
             for _ in range(count):
                 producer, position = _restore_one(data, position, now_ms)
                 producers._by_id[producer.producer_id] = producer
         except struct.error as error:
-            raise ValueError("producer snapshot is cut off") from error
+            raise Corrupt("producer snapshot is cut off") from error
         if position != len(data):
-            raise ValueError(f"producer snapshot has {len(data) - position} bytes too many")
+            raise Corrupt(f"producer snapshot has {len(data) - position} bytes too many")
         return producers
 
 

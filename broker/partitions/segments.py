@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from millrace.runtime.errors import Corrupt
+
 SEGMENTS_MAX = 20_000
 SPAN_MAX = 2**31 - 1
 NO_TIMESTAMP = -1
@@ -65,9 +67,9 @@ class Segment:
 
     @staticmethod
     def decode(data: bytes | memoryview) -> Segment:
-        """Raises ValueError for bytes that `encode` did not make."""
+        """Raises Corrupt for bytes that `encode` did not make."""
         if len(data) != _SEGMENT.size or data[0] != _VERSION:
-            raise ValueError(f"segment of {len(data)} bytes, version {data[0] if data else None}")
+            raise Corrupt(f"segment of {len(data)} bytes, version {data[0] if data else None}")
         _, span, base_offset, *rest = _SEGMENT.unpack(data)
         return Segment(base_offset, base_offset + span, *rest)
 

@@ -27,6 +27,7 @@ from millrace.broker.partitions.segments import Segment, Segments
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.time_index import CHUNK_HEADER_BYTES, ENTRY_BYTES, TimeTail
 from millrace.protocol.batches import BatchHeader
+from millrace.runtime.errors import Corrupt
 
 LOG_START, CHECKPOINT, EPOCHS, PRODUCERS, SEGMENT = range(1, 6)
 KEY_LOG_START = LOG_START, 0
@@ -213,14 +214,14 @@ class Found:
 def restore(
     get: Callable[[tuple[int, int]], bytes | None], segment_values: Mapping[int, bytes], found: Found
 ) -> PartitionState:
-    """The state as of the last checkpoint; what lies behind `saved_end` is to be replayed. Raises ValueError for values that are none.
+    """The state as of the last checkpoint; what lies behind `saved_end` is to be replayed. Raises Corrupt for values that are none.
 
     Batches that were deleted without a checkpoint behind them leave no producer known that does not write above them: as in Kafka, such
     a producer goes on at any sequence. What an older checkpoint says of it would refuse it for ever."""
     log_start = max(found.data_start, _offset_of(get(KEY_LOG_START), found.data_start))
     checkpoint = _offset_of(get(KEY_CHECKPOINT), found.data_start)
     if max(checkpoint, log_start) > found.data_end:
-        raise ValueError(f"checkpoint {checkpoint}, log start {log_start}: above the log's end {found.data_end}")
+        raise Corrupt(f"checkpoint {checkpoint}, log start {log_start}: above the log's end {found.data_end}")
     epochs_value, producers_value = get(KEY_EPOCHS), get(KEY_PRODUCERS)
     epochs = Epochs() if epochs_value is None else Epochs.decode(epochs_value)
     epochs.cut_at(found.data_end)
@@ -240,7 +241,7 @@ def _offset_of(value: bytes | None, missing: int) -> int:
     if value is None:
         return missing
     if len(value) != _OFFSET.size or value[0] != _VERSION:
-        raise ValueError(f"an offset of {len(value)} bytes")
+        raise Corrupt(f"an offset of {len(value)} bytes")
     return int(_OFFSET.unpack(value)[1])
 
 

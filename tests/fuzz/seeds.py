@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+from millrace.broker.partitions.meta_stream import decode_values
+from millrace.broker.partitions.state import EPOCHS, PRODUCERS, SEGMENT
 from millrace.protocol.apis import ALL
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.batches import Codec, iter_headers
@@ -21,6 +23,7 @@ from tests.fuzz.targets import NAMES
 from tests.protocol.values import build
 
 GOLDEN = Path(__file__).parent.parent / "golden"
+STATE_KINDS = (SEGMENT, EPOCHS, PRODUCERS)  # as targets.state_values counts them
 _COMMENT = re.compile(r"#.*")
 
 
@@ -87,6 +90,9 @@ def _of_golden() -> Iterator[tuple[str, bytes]]:
     yield "composite", b"\1" + _hex("composite_v1.hex")
     partition = _hex("partition_streams_v1.hex")
     yield "meta_values", partition
+    for (kind, _), value in decode_values(memoryview(partition)):
+        if value is not None and kind in STATE_KINDS:
+            yield "state_values", bytes([STATE_KINDS.index(kind)]) + value
     text = (GOLDEN / "metadata_log_v1.txt").read_text()
     log = bytes.fromhex("".join(line for line in text.splitlines() if re.fullmatch("[0-9a-f]+", line)))
     with contextlib.suppress(WireError):  # behind the log stands a snapshot's name

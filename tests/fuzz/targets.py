@@ -1,4 +1,5 @@
-"""What is fuzzed: each target takes any bytes and reads them as one thing; nothing but that thing's own error may come out.
+"""What is fuzzed: each target takes any bytes and reads them as one thing; nothing but that thing's own error, one of the house's,
+may come out.
 
 Sums would stop a fuzzer at the first byte it changes, so targets of summed formats mend the sum of the outermost header when the first
 byte of their input is odd. `Guard` adds what an exception cannot show: memory that a small input made the process take.
@@ -8,9 +9,12 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
-from struct import Struct, error
+from struct import Struct
 
+from millrace.broker.partitions.epochs import Epochs
 from millrace.broker.partitions.meta_stream import decode_values
+from millrace.broker.partitions.producers import Producers
+from millrace.broker.partitions.segments import Segment
 from millrace.kraft.errors import UnknownRecord
 from millrace.kraft.records import ValueReader
 from millrace.kraft.records import decode_values as decode_metadata_batch
@@ -128,6 +132,12 @@ def meta_values(data: bytes) -> None:
     decode_values(memoryview(data))
 
 
+def state_values(data: bytes) -> None:
+    """What the values of a partition's meta stream hold; the first byte chooses."""
+    if data:
+        (Segment.decode, Epochs.decode, lambda value: Producers.restore(value, 0))[data[0] % 3](data[1:])
+
+
 def wal_header(data: bytes) -> None:
     copy = mended(data, DEVICE_HEADER_SUM_AT)
     choose_device_header(bytes(copy[:4096].ljust(4096, b"\0")), bytes(copy[4096:8192].ljust(4096, b"\0")))
@@ -207,7 +217,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[type[Exception], ...]]] 
     "coordinator": (coordinator, (WireError,)),
     "metadata": (metadata, (WireError, UnknownRecord)),
     "metadata_batch": (metadata_batch, (WireError,)),
-    "meta_values": (meta_values, (ValueError, error)),
+    "meta_values": (meta_values, (Corrupt,)),
     "wal_header": (wal_header, (WalCorrupt, WalMismatch)),
     "wal_record": (wal_record, ()),
     "wal_blocks": (wal_blocks, (WalCorrupt,)),
@@ -216,6 +226,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[type[Exception], ...]]] 
     "index": (index, (Corrupt,)),
     "footer": (footer, (Corrupt,)),
     "composite": (composite, (Corrupt,)),
+    "state_values": (state_values, (Corrupt,)),
 }
 NAMES = list(TARGETS)
 

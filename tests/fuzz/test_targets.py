@@ -6,6 +6,8 @@ from random import Random
 
 import pytest
 
+from millrace.protocol.errors import KafkaError, WireError
+from millrace.runtime.errors import MillraceError
 from tests.fuzz import targets
 from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import NAMES, TARGETS, Guard, run
@@ -43,6 +45,12 @@ def test_every_target_has_a_seed_that_it_reads() -> None:
             continue
         read.add(name)
     assert read == set(NAMES)
+
+
+def test_what_a_target_may_raise_is_the_houses() -> None:
+    """Whoever catches what bytes from outside lead to needs one family of errors."""
+    raised = {error for _, allowed in TARGETS.values() for error in allowed}
+    assert [error for error in raised if not issubclass(error, (MillraceError, WireError, KafkaError))] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.broker.partitions.epochs import EPOCHS_MAX, Epochs
+from millrace.runtime.errors import Corrupt
 
 
 def made(*entries: tuple[int, int]) -> Epochs:
@@ -72,5 +73,5 @@ def test_encoding_comes_back_and_cuts_are_refused() -> None:
     data = epochs.encode()
     assert Epochs.decode(data).entries == epochs.entries
     for end in range(len(data)):
-        with pytest.raises(ValueError):
+        with pytest.raises(Corrupt):
             Epochs.decode(data[:end])

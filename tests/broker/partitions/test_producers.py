@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from millrace.broker.partitions.producers import SEQUENCE_MAX, WINDOW_BATCHES, Producers, WrittenBatch, last_sequence_of
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
+from millrace.runtime.errors import Corrupt
 
 
 def write(
@@ -127,10 +128,10 @@ def test_bytes_that_are_no_snapshot_are_refused() -> None:
     write(producers, 0, 1, 0)
     data = producers.snapshot(0)
     for end in range(len(data)):
-        with pytest.raises(ValueError):
+        with pytest.raises(Corrupt):
             Producers.restore(data[:end], 0)
     for wrong in (data + b"\0", b"\x02" + data[1:]):
-        with pytest.raises(ValueError):
+        with pytest.raises(Corrupt):
             Producers.restore(wrong, 0)
 
 

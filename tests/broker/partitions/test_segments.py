@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.broker.partitions.segments import SEGMENTS_MAX, SPAN_MAX, Segment, Segments
+from millrace.runtime.errors import Corrupt
 
 LONG_MS = 10**12
 
@@ -126,5 +127,5 @@ def test_a_segment_comes_back_from_its_bytes() -> None:
     data = segment.encode()
     assert Segment.decode(data) == segment
     for wrong in (b"", data[:-1], data + b"\0", b"\x09" + data[1:]):
-        with pytest.raises(ValueError):
+        with pytest.raises(Corrupt):
             Segment.decode(wrong)

@@ -14,6 +14,7 @@ from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.state import KEY_PRODUCERS, SEGMENT, Found, PartitionState, restore
 from millrace.broker.partitions.time_index import find_in_chunk, is_chunk
 from millrace.protocol.batches import ProduceRules
+from millrace.runtime.errors import Corrupt
 from tests.broker.partitions.build import House, run
 from tests.s3stream.build import open_stream
 
@@ -86,5 +87,5 @@ def state_after() -> PartitionState:
 
 def test_an_empty_snapshot_of_producers_is_damage() -> None:
     """A value that is there and says nothing is refused, not taken for one that was never written."""
-    with pytest.raises(ValueError, match="cut off"):
+    with pytest.raises(Corrupt, match="cut off"):
         restore({KEY_PRODUCERS: b""}.get, {}, Found(0, 0, 0, 0, 0))
