@@ -10,6 +10,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 from struct import Struct
+from typing import ClassVar
 
 from millrace.broker.partitions.epochs import Epochs
 from millrace.broker.partitions.meta_stream import decode_values
@@ -37,9 +38,10 @@ from millrace.wal.block.layout import DeviceHeader, Reign, choose_device_header,
 from millrace.wal.block.recovery import REFUSE, SKIP, TRUNCATE, RecoveryScan
 from millrace.wal.errors import WalCorrupt, WalMismatch
 from millrace.wal.record import decode_record, epoch_seed
+from tests.fuzz.cost import DECODED_FACTOR, TooManySteps, count_steps, peak_bytes
 
 FRAME_BYTES_MAX = 1 << 20
-RECORDS_BYTES_MAX = 1 << 20
+RECORDS_BYTES_MAX = 64 << 10
 _CRC = Struct(">I")
 RULES = ProduceRules()
 METADATA_VALUES = ValueReader()
@@ -234,17 +236,30 @@ NAMES = list(TARGETS)
 def run(data: bytes) -> None:
     """One input: its first byte chooses the target. The form in which seeds and findings are kept."""
     if data:
-        target, allowed = TARGETS[NAMES[data[0] % len(NAMES)]]
+        target, allowed = TARGETS[target_of(data)]
         try:
             target(data[1:])
         except allowed:
             pass
 
 
-class Guard:
-    """Refuses an input that made the process larger than it may: what is read is held once or twice, and a bound of elements besides."""
+def target_of(data: bytes) -> str:
+    return NAMES[data[0] % len(NAMES)]
 
-    FACTOR, BESIDE_BYTES = 64, 96 << 20
+
+class Guard:
+    """Refuses an input that took more memory than it may: of what Python holds, by the input's own size; and, for what libraries in C hold, by
+    how much larger than ever before it made the process."""
+
+    FACTOR, BESIDE_BYTES = DECODED_FACTOR, 32 << 10
+    # Where the input is unpacked first, a record's headers may be what is tiny; a recovery is given a whole ring.
+    MORE_BYTES: ClassVar[dict[str, int]] = {
+        "batches": DECODED_FACTOR * RECORDS_BYTES_MAX,
+        "records": DECODED_FACTOR * RECORDS_BYTES_MAX,
+        "compressed": 2 * RECORDS_BYTES_MAX,
+        "wal_blocks": 512 << 10,
+    }
+    PROCESS_FACTOR, PROCESS_BESIDE_BYTES = 64, 96 << 20
 
     def __init__(self) -> None:
         self._peak_bytes = self._now()
@@ -255,8 +270,30 @@ class Guard:
 
     def __call__(self, data: bytes) -> None:
         before_bytes = self._peak_bytes
-        run(data)
+        if not data:
+            return
+        allowed_bytes = self.FACTOR * len(data) + self.BESIDE_BYTES + self.MORE_BYTES.get(target_of(data), 0)
+        held_bytes = peak_bytes(lambda: run(data))
+        if held_bytes > allowed_bytes:
+            held_bytes = peak_bytes(lambda: run(data))  # its codec was made then
+        if held_bytes > allowed_bytes:
+            raise MemoryError(f"{len(data)} bytes took {held_bytes}")
         self._peak_bytes = self._now()
         grown_bytes = self._peak_bytes - before_bytes
-        if grown_bytes > self.FACTOR * len(data) + self.BESIDE_BYTES:
+        if grown_bytes > self.PROCESS_FACTOR * len(data) + self.PROCESS_BESIDE_BYTES:
             raise MemoryError(f"{len(data)} bytes made the process grow by {grown_bytes}")
+
+
+STEPS_PER_BYTE, STEPS_BESIDE = 16, 3000
+CODEC_STEPS = 1_000_000  # what making one takes, by far
+
+
+def run_in_bounds(data: bytes) -> None:
+    """An input in as many steps as its bytes allow, and those that may be unpacked from it."""
+    unpacked_bytes = RECORDS_BYTES_MAX if target_of(data) in ("batches", "records") else 0
+    steps_max = STEPS_BESIDE + STEPS_PER_BYTE * (len(data) + unpacked_bytes)
+    try:
+        count_steps(lambda: run(data), steps_max)
+    except TooManySteps:
+        count_steps(lambda: run(data), CODEC_STEPS + steps_max)  # its codec is made
+        count_steps(lambda: run(data), steps_max)
