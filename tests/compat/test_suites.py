@@ -6,9 +6,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.compat.suites.golang import read_events
+import pytest
+
+from tests.compat.suites.__main__ import SUITES
+from tests.compat.suites.golang import read_events, reason
 from tests.compat.suites.rust import read_libtest
-from tests.compat.suites.suite import Outcome, judge
+from tests.compat.suites.suite import Excuse, Outcome, Suite, judge
 
 
 class Known:
@@ -17,8 +20,8 @@ class Known:
     name = "known"
     passed_min = 2
     overrides: Mapping[str, str] = {}
-    known: Mapping[str, str] = {"test_transaction": "not served"}
-    fickle: Mapping[str, str] = {"test_timing": "too quick"}
+    known: Mapping[str, Excuse] = {"test_transaction": Excuse("not served", "authorization failed")}
+    fickle: Mapping[str, Excuse] = {"test_timing": Excuse("too quick")}
 
     def fetch(self, folder: Path) -> None: ...
 
@@ -27,17 +30,26 @@ class Known:
 
 
 def test_only_what_is_not_known_is_news() -> None:
-    """A new failure, a known one that is gone, and tests that are missing; not a fickle one, behind which others may not have been reached."""
+    """A new failure, a known one for another reason, a known one that is gone, and tests that are missing; not a
+    fickle one, behind which others may not have been reached."""
     passed = ["test_a", "test_b"]
-    known = {"test_transaction_1": ""}
+    known = {"test_transaction_1": "Transactional Id authorization failed"}
     assert judge(Known(), Outcome(passed, known)) == []
     assert judge(Known(), Outcome(passed, known | {"test_timing": ""})) == []
     assert judge(Known(), Outcome(passed, {"test_timing": ""})) == []
     assert judge(Known(), Outcome(passed, known | {"test_c": "broken"})) == ["test_c: broken"]
+    assert judge(Known(), Outcome(passed, {"test_transaction_1": "timed out"})) == ["test_transaction_1: timed out"]
     (gone,) = judge(Known(), Outcome(passed, {}))
     assert "test_transaction failed any more" in gone
     (missing,) = judge(Known(), Outcome(["test_a"], known))
     assert missing.startswith("only 1 tests passed")
+
+
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+def test_excuses_are_of_one_kind_of_failure(suite: Suite) -> None:
+    """What no excuse is for is news: a new test, and a hook that fails before tests of any kind."""
+    for name in ("test_a", '"before all" hook for "should consume"', '"before each" hook'):
+        assert judge(suite, Outcome(["passed"] * suite.passed_min, {name: "broken"}))[0] == f"{name}: broken"
 
 
 def test_go_counts_parts(tmp_path: Path) -> None:
@@ -61,6 +73,17 @@ def test_go_counts_parts(tmp_path: Path) -> None:
     assert outcome.passed == ["TestA/one", "TestB/one"]
     assert outcome.failed == {"TestA/two": "expected 1, got 2", "TestB": "", "TestD": "never ended"}
     assert outcome.skipped == ["TestC"]
+
+
+def test_what_testify_says_is_the_reason() -> None:
+    """Its last line is the test's own name, which would excuse anything."""
+    lines = [
+        "    a_test.go:7: \n",
+        "    \tError Trace:\t/a_test.go:7\n",
+        "    \tError:      \tReceived unexpected error:\n",
+    ]
+    lines += ["    \t            \tno such thing\n", "    \tTest:       \tTestA\n"]
+    assert reason(lines) == "Received unexpected error: no such thing"
 
 
 def test_rust_says_why() -> None:

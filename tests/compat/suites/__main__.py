@@ -40,8 +40,10 @@ def run(suite: Suite) -> list[str]:
     print(
         f"  {len(outcome.passed)} passed, {len(outcome.failed)} failed, {len(outcome.skipped)} skipped in {seconds:.0f} s"
     )
-    for pattern, why in suite.known.items():
-        print(f"  known: {pattern}: {why}")
+    for pattern, excuse in suite.known.items():
+        print(f"  known: {pattern}: {excuse.why}")
+    for name, said in outcome.failed.items():
+        print(f"  failed: {name}: {said}")
     for pattern, why in getattr(suite, "unasked", {}).items():
         print(f"  not run: {pattern}: {why}")
     for line in news:

@@ -13,10 +13,11 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.compat.suites.suite import Outcome
+from tests.compat.suites.suite import Excuse, Outcome
 
 TEST = re.compile(r"^func (Test\w+)\(.*?(?=^func |\Z)", re.DOTALL | re.MULTILINE)
 PLACE = re.compile(r"^\s*(?:\S+\.go:\d+: )?(.*\S)")
+ERROR = re.compile(r"^\s*Error:\s+(.*?)(?=^\s*(?:Test|Messages|Error Trace):)", re.DOTALL | re.MULTILINE)
 
 
 class GoSuite:
@@ -31,10 +32,10 @@ class GoSuite:
         *,
         marks: str,
         passed_min: int,
-        known: Mapping[str, str],
+        known: Mapping[str, Excuse],
         package: str = ".",
         flags: tuple[str, ...] = (),
-        fickle: Mapping[str, str] | None = None,
+        fickle: Mapping[str, Excuse] | None = None,
         overrides: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
         prepare: Callable[[Path, str], None] | None = None,
@@ -110,7 +111,10 @@ def read_events(path: Path) -> Outcome:
 
 
 def reason(lines: list[str]) -> str:
-    """The last line that the test itself printed."""
+    """What testify says the error is; else the last line that the test itself printed."""
+    said = ERROR.search("".join(lines))
+    if said is not None:
+        return " ".join(said[1].split())[:300]
     own = [line for line in lines if not line.lstrip().startswith(("===", "---")) and line.strip()]
     placed = [line for line in own if re.search(r"\.go:\d+: .*\S|panic", line)]
     found = PLACE.match((placed or own or [""])[-1])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.compat.jvm import java_command
-from tests.compat.suites.suite import Outcome
+from tests.compat.suites.suite import Excuse, Outcome
 
 NO_TRANSACTIONS = "transactions are not served yet"
 RESULT = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (?:.*?)(ok|FAILED|ignored)", re.MULTILINE)
@@ -45,9 +45,9 @@ class CrateSuite:
         version: str,
         *,
         passed_min: int,
-        known: Mapping[str, str],
+        known: Mapping[str, Excuse],
         flags: tuple[str, ...] = (),
-        fickle: Mapping[str, str] | None = None,
+        fickle: Mapping[str, Excuse] | None = None,
         overrides: Mapping[str, str] | None = None,
         environment: Mapping[str, str],
     ) -> None:
@@ -96,10 +96,14 @@ RDKAFKA = CrateSuite(
     environment={"KAFKA_HOST": "ADDRESS", "KAFKA_VERSION": "4.0.0", "RUST_LOG": "off"},
     overrides={"node.id": "0", "num.partitions": "3"},
     passed_min=46,
-    known={"test_transaction_": NO_TRANSACTIONS},
+    known={"test_transaction_": Excuse(NO_TRANSACTIONS)},
     fickle={
-        "nonempty_callback": "counts a wake-up of the client's own; against Apache Kafka it fails now and then, too",
-        "test_base_producer_timeout": "wants a topic that is made for it not to be there within 100 ms; here it mostly is",
+        "nonempty_callback": Excuse(
+            "counts a wake-up of the client's own; against Apache Kafka it fails now and then, too"
+        ),
+        "test_base_producer_timeout": Excuse(
+            "wants a topic that is made for it not to be there within 100 ms; here it mostly is"
+        ),
     },
 )
 
@@ -111,13 +115,19 @@ class LibrdkafkaSuite:
     # The delay is Kafka's: 0118_commit_rebalance wants two members to come to one generation, and fails where the first has it alone.
     overrides: Mapping[str, str] = {"num.partitions": "4", "group.initial.rebalance.delay.ms": "3000"}
     passed_min = 76
-    known: Mapping[str, str] = {
-        "0103_transactions": NO_TRANSACTIONS,
-        "0081_admin|0109_auto_create|0115_producer_auth|0119_consumer_auth": "at its first ACL: no authorizer is configured",
-        "0077_compaction|0129_fetch_aborted": "wants segment.bytes of 10,000 and 20,000; the least is 1 MiB, as since Kafka 4.0",
+    known: Mapping[str, Excuse] = {
+        "0103_transactions": Excuse(NO_TRANSACTIONS),
+        "0081_admin|0109_auto_create|0115_producer_auth|0119_consumer_auth": Excuse(
+            "at its first ACL: no authorizer is configured"
+        ),
+        "0077_compaction|0129_fetch_aborted": Excuse(
+            "wants segment.bytes of 10,000 and 20,000; the least is 1 MiB, as since Kafka 4.0"
+        ),
     }
-    fickle: Mapping[str, str] = {
-        "0033_regex_subscribe$": "its consumer may still ask for the topics that it deletes, and so make them again"
+    fickle: Mapping[str, Excuse] = {
+        "0033_regex_subscribe$": Excuse(
+            "its consumer may still ask for the topics that it deletes, and so make them again"
+        )
     }
 
     def fetch(self, folder: Path) -> None:

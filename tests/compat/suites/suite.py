@@ -1,7 +1,8 @@
 """What a suite is: how it is fetched and run, what it is known to fail at and why, and how its outcome is judged.
 
-Kept true: a failure that has no reason here is a failure of the run, and so is a reason that no longer fails; a suite that ran fewer tests
-than it is known to hold is one, too, since most of them skip in silence when they find no broker.
+Kept true: a failure that has no excuse here, or says something else than its excuse has it, is a failure of the run, and so is an excuse of what
+no longer fails; a suite that ran fewer tests than it is known to hold is one, too, since most of them skip in silence when they find no
+broker.
 """
 
 from __future__ import annotations
@@ -23,12 +24,21 @@ class Outcome:
     skipped: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Excuse:
+    """Why a test fails, and a pattern of what it says then: one that fails with other words is news. Empty where no run has written its words
+    down yet."""
+
+    why: str
+    says: str = ""
+
+
 class Suite(Protocol):
     name: str
     passed_min: int  # how many tests pass at least
     overrides: Mapping[str, str]  # settings of the broker that the suite's own set-up has, too
-    known: Mapping[str, str]  # pattern of a test's name -> why it fails; each must match a failure
-    fickle: Mapping[str, str]  # the same of those that fail now and then
+    known: Mapping[str, Excuse]  # by a pattern of tests' names; each must match a failure
+    fickle: Mapping[str, Excuse]  # the same of those that fail now and then
 
     def fetch(self, folder: Path) -> None:
         """Gets and repairs it, in `folder`."""
@@ -39,16 +49,16 @@ class Suite(Protocol):
 
 def judge(suite: Suite, outcome: Outcome) -> list[str]:
     """What is not as it is known to be; empty when all is well. Where a fickle one failed, others may not have been reached."""
-    reasons = [*suite.known, *suite.fickle]
+    excuses = [*suite.known.items(), *suite.fickle.items()]
     found = [
-        f"{name}: {why}"
-        for name, why in outcome.failed.items()
-        if not any(re.search(pattern, name) for pattern in reasons)
+        f"{name}: {said}"
+        for name, said in outcome.failed.items()
+        if not any(re.search(pattern, name) and re.search(excuse.says, said) for pattern, excuse in excuses)
     ]
     is_whole = not any(re.search(pattern, name) for pattern in suite.fickle for name in outcome.failed)
-    for known, why in suite.known.items():
+    for known, excuse in suite.known.items():
         if is_whole and not any(re.search(known, name) for name in outcome.failed):
-            found.append(f"nothing that is called {known} failed any more: take it off the list ({why})")
+            found.append(f"nothing that is called {known} failed any more: take it off the list ({excuse.why})")
     if len(outcome.passed) < suite.passed_min:
         found.append(f"only {len(outcome.passed)} tests passed, {suite.passed_min} at least did before")
     return found
