@@ -112,7 +112,7 @@ def test_the_version_is_the_projects() -> None:
 
 
 def test_how_memory_is_split_is_told_at_the_start() -> None:
-    """One line of the log has the whole and every part in MiB, and the parts are the whole; those that were given have their number."""
+    """One line of the log has the whole and every part in whole MiB, and the parts are the whole; those that were given have their number."""
     process = start_shell("", "--override", "memory.max.bytes=512MiB", "--override", "s3.wal.cache.size=200MiB")
     assert first_line(process).startswith("millrace ready")
     process.send_signal(signal.SIGTERM)
@@ -123,7 +123,7 @@ def test_how_memory_is_split_is_told_at_the_start() -> None:
     assert list(sizes) == ["log cache", "block cache", "indexes", "compaction", "requests in flight"]
     assert int(total) == 512
     assert sizes["log cache"] == 200
-    assert sum(sizes.values()) == 512
+    assert 512 - len(sizes) < sum(sizes.values()) <= 512  # whole MiB of each
     assert all(sizes.values()), sizes
 
 

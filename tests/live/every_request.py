@@ -20,6 +20,7 @@ from millrace.protocol.messages import (
     alter_replica_log_dirs,
     alter_user_scram_credentials,
     api_versions,
+    consumer_group_heartbeat,
     create_acls,
     create_delegation_token,
     create_partitions,
@@ -401,6 +402,12 @@ ROWS: dict[int, Row] = {
         lambda scene: describe_transactions.DescribeTransactionsRequest(["nobody's"]), E.TRANSACTIONAL_ID_NOT_FOUND
     ),
     66: Row(lambda scene: list_transactions.ListTransactionsRequest(["Ongoing"], [7], 1000, "a.*")),
+    68: Row(
+        lambda scene: consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+            "newer", "member", 0, rebalance_timeout_ms=60_000, subscribed_topic_names=[NAME], topic_partitions=[]
+        ),
+        E.UNSUPPORTED_VERSION,
+    ),
     74: Row(lambda scene: list_config_resources.ListConfigResourcesRequest([TOPIC, BROKER])),
     75: Row(
         lambda scene: describe_topic_partitions.DescribeTopicPartitionsRequest(
