@@ -63,7 +63,7 @@ demo: $(SPARK_READY) spark_jobs/jars/.ready ## 1 GB of real files through the wh
 	@$(BIN)/python -m tests.demo
 
 crash: $(DEV_READY) ## kill -9 at random moments, 50 times
-	@MILLRACE_KILLS=$${MILLRACE_KILLS:-50} $(BIN)/python -m pytest tests/crash/test_kill.py --timeout 900 -q -s
+	@MILLRACE_KILLS=$${MILLRACE_KILLS:-50} MILLRACE_SEED=$${MILLRACE_SEED:-$$(date +%s)} $(BIN)/python -m pytest tests/crash/test_kill.py --timeout 900 -q -s
 
 sim: $(DEV_READY) ## hunt through simulated nodes under drawn faults, 10,000 seeds (SEEDS, FROM, WORKERS)
 	@$(BIN)/python -m tests.sim hunt --seeds $${SEEDS:-10000} --from $${FROM:-0} --workers $${WORKERS:-2}
