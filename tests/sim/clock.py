@@ -10,12 +10,14 @@ START_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """`drift_ppm`: microseconds a second that this clock runs too fast. `stepped_ms`: how far it was ever set forward."""
+    """`drift_ppm`: microseconds a second that this clock runs too fast. `stepped_ms`: how far it was ever set forward. `highest_ms`: the latest
+    that it showed when it was set."""
 
     def __init__(self, now_us: Callable[[], int], offset_ms: int = 0, drift_ppm: int = 0) -> None:
         self.offset_ms = offset_ms
         self.drift_ppm = drift_ppm
         self.stepped_ms = 0
+        self.highest_ms = 0
         self.was_set = False
         self._now_us = now_us
         self._drifts_since_us = START_US
@@ -28,6 +30,7 @@ class SimClock:
     def step(self, change_ms: int) -> None:
         """Somebody sets the clock."""
         self.was_set = True
+        self.highest_ms = max(self.highest_ms, self.wall_ms())
         self.offset_ms += change_ms
         self.stepped_ms += max(0, change_ms)
 

@@ -410,6 +410,8 @@ class SimNode:
         await self.gone
 
     async def _stop(self, life: Life) -> None:
+        if life is not self.life:
+            return  # it was replaced before it heard of it
         assert self.broker is not None
         await self.broker.stop()
         self.is_stopped_in_order = not life.is_over and life is self.life

@@ -71,7 +71,6 @@ class ObjectsLive(Probe):
         self._states: dict[int, ObjectState] = {}
         self._doomed_at: dict[int, tuple[int, int]] = {}  # when, and in which life
         self._last: object = None
-        self._clock_offset_ms = node.world.clock.offset_ms
 
     def on_image(self, image: MetadataImage) -> None:
         if image.objects is self._last:
@@ -108,12 +107,10 @@ class ObjectsLive(Probe):
         self._states = {object_id: stored.state for object_id, stored in states.items()}
 
     def _latest_deadline_ms(self) -> int:
-        """Of what is prepared now; whatever where the clock was just set."""
+        """Of what is prepared by now. Where the clock was set back what was asked for before may be shown a while later."""
         clock, settings = self.node.world.clock, self.node.settings
-        before_ms, self._clock_offset_ms = self._clock_offset_ms, clock.offset_ms
-        if before_ms != clock.offset_ms:
-            return 1 << 62
-        return clock.wall_ms() + max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
+        ttl_ms = max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
+        return max(clock.wall_ms(), clock.highest_ms) + ttl_ms
 
     def on_delete(self, key: str) -> None:
         object_id = parse_object_key(self.node.cluster_id, key)

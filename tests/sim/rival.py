@@ -25,10 +25,10 @@ from tests.sim.objectstore import SimBucket
 
 
 class Rival:
-    """`epochs` are those in which it came."""
+    """`epochs` are those in which it came, each with its token: it may be first in several slots."""
 
     def __init__(self, bucket: SimBucket, rand: Rand) -> None:
-        self.epochs: dict[int, None] = {}
+        self.epochs: dict[int, bytes] = {}
         self._bucket = bucket
         self._rand = rand
 
@@ -39,8 +39,10 @@ class Rival:
         except WalCorrupt:
             return None
         self._bucket.hits["a rival was first"] += 1
-        rival = replace(header, epoch=header.epoch + 1, token=self._rand.uuid()[:8], body_bytes=0, record_count=0)
-        self.epochs[rival.epoch] = None
+        epoch = header.epoch + 1
+        if epoch not in self.epochs:
+            self.epochs[epoch] = self._rand.uuid()[:8]
+        rival = replace(header, epoch=epoch, token=self.epochs[epoch], body_bytes=0, record_count=0)
         if header.kind is Kind.ROOT:
             return replace(rival, place=Place(rival.epoch, 0)).encode()
         if header.kind is Kind.SEAL:  # of the same slot, for the same reason

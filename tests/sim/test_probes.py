@@ -252,6 +252,14 @@ def keep_objects(scene: Scene) -> None:
     scene.commit(RemoveObjectsRecord([1]))
 
 
+def set_the_clock_back(scene: Scene) -> None:
+    """What was asked for before is carried out after, and not as the first thing after."""
+    asked_ms = scene.world.clock.wall_ms()
+    scene.world.clock.step(-3_600_000)
+    scene.prepare(0)
+    scene.commit(PrepareObjectsRecord(1, 1, 1, asked_ms + scene.node.settings.streams.prepare_ttl_ms))
+
+
 @pytest.mark.parametrize(
     ("act", "variants", "looked_at"),
     [
@@ -274,6 +282,7 @@ def keep_objects(scene: Scene) -> None:
         ),
         (take_claims, ("reserved object wal",), ["ToldIsDurable", "OwnerAcknowledges", "SlotsLead"]),
         (keep_objects, (), ["ObjectsLive"]),
+        (set_the_clock_back, (), ["ObjectsLive"]),
     ],
 )
 def test_what_is_right_is_passed(act: Callable[[Scene], None], variants: tuple[str, ...], looked_at: list[str]) -> None:
