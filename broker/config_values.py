@@ -13,6 +13,7 @@ from typing import Any
 from millrace.broker.config_key import OBEYED, REFUSED, STORED, Key, parse_value
 from millrace.broker.config_source import Given
 from millrace.broker.config_table import REMOVED
+from millrace.runtime.storeaddress import without_secrets
 
 _LISTENER_PREFIX = "listener.name."
 _PLUGIN_PREFIXES = ("rsm.config.", "rlmm.config.")
@@ -20,7 +21,7 @@ _PLUGIN_PREFIXES = ("rsm.config.", "rlmm.config.")
 
 @dataclass(frozen=True, slots=True)
 class ShownValue:
-    """One key as clients and operators are shown it. `source` is override, env, file or default."""
+    """One key as clients and operators are shown it: an address without its secrets. `source` is override, env, file or default."""
 
     key: Key
     text: str | None
@@ -66,7 +67,7 @@ class Values:
             self.mistakes.append(f"{name} (default) {reason}")
             return
         shown = "[hidden]" if self._table[name].is_secret else one.text
-        self.mistakes.append(f"{name}={shown} {reason} ({one.place})")
+        self.mistakes.append(without_secrets(f"{name}={shown} {reason} ({one.place})"))
 
     def fill(self, name: str, text: str) -> None:
         """Gives a key that nobody gave the default that follows from other settings."""
@@ -80,7 +81,7 @@ class Values:
         for name, key in self._table.items():
             one = self._given.get(name)
             if one is not None:
-                found[name] = ShownValue(key, one.text, one.source)
+                found[name] = ShownValue(key, without_secrets(one.text), one.source)
             else:
                 found[name] = ShownValue(key, self._texts.get(name, key.default), "default")
         return found

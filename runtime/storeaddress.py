@@ -11,6 +11,7 @@ which the caller puts around what it opens.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -19,6 +20,7 @@ from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
 
 _SECRETS = ("secretKey", "sessionToken")
+_SECRET_WORDS = re.compile(rf"((?:{'|'.join(_SECRETS)})=)[^&,\s]*", re.IGNORECASE)
 S3_OPTIONS = (
     "endpoint",
     "region",
@@ -75,6 +77,11 @@ class StoreAddress:
 
     def unknown_options(self, known: Sequence[str]) -> list[str]:
         return [name for name in self.options if name not in known]
+
+
+def without_secrets(text: str) -> str:
+    """A text that may hold addresses, whole or misspelt, as it may be shown."""
+    return _SECRET_WORDS.sub(r"\1***", text)
 
 
 def parse_address(text: str) -> StoreAddress:

@@ -240,6 +240,23 @@ def test_secrets_are_never_told() -> None:
     assert loaded.settings.shown["ssl.keystore.password"].key.is_secret
 
 
+@pytest.mark.parametrize("name", ["s3.data.buckets", "s3.wal.path"])
+def test_secrets_of_addresses_are_never_told(name: str) -> None:
+    """Whoever may ask for a broker's configuration is not to have its bucket; nor whoever reads a mistake in the log."""
+    address = "0@s3://lake?accessKey=AK&secretKey=hush/+=&sessionToken=whisper"
+    shown = make(f"{name}={address}").settings.shown[name].text
+    assert shown == "0@s3://lake?accessKey=AK&secretKey=***&sessionToken=***"
+    for wrong in (
+        f"{address}&capacity=2GB&maxConnections=x",
+        f"{address}&kind=x",
+        f"1@s3:/lake?secretkey=hush&{address}",
+    ):
+        told = str(mistakes_of(f"{name}={wrong}"))
+        assert name in told
+        assert "hush" not in told
+        assert "whisper" not in told
+
+
 def test_an_unknown_key_warns_and_the_nearest_is_named() -> None:
     """A misspelling starts all the same, with a hint; keys of old Kafkas are told apart; plugins' keys pass in silence."""
     warnings = make("num.partition=3", "frobnicate=1", "zookeeper.connect=z:2181", "rsm.config.x=1").warnings
