@@ -69,10 +69,18 @@ def plan_aged(sources: Sequence[SourceIndex], bounds: Bounds, settings: Compacti
     weights: list[Weight] = []
     for source in sources:
         weights.append((yield from _weigh(source, bounds)))
-    found = yield from _find_worth(weights, settings.small_bytes)
-    if found is None:
-        return None
-    return (yield from plan_sets(sources[found], bounds, settings, split_bytes=settings.small_bytes))
+    start = 0
+    while True:
+        found = yield from _find_worth(weights[start:], settings.small_bytes)
+        if found is None:
+            return None
+        first, end = start + found.start, start + found.stop
+        plan = yield from plan_sets(sources[first:end], bounds, settings, split_bytes=settings.small_bytes)
+        if plan is not None:
+            return plan
+        start = (
+            first + 1
+        )  # within the limits it would have been the first alone, which loses nothing: those behind it may
 
 
 class Weight:
@@ -104,7 +112,10 @@ def _find_worth(weights: Sequence[Weight], split_bytes: int) -> Steps[slice | No
     while waiting:
         start, end = waiting.pop()
         by_stream = yield from _joined(weights[start:end])
-        stays = [_stays_bytes(one, by_stream, split_bytes) for one in weights[start:end]]
+        stays = []
+        for one in weights[start:end]:
+            stays.append(_stays_bytes(one, by_stream, split_bytes))
+            yield
         if 2 * sum(stays) <= sum(one.all_bytes for one in weights[start:end]):
             losing = [
                 start + place for place, size_bytes in enumerate(stays) if size_bytes < weights[start + place].all_bytes

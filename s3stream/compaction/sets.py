@@ -52,8 +52,9 @@ class SetCompactor:
             return plans[-1]
 
         await merge(work, objects, planner, AtOnce(work), is_index_alone=True)
-        for plan in plans:
-            self._look.on_passed(objects, plan)
+        if not any(map(self._is_aside, objects)):
+            for plan in plans:
+                self._look.on_passed(objects, plan)
         return True
 
     def _objects(self) -> list[StreamSetInfo]:

@@ -104,3 +104,50 @@ def test_requests_at_a_trickle_do_not_grow_with_partitions(partitions: int) -> N
         await books.check()
 
     run(main())
+
+
+def stored_bytes(books: Books) -> int:
+    return sum(len(data) for data in books.world.store.objects.values())
+
+
+def test_what_may_not_be_written_anew_holds_up_nobody_behind_it() -> None:
+    """Three neighbours lose much, the first too little to be worth it alone, and together they have more streams than a set may have: the others
+    are written anew all the same."""
+
+    async def main() -> None:
+        books = Books(streams_per_set_max=3)
+        world = books.world
+        await world.upload((1, [bytes(100)] * 40), *((number, [bytes(100)] * 20) for number in (2, 3, 4)))
+        await world.upload((11, [bytes(100)] * 70), *((number, [bytes(100)] * 10) for number in (12, 13, 14)))
+        await world.upload((21, [bytes(100)] * 90), (22, [bytes(100)] * 10))
+        before = stored_bytes(books)
+        world.clock.ms += 3 * HOUR_MS
+        for stream_id in (1, 11, 21):
+            world.catalog.delete(stream_id)
+        await SetCompactor(world.work).round()
+        world.clean()
+        assert stored_bytes(books) < before // 2
+
+    run(main())
+
+
+def test_a_damaged_neighbour_holds_up_nobody() -> None:
+    """One of three old objects that lose most of what they hold cannot be read: it stands aside, and the others are written anew in the same look."""
+
+    async def main() -> None:
+        books = Books()
+        world = books.world
+        ids = [await world.upload((1, [bytes(100)] * 70), (2, [bytes(100)] * 30)) for _ in range(3)]
+        key = world.work.key(ids[-1])
+        data = bytearray(world.store.objects[key])
+        data[int(len(data) * 0.8)] ^= 0xFF
+        world.store.objects[key] = bytes(data)
+        before = stored_bytes(books)
+        world.clock.ms += 3 * HOUR_MS
+        world.catalog.delete(1)
+        await SetCompactor(world.work).round()
+        world.clean()
+        assert len(world.work.aside) == 1
+        assert stored_bytes(books) < 0.7 * before
+
+    run(main())
