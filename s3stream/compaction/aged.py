@@ -41,8 +41,10 @@ class AgedLook:
         self, objects: Sequence[StreamSetInfo], is_aside: Callable[[StreamSetInfo], bool], now_ms: int
     ) -> Sequence[StreamSetInfo]:
         """Those whose indexes are to be read now. None: there is no look yet, or it has come to its end."""
-        if self._ended_ms is not None and now_ms < self._ended_ms + self._settings.force_split_ms:
-            return ()
+        if self._ended_ms is not None:
+            self._ended_ms = min(self._ended_ms, now_ms)  # somebody may have set the clock back
+            if now_ms < self._ended_ms + self._settings.force_split_ms:
+                return ()
         after = -1 if self._passed is None else self._passed
         found = choose_aged(objects, is_aside, self._settings, now_ms, after)
         if not found and self._passed is not None:

@@ -151,3 +151,33 @@ def test_a_damaged_neighbour_holds_up_nobody() -> None:
         assert stored_bytes(books) < 0.7 * before
 
     run(main())
+
+
+def test_a_clock_that_was_set_back_stops_no_look() -> None:
+    """Weeks back: the next look comes its interval later, not when the clock has caught up."""
+
+    async def main() -> None:
+        books = Books()
+        world = books.world
+        world.clock.ms += 1000 * HOUR_MS
+        await world.upload((1, [bytes(100)] * 70), (2, [bytes(100)] * 30))
+        compactor = SetCompactor(world.work)
+        world.clock.ms += 3 * HOUR_MS
+        await compactor.round()
+        world.clock.ms -= 500 * HOUR_MS
+        await world.upload(
+            (
+                1,
+                [bytes(100)] * 70,
+            ),
+            (2, [bytes(100)] * 30),
+        )
+        world.catalog.delete(1)
+        before = stored_bytes(books)
+        await compactor.round()
+        world.clock.ms += 3 * HOUR_MS
+        await compactor.round()
+        world.clean()
+        assert stored_bytes(books) < before
+
+    run(main())
