@@ -18,7 +18,7 @@ from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Exhausted, Unavailable
-from millrace.runtime.objectstore import ObjectStore, StoreDenied, UnfinishedUpload
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, UnfinishedUpload
 from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ FIRST_S = 600.0
 EVERY_S = 86_400.0
 # The store's clock, the controller's and ours.
 CLOCKS_APART_MS = 3_600_000
-NOT_NOW = (Unavailable, Exhausted, StoreDenied)
+NOT_NOW = (Unavailable, Exhausted, StoreDenied, ObjectMissing)  # the last: a gateway that has no such listing
 
 
 def is_nobodys(upload: UnfinishedUpload, cluster_id: str, image: MetadataImage) -> bool:
@@ -80,7 +80,7 @@ class UploadSweep:
             )
 
     def _note(self, error: Exception) -> None:
-        if not isinstance(error, StoreDenied):
+        if not isinstance(error, StoreDenied | ObjectMissing):
             log.info("unfinished uploads could not be listed now: %s", error)
         elif not self._is_denied:
             self._is_denied = True

@@ -14,7 +14,7 @@ from millrace.broker.bucket_check import Checked, Kind
 from millrace.broker.cli.fsck import abort_uploads
 from millrace.broker.inspection import Inspected
 from millrace.broker.unfinished_uploads import CLOCKS_APART_MS, EVERY_S, FIRST_S, UploadSweep
-from millrace.runtime.objectstore import ObjectStore, StoreDenied, StoreUnavailable, UnfinishedUpload
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, StoreUnavailable, UnfinishedUpload
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.keys import object_key, objects_prefix
@@ -140,7 +140,13 @@ def test_a_store_that_does_not_do_it_is_borne(caplog: pytest.LogCaptureFixture) 
         store.uploads = uploads.cluster.store.uploads
         sweep = UploadSweep(store, uploads.cluster.cache, uploads.cluster.clock, UPLOAD_MS_MAX)
         uploads.cluster.clock.now_ms += 30 * HOUR_MS
-        for store.denied in (StoreDenied("k", "NotImplemented", 501), StoreDenied("k", "501"), StoreUnavailable("k")):
+        refusals = (
+            StoreDenied("k", "NotImplemented", 501),
+            StoreDenied("k", "501"),
+            ObjectMissing("k"),
+            StoreUnavailable("k"),
+        )
+        for store.denied in refusals:
             await sweep.sweep()
         assert await uploads.left() == ALL
         warnings = [record.getMessage() for record in caplog.records if record.name == unfinished_uploads.log.name]
@@ -186,8 +192,8 @@ def test_fsck_tells_them_and_aborts_when_asked() -> None:
         assert "2 were aborted, 0 could not be, 0 are younger" in (await fsck(is_asked=True))[0]
         assert await uploads.left() == NOT_OURS_TO_END
         refusing = Refusing(cluster.clock)
-        refusing.denied = StoreDenied("k", "NotImplemented", 501)
-        assert "let a rule of the bucket expire them" in (await fsck(is_asked=True, store=refusing))[0]
+        for refusing.denied in (StoreDenied("k", "NotImplemented", 501), ObjectMissing("k")):
+            assert "let a rule of the bucket expire them" in (await fsck(is_asked=True, store=refusing))[0]
         assert (await fsck(is_asked=True, store=MemoryObjectStore(cluster.clock)))[0] == ""
         await cluster.stop()
 
