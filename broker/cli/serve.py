@@ -119,6 +119,8 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 def within_files(settings: BrokerSettings, file_limit: int) -> BrokerSettings:
     """Connections leave files to logs, objects, the store and modules that are loaded late: without one of those the broker ends. And to
     connections that were made while others were: all that stand in line are accepted before the first of them is refused."""
+    if file_limit <= 0:  # as some sandboxes say that there is none
+        return settings
     kept = min(OWN_FILES + settings.server.backlog, file_limit // 2)
     connections_max = min(settings.server.connections_max, file_limit - kept)
     return replace(settings, server=replace(settings.server, connections_max=connections_max))

@@ -7,6 +7,7 @@ of waiting. One function an API; `TURNED_OFF` is the list.
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from re import _parser  # type: ignore[attr-defined]
@@ -132,7 +133,8 @@ def _is_pattern(text: str) -> bool:
     if len(text) > PATTERN_CHARS_MAX:
         return False
     try:
-        _parser.parse(text)
+        with warnings.catch_warnings(action="ignore"):
+            _parser.parse(text)
     except (re.error, ValueError, OverflowError, RecursionError):
         return False
     return True

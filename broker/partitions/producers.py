@@ -64,11 +64,12 @@ class Producer:
 class Producers:
     """All producers of one partition, the one that wrote last at the end."""
 
-    __slots__ = ("_by_id", "_producers_max", "is_changed")
+    __slots__ = ("_by_id", "_producers_max", "_writers", "is_changed")
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
         self._by_id: dict[int, Producer] = {}
         self._producers_max = producers_max
+        self._writers: dict[int, tuple[int, int, int]] | None = None
         self.is_changed = False  # since the owner last took a snapshot; the owner's to reset
 
     def __len__(self) -> int:
@@ -125,12 +126,15 @@ class Producers:
             del batches[0]
 
     def writer_of(self, base_offset: int) -> tuple[int, int, int] | None:
-        """Producer id, epoch and first sequence of the batch that was given this offset, while it is remembered. Looks at everybody's."""
-        for producer in self:
-            for batch in producer.batches:
-                if batch.base_offset == base_offset:
-                    return producer.producer_id, producer.epoch, batch.first_sequence
-        return None
+        """Producer id, epoch and first sequence of the batch that was given this offset, while it is remembered. For a log that takes no more: what
+        was in flight asks one after the other, and everybody's batches are gone through once."""
+        if self._writers is None:
+            self._writers = {
+                batch.base_offset: (producer.producer_id, producer.epoch, batch.first_sequence)
+                for producer in self
+                for batch in producer.batches
+            }
+        return self._writers.get(base_offset)
 
     def _make_room(self) -> None:
         if len(self._by_id) < self._producers_max:

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from millrace.broker.cli import COMMANDS
-from millrace.broker.cli.serve import parse_options, read_settings
+from millrace.broker.cli.serve import parse_options, read_settings, within_files
+from millrace.broker.config import load
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.version import VERSION
 
@@ -125,6 +127,17 @@ def test_how_memory_is_split_is_told_at_the_start() -> None:
     assert sizes["log cache"] == 200
     assert 512 - len(sizes) < sum(sizes.values()) <= 512  # whole MiB of each
     assert all(sizes.values()), sizes
+
+
+@pytest.mark.parametrize(
+    ("file_limit", "given", "left"),
+    [(20_000, 2**31 - 1, 18_676), (20_000, 50, 50), (256, 2**31 - 1, 128), (-1, 7, 7), (2**63 - 1, 7, 7)],
+)
+def test_connections_fit_into_the_files(file_limit: int, given: int, left: int) -> None:
+    """What the process needs for itself, and a full line of accepts, is kept back; a limit that is none changes nothing."""
+    settings = load({}, data_dir="/d", machine_bytes=1 << 30).settings
+    settings = replace(settings, server=replace(settings.server, connections_max=given))
+    assert within_files(settings, file_limit).server.connections_max == left
 
 
 def test_it_does_not_run_without_assertions() -> None:
