@@ -24,14 +24,16 @@ def claim_table(session: SparkSession, table_path: str, checkpoint: str) -> None
     """Binds the table to the checkpoint, on the first run; raises TableOwned where rows could be overwritten."""
     files = Files(session)
     mark, owner_file = files.full_name(checkpoint), files.below(table_path, OWNER_FILE)
-    owner = files.text(owner_file)  # an empty file is as none: versions that wrote it in place left it when killed
+    owner = files.text(
+        owner_file
+    ).strip()  # an empty file is as none: versions that wrote it in place left it when killed
     if owner:
         _refuse_other(table_path, owner, mark)
     if any(name.startswith(f"{PARTITION_COLUMNS[0]}=") for name in files.names(table_path)):
         if not owner:
             raise TableOwned(
                 f"{table_path} has rows and {OWNER_FILE} in it does not say whose: "
-                f"give a new table path, or write {mark} into the file if they are this checkpoint's"
+                f"give a new table path, or write {mark} into the file (and remove .{OWNER_FILE}.crc beside it) if they are this checkpoint's"
             )
         if not files.exists(files.below(checkpoint, BATCHES)):
             raise TableOwned(
@@ -40,7 +42,7 @@ def claim_table(session: SparkSession, table_path: str, checkpoint: str) -> None
     files.make_folder(checkpoint)
     if not owner:
         files.write_whole(owner_file, mark)
-        _refuse_other(table_path, files.text(owner_file), mark)
+        _refuse_other(table_path, files.text(owner_file).strip(), mark)
 
 
 def _refuse_other(table_path: str, owner: str, mark: str) -> None:

@@ -47,6 +47,20 @@ def test_after_a_kill_anywhere(spark: Any, first_start: FirstStart) -> None:
             claim_table(spark, str(first_start.table), str(first_start.lake / "other"))
 
 
+def test_a_name_that_was_written_by_hand_is_taken(claim: Claim, table: Path) -> None:
+    """As the refusal of rows of nobody says, with the end of line that editors write."""
+    with_rows(claim, table)
+    (table / OWNER_FILE).unlink()
+    with pytest.raises(TableOwned) as refused:
+        claim("mine")
+    mark = str(refused.value).partition("write ")[2].partition(" into")[0]
+    (table / f".{OWNER_FILE}.crc").unlink(missing_ok=True)
+    (table / OWNER_FILE).write_text(f"{mark}\n")
+    claim("mine")
+    with pytest.raises(TableOwned, match="give each pipeline a table of its own"):
+        claim("other")
+
+
 def test_another_checkpoint_is_refused(claim: Claim, table: Path) -> None:
     """Before the first row as after it, and nothing is made for it."""
     claim("mine")
