@@ -6,6 +6,7 @@ and the operator learns of all mistakes at once. Secrets show in no mistake and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 from millrace.broker.config_key import OBEYED, REFUSED, STORED, Key, parse_value
 from millrace.broker.config_source import Given
 from millrace.broker.config_table import REMOVED
-from millrace.runtime.storeaddress import without_secrets
 
 _LISTENER_PREFIX = "listener.name."
+_SECRETS_OF_ADDRESSES = re.compile(r"((?:secretKey|sessionToken)=)[^&,\s]*", re.IGNORECASE)
 _PLUGIN_PREFIXES = ("rsm.config.", "rlmm.config.")
 
 
@@ -112,3 +113,8 @@ class Values:
         near = difflib.get_close_matches(name, self._table, n=1, cutoff=0.8)
         hint = f"; did you mean {near[0]}?" if near else ""
         self.warnings.append(f"unknown key {name} ({one.place}) has no effect{hint}")
+
+
+def without_secrets(text: str) -> str:
+    """A text that may hold addresses of stores, whole or misspelt, as it may be shown."""
+    return _SECRETS_OF_ADDRESSES.sub(r"\1***", text)

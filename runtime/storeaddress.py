@@ -11,7 +11,6 @@ which the caller puts around what it opens.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -19,8 +18,7 @@ from urllib.parse import unquote
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
 
-_SECRETS = ("secretKey", "sessionToken")
-_SECRET_WORDS = re.compile(rf"((?:{'|'.join(_SECRETS)})=)[^&,\s]*", re.IGNORECASE)
+SECRETS = ("secretKey", "sessionToken")
 S3_OPTIONS = (
     "endpoint",
     "region",
@@ -54,7 +52,7 @@ class StoreAddress:
     options: Mapping[str, str]
 
     def __str__(self) -> str:
-        shown = "&".join(f"{name}={'***' if name in _SECRETS else value}" for name, value in self.options.items())
+        shown = "&".join(f"{name}={'***' if name in SECRETS else value}" for name, value in self.options.items())
         return f"{self.bucket_id}@{self.scheme}://{self.target}{'?' if shown else ''}{shown}"
 
     __repr__ = __str__
@@ -77,11 +75,6 @@ class StoreAddress:
 
     def unknown_options(self, known: Sequence[str]) -> list[str]:
         return [name for name in self.options if name not in known]
-
-
-def without_secrets(text: str) -> str:
-    """A text that may hold addresses, whole or misspelt, as it may be shown."""
-    return _SECRET_WORDS.sub(r"\1***", text)
 
 
 def parse_address(text: str) -> StoreAddress:

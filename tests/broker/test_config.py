@@ -23,9 +23,10 @@ from millrace.broker.config_key import (
 )
 from millrace.broker.config_source import PropertiesInvalid, env_key, gather, parse_properties
 from millrace.broker.config_table import OBEYED_KEYS, REMOVED, all_keys
-from millrace.broker.config_values import Values
+from millrace.broker.config_values import Values, without_secrets
 from millrace.broker.errors import SettingsInvalid
 from millrace.kraft.topic_configs import SYNONYM_KEYS
+from millrace.runtime.storeaddress import SECRETS
 from millrace.wal.config import parse_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -241,6 +242,10 @@ def test_secrets_are_never_told() -> None:
 
 
 ADDRESS = "0@s3://lake?accessKey=AK&secretKey=hush/+=&sessionToken=whisper"
+
+
+def test_every_secret_of_an_address_is_known() -> None:
+    assert [without_secrets(f"{name}=hush") for name in SECRETS] == [f"{name}=***" for name in SECRETS]
 
 
 @pytest.mark.parametrize("name", ["s3.data.buckets", "s3.wal.path"])
