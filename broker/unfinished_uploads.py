@@ -14,10 +14,10 @@ import asyncio
 import logging
 
 from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.object_cleaner import NOT_NOW
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.runtime.clock import Clock
-from millrace.runtime.errors import Exhausted, Unavailable
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, UnfinishedUpload
 from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
 
@@ -27,7 +27,7 @@ FIRST_S = 600.0
 EVERY_S = 86_400.0
 # The store's clock, the controller's and ours.
 CLOCKS_APART_MS = 3_600_000
-NOT_NOW = (Unavailable, Exhausted, StoreDenied, ObjectMissing)  # the last: a gateway that has no such listing
+NOT_LISTED = (*NOT_NOW, ObjectMissing)  # the last: a gateway that has no such listing
 
 
 def is_nobodys(upload: UnfinishedUpload, cluster_id: str, image: MetadataImage) -> bool:
@@ -61,7 +61,7 @@ class UploadSweep:
         cluster_id = self._cache.cluster_id
         try:
             listed = [upload async for upload in self._store.list_uploads(objects_prefix(cluster_id))]
-        except NOT_NOW as error:
+        except NOT_LISTED as error:
             self._note(error)
             return
         image, now_ms = self._cache.image, self._clock.wall_ms()
@@ -71,7 +71,7 @@ class UploadSweep:
                 continue
             try:
                 await upload.abort()
-            except NOT_NOW as error:
+            except NOT_LISTED as error:
                 log.warning("the unfinished upload of %s could not be aborted now: %s", upload.key, error)
                 continue
             self.aborted_count += 1

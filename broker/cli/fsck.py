@@ -160,13 +160,13 @@ async def abort_uploads(
 ) -> str:
     """Adds the unfinished uploads to what was found; what was done about them, in words."""
     from millrace.broker.bucket_check import Finding, Kind
-    from millrace.broker.unfinished_uploads import NOT_NOW, is_nobodys
+    from millrace.broker.unfinished_uploads import NOT_LISTED, is_nobodys
     from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
 
     cluster_id = inspected.cluster_id
     try:
         listed = [upload async for upload in store.list_uploads(objects_prefix(cluster_id))]
-    except NOT_NOW as error:
+    except NOT_LISTED as error:
         return f"unfinished uploads could not be listed ({error}): let a rule of the bucket expire them"
     for upload in listed:
         object_id, hours = parse_object_key(cluster_id, upload.key), (now_ms - upload.began_ms) / 3_600_000
@@ -185,7 +185,7 @@ async def abort_uploads(
     for upload in old:
         try:
             await upload.abort()
-        except NOT_NOW:
+        except NOT_LISTED:
             failures += 1
     young = len(nobodys) - len(old)
     return f"{told}; {len(old) - failures} were aborted, {failures} could not be, {young} are younger than the grace"

@@ -28,9 +28,7 @@ class AgedLook:
     def __init__(self, settings: CompactionSettings) -> None:
         self._settings = settings
         self._ended_ms: int | None = None
-        self._passed: int | None = (
-            None  # the order id of the newest object that this look has passed; None: there is no look
-        )
+        self._passed: int | None = None  # the order id of the newest object that this look has passed; None: no look
         self._is_wanted = True
 
     def on_round(self) -> None:
@@ -80,9 +78,7 @@ def plan_aged(sources: Sequence[SourceIndex], bounds: Bounds, settings: Compacti
         plan = yield from plan_sets(sources[first:end], bounds, settings, split_bytes=settings.small_bytes)
         if plan is not None:
             return plan
-        start = (
-            first + 1
-        )  # within the limits it would have been the first alone, which loses nothing: those behind it may
+        start = first + 1  # within limits it would have been the first alone, which loses nothing: those behind it may
 
 
 class Weight:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import mmap
-import os
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from tests.bench.extent import Extent
 from tests.bench.floor import FloorServer
 from tests.bench.produce_load import LoadResult, ProduceLoad, batch_of, make_topic, produce_frame
 from tests.bench.rest import wait_rest
+from tests.cpu import cpu_seconds
 from tests.live import LiveBroker
 
 TOPIC = "large"
@@ -42,10 +42,7 @@ class CpuClock:
 
     @staticmethod
     def read(pid: int) -> CpuClock:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        thread = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        ticks = os.sysconf("SC_CLK_TCK")
-        return CpuClock((int(fields[11]) + int(fields[12])) / ticks, (int(thread[11]) + int(thread[12])) / ticks)
+        return CpuClock(cpu_seconds(pid), cpu_seconds(pid, thread_id=pid))
 
 
 @dataclass

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cpu import cpu_seconds
+
 HEAD = ("what", "figure", "beside it", "target", "")
 
 
@@ -57,14 +59,14 @@ class OthersCpu:
     def _machine(self) -> tuple[float, float]:
         numbers = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
         idle = numbers[3] + numbers[4]
-        return sum(numbers) - idle, sum(numbers)
+        ticks = os.sysconf("SC_CLK_TCK")
+        return (sum(numbers) - idle) / ticks, sum(numbers) / ticks
 
     def _ours(self) -> float:
-        found = 0
+        found = 0.0
         for pid in (os.getpid(), *self._pids):
             try:
-                fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+                found += cpu_seconds(pid)
             except OSError:
                 continue
-            found += int(fields[11]) + int(fields[12])
         return found

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cpu import cpu_seconds
+
 LOOK_S = 0.25
 PATIENCE_S = 15.0
 WRITTEN_BYTES_MAX = 1 << 20
@@ -25,9 +27,7 @@ class Effort:
     @staticmethod
     def read(pid: int) -> Effort:
         counts = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        ticks = int(fields[11]) + int(fields[12])
-        return Effort(time.monotonic(), int(counts["write_bytes"]), ticks / os.sysconf("SC_CLK_TCK"))
+        return Effort(time.monotonic(), int(counts["write_bytes"]), cpu_seconds(pid))
 
     def is_rest(self, before: Effort) -> bool:
         busy = (self.cpu_s - before.cpu_s) / (self.at_s - before.at_s)

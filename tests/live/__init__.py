@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from tests.cpu import cpu_seconds
+
 READY_TIMEOUT_S = 60.0
 STARTS = b"millrace.broker.cli.serve: millrace "  # the first line of a broker's log
 
@@ -193,8 +195,7 @@ class LiveBroker:
 
     def cpu_seconds(self) -> float:
         """User and system time of the broker's process so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
 
     def memory_bytes(self) -> int:
         """Resident memory of the broker's process."""

@@ -5,7 +5,6 @@ Each counts by the kind of log that a run has, so that a hunt which met one kind
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -200,17 +199,25 @@ class ObjectSlots:
         self.put: dict[Slot, None] = {}  # records, marks and closings
         self.links: dict[int, Slot | None] = {}  # by epoch
         self._ends: dict[int, int] = {}  # by epoch: all slots below were put
-        self._counted: dict[int, int] = {}  # by epoch: what lies behind is void
+        self._counted: dict[int, int] = {}  # by epoch: what lies behind is void, says a later owner
+        self._joined: dict[int, int] = {}  # by epoch: what had come without a hole when somebody claimed the log
 
     def on_put(self, header: ObjectHeader) -> None:
         if header.kind is Kind.ROOT:
             self.root_epoch = header.epoch if self.root_epoch < 0 else self.root_epoch
         elif header.kind is Kind.CLAIM:
-            self.claims[header.epoch] = None
+            self._on_claim(header.epoch)
         elif header.kind is Kind.SEAL:
             self.seals.setdefault(header.place, header.epoch)
         else:
             self._on_records(header)
+
+    def _on_claim(self, claimed: int) -> None:
+        """What older owners put from now on is acknowledged to nobody: a hole that is filled later stays one, until the claimant says what counts."""
+        self.claims[claimed] = None
+        for epoch, end in self._ends.items():
+            if epoch < claimed:
+                self._joined[epoch] = min(end, self._joined.get(epoch, end))
 
     def _on_records(self, header: ObjectHeader) -> None:
         epoch = header.place.epoch
@@ -228,8 +235,9 @@ class ObjectSlots:
         return self._ends.get(epoch, 0)
 
     def counts(self, place: Slot) -> bool:
-        """Nothing before it is missing, and no later owner began before it."""
-        return place.slot < min(self.end(place.epoch), self._counted.get(place.epoch, 1 << 62))
+        """Nothing before it is missing, nor was when another claimed the log, and no later owner began before it."""
+        end = self.end(place.epoch)
+        return place.slot < min(end, self._counted.get(place.epoch, self._joined.get(place.epoch, end)))
 
     def is_counted(self, place: Slot) -> bool:
         """A later owner has taken it over."""
@@ -272,8 +280,7 @@ class TrimmedIsCommitted(LogProbe):
     def __init__(self, node: SimNode, history: History) -> None:
         super().__init__(node, history)
         self._header: DeviceHeader | None = None
-        self._slots_counted: dict[int, int] = {}
-        self._slots_put: dict[tuple[int, int], None] = {}
+        self._slots = ObjectSlots()
 
     def on_start(self) -> None:
         self._header = device_header(self.node)
@@ -299,34 +306,17 @@ class TrimmedIsCommitted(LogProbe):
             self._check(before, after)
 
     def on_put(self, key: str, content: bytes) -> None:
-        if "/wal/" not in key or content[:8] != OBJECT_WAL_MAGIC:
-            return
-        header = decode_header(content, 0)
-        if header.kind is not Kind.SEAL:
-            self._slots_put[header.place.epoch, header.place.slot] = None
-        if header.kind is Kind.CLAIM:
-            self._on_claim(header.epoch)
-        if header.link is not None:
-            self._slots_counted[header.link.epoch] = header.link.slot  # of that epoch: what lies behind is void
-
-    def _on_claim(self, claimed: int) -> None:
-        """What older owners put from now on is acknowledged to nobody: a hole that is filled later stays one, until the claimant says what counts."""
-        for epoch in dict.fromkeys(epoch for epoch, _ in self._slots_put if epoch < claimed):
-            end = next(slot for slot in itertools.count() if (epoch, slot) not in self._slots_put)
-            self._slots_counted[epoch] = min(end, self._slots_counted.get(epoch, end))
+        header = header_of_log(key, content)
+        if header is not None:
+            self._slots.on_put(header)
 
     def on_delete(self, key: str) -> None:
         """An object of a log of objects goes: the same for its records. (Seals and marks have none.)"""
         image, content = self.node.image, self.node.world.bucket.objects[key][0]
-        if image is None or "/wal/" not in key or content[:8] != OBJECT_WAL_MAGIC:
-            return
         if self.node.rotten_object is not None and self.node.rotten_object[2][0] == content:
             return
-        header = decode_header(content, 0)
-        epoch, slot = header.place.epoch, header.place.slot
-        is_behind_a_hole = any((epoch, before) not in self._slots_put for before in range(slot))
-        is_void = is_behind_a_hole or slot >= self._slots_counted.get(epoch, 1 << 62)
-        if header.kind is not Kind.RECORDS or is_void:
+        header = header_of_log(key, content)
+        if image is None or header is None or header.kind is not Kind.RECORDS or not self._slots.counts(header.place):
             return
         for _, stream_id, entry_end in _entries(memoryview(content), OBJECT_HEADER_BYTES, header.record_count):
             self.count += 1

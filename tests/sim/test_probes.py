@@ -239,6 +239,19 @@ def take_claims(scene: Scene) -> None:
     scene.stream(1, is_open=False)
 
 
+def fill_a_hole_late(scene: Scene) -> None:
+    """What was missing when the next one came lands after all; it and what lies behind it are acknowledged to nobody, and go."""
+    scene.fence = FenceKind.RESERVATION
+    scene.root(1)
+    scene.claim(1)
+    scene.stream(1)
+    scene.slot(1, 0, None, b"first")
+    third = scene.slot(1, 2, None, b"third")
+    scene.start()
+    scene.claim(2)
+    scene.world.bucket.delete([scene.slot(1, 1, None, b"second"), third])
+
+
 def keep_objects(scene: Scene) -> None:
     """Two objects: one goes from prepared to forgotten, one is committed."""
     scene.stream(0)
@@ -281,6 +294,7 @@ def set_the_clock_back(scene: Scene) -> None:
             ["ToldIsDurable", "OwnerAcknowledges", "ShownIsDurable", "TrimmedIsCommitted", "SlotsLead"],
         ),
         (take_claims, ("reserved object wal",), ["ToldIsDurable", "OwnerAcknowledges", "SlotsLead"]),
+        (fill_a_hole_late, ("reserved object wal",), []),
         (keep_objects, (), ["ObjectsLive"]),
         (set_the_clock_back, (), ["ObjectsLive"]),
     ],
@@ -342,6 +356,15 @@ def tells_after_a_claim(scene: Scene) -> None:
     scene.claim(2)
     scene.slot(1, 0, None, b"first")
     tell(scene, 0, b"first")
+
+
+def tells_behind_a_hole_filled_late(scene: Scene) -> None:
+    scene.fence = FenceKind.RESERVATION
+    scene.claim(1)
+    scene.slot(1, 1, None, b"second")
+    scene.claim(2)
+    scene.slot(1, 0, None, b"first")
+    tell(scene, 1, b"second")
 
 
 def shows_too_early(scene: Scene) -> None:
@@ -505,6 +528,7 @@ OBJECTS, RESERVED = ("object wal",), ("reserved object wal",)
         (tells_slots_out_of_order, ["acknowledged-in-vain"], OBJECTS),
         (tells_what_is_sealed_off, ["acknowledged-in-vain"], OBJECTS),
         (tells_after_a_claim, ["acknowledged-in-vain"], RESERVED),
+        (tells_behind_a_hole_filled_late, ["acknowledged-in-vain"], RESERVED),
         (shows_too_early, ["shown-before-durable"], ()),
         (shows_objects_too_early, ["shown-before-durable"], OBJECTS),
         (trims_too_early, ["trimmed-too-early"], ()),
