@@ -122,7 +122,7 @@ EXCUSED = {
     "wal rot": ("WalCorrupt",),
     "stray write": ("WalCorrupt",),
     **dict.fromkeys(("lost races", "replaced"), ("WalFenced",)),
-    "full disk": ("DiskFull",),
+    "full disk": ("DiskFull", "The disk of the metadata log is full"),
     **dict.fromkeys(("rough store", "slow store", "strict store", "store away"), ("does not open: StoreUnavailable",)),
 }
 
