@@ -127,6 +127,7 @@ def load(
     metadata_dir = read_metadata_dir(values, data_dir)
     server = _server_settings(values)
     data, wal = _address(values, "s3.data.buckets", STORES), _address(values, "s3.wal.path", WALS)
+    values.warn_of_options("s3.data.buckets", data)
     wal_settings = _wal_settings(values, wal)
     found = [*mistakes, *values.mistakes]
     if found:
@@ -189,6 +190,7 @@ def _wal_settings(values: Values, address: StoreAddress) -> WalSettings:
     settings = kind.read_settings(words)
     for mistake in words.mistakes:
         values.mistake("s3.wal.path", mistake)
+    values.warn_of_options("s3.wal.path", address, ("kind", *words.asked))
     for problem in settings.problems():
         values.mistake("s3.wal.path", f": {problem}")
     return settings

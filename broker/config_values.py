@@ -7,13 +7,14 @@ and the operator learns of all mistakes at once. Secrets show in no mistake and 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from millrace.broker.config_key import OBEYED, REFUSED, STORED, Key, parse_value
 from millrace.broker.config_source import Given
 from millrace.broker.config_table import REMOVED
+from millrace.runtime.storeaddress import StoreAddress
 
 _LISTENER_PREFIX = "listener.name."
 _SECRETS_OF_ADDRESSES = re.compile(r"((?:secretKey|sessionToken)=)[^&,\s]*", re.IGNORECASE)
@@ -96,6 +97,12 @@ class Values:
         if key.standing == REFUSED and one.text.strip() != (key.default or ""):
             self.mistake(key.name, f"cannot be served: {key.meaning}")
 
+    def warn_of_options(self, name: str, address: StoreAddress, more: Collection[str] = ()) -> None:
+        """Of those in an address that nobody reads; `more` are read beside the store's own."""
+        for option in address.unknown_options(more):
+            hint = _hint(option, (*address.store_options, *more))
+            self.warnings.append(f"unknown option {option} in {name} has no effect{hint}")
+
     def _judge_unknown(self, name: str, one: Given) -> None:
         if name.startswith(_PLUGIN_PREFIXES):
             return
@@ -108,11 +115,14 @@ class Values:
                 if inner.standing == OBEYED:
                     self.warnings.append(f"{name} ({one.place}): settings of one listener alone have no effect here")
                 return
-        import difflib
+        self.warnings.append(f"unknown key {name} ({one.place}) has no effect{_hint(name, self._table)}")
 
-        near = difflib.get_close_matches(name, self._table, n=1, cutoff=0.8)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        self.warnings.append(f"unknown key {name} ({one.place}) has no effect{hint}")
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def without_secrets(text: str) -> str:

@@ -11,7 +11,7 @@ which the caller puts around what it opens.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -73,8 +73,14 @@ class StoreAddress:
             raise AddressError(f"{name}={value} is neither true nor false, in {self}")
         return None if not value else value == "true"
 
-    def unknown_options(self, known: Sequence[str]) -> list[str]:
-        return [name for name in self.options if name not in known]
+    def unknown_options(self, more: Collection[str] = ()) -> list[str]:
+        """Those that neither the store of this scheme reads nor whoever asks, who reads `more`."""
+        known = self.store_options
+        return [name for name in self.options if name not in known and name not in more]
+
+    @property
+    def store_options(self) -> Sequence[str]:
+        return S3_OPTIONS if self.scheme == "s3" else ()
 
 
 def parse_address(text: str) -> StoreAddress:

@@ -34,10 +34,11 @@ class WalWords:
     direct: str  # wal.direct.io
     corruption: str  # wal.corruption
     mistakes: list[str] = field(default_factory=list)
+    asked: dict[str, None] = field(default_factory=dict)  # options that the kind reads
 
     def number(self, name: str, unset: int, what: str = "a number") -> int:
         """Of bytes too, with a unit or none."""
-        text = self.options.get(name)
+        text = self.text(name, "")
         try:
             return parse_bytes(text) if text else unset
         except ValueError:
@@ -45,6 +46,7 @@ class WalWords:
             return unset
 
     def text(self, name: str, unset: str) -> str:
+        self.asked[name] = None
         return self.options.get(name) or unset
 
 

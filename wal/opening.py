@@ -39,20 +39,18 @@ def kind_of(address: StoreAddress) -> WalKind:
 
 
 def _of_directory(address: StoreAddress) -> WalKind:
-    kind = _checked_kind(address)
+    kind = address.text("kind")
+    if kind not in (None, "block", "object"):
+        raise AddressError(f"kind={kind} is neither block nor object, in {address}")
     return OBJECT if kind == "object" or (kind is None and address.target.endswith("/")) else BLOCK
 
 
 def _of_store(address: StoreAddress) -> WalKind:
-    _checked_kind(address)
+    if address.text("kind") not in (None, "object"):
+        raise AddressError(
+            f"kind={address.text('kind')} is not object, the one kind of log that a store holds, in {address}"
+        )
     return OBJECT
-
-
-def _checked_kind(address: StoreAddress) -> str | None:
-    kind = address.text("kind")
-    if kind not in (None, "block", "object"):
-        raise AddressError(f"kind={kind} is neither block nor object, in {address}")
-    return kind
 
 
 OPENERS: dict[str, Callable[[StoreAddress], WalKind]] = {"file": _of_directory, "s3": _of_store, "mem": _of_store}

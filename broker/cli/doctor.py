@@ -57,14 +57,16 @@ async def examine(text: str, rounds: int, is_json: bool) -> int:
     from millrace.runtime import real_runtime
     from millrace.runtime.objectstore_probe import STORE_ERRORS, measure_latency, sweep
     from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
-    from millrace.runtime.storeaddress import S3_OPTIONS, AddressError, parse_address
+    from millrace.runtime.storeaddress import AddressError, parse_address
 
     runtime = real_runtime()
     try:
         address = parse_address(text if "@" in text.partition("://")[0] else f"0@{text}")
-        unknown = address.unknown_options(S3_OPTIONS) if address.scheme == "s3" else []
+        unknown = address.unknown_options()
         if unknown:
-            raise AddressError(f"{', '.join(unknown)}: no such option; there are {', '.join(S3_OPTIONS)}")
+            raise AddressError(
+                f"{', '.join(unknown)}: no such option; there are {', '.join(address.store_options) or 'none'}"
+            )
         bare = await runtime.open_store(address, runtime.clock)
     except (AddressError, *STORE_ERRORS, OSError, ValueError) as error:
         print(f"millrace: {error}", file=sys.stderr)

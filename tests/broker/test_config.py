@@ -194,6 +194,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
         ("s3.wal.path=0@s3://b?batchInterval=soon", "batchInterval=soon"),
         ("s3.wal.path=0@s3://b?fence=wire", "conditional or reservation"),
         ("s3.wal.path=0@file:///wal?kind=ring", "neither block nor object"),
+        ("s3.wal.path=0@s3://b?kind=block", "the one kind of log that a store holds"),
         ("max.connections.per.ip.overrides=10.0.0.1", "HOST:COUNT"),
         ("listeners=A://h", "HOST:PORT"),
         ("listeners=PLAINTEXT://:1,PLAINTEXT://:2", "twice"),
@@ -271,6 +272,36 @@ def test_secrets_of_addresses_are_in_no_mistake(given: str) -> None:
     assert given.partition("=")[0] in told
     assert "hush" not in told
     assert "whisper" not in told
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("s3.wal.path=0@file:///wal?capactiy=1GiB", "capactiy in s3.wal.path has no effect; did you mean capacity?"),
+        ("s3.wal.path=0@file:///wal?hedge=off", "hedge in s3.wal.path has no effect"),
+        ("s3.wal.path=0@s3://b?pathstyle=true", "pathstyle in s3.wal.path has no effect; did you mean pathStyle?"),
+        ("s3.wal.path=0@s3://b?secretkey=hush", "secretkey in s3.wal.path has no effect; did you mean secretKey?"),
+        (
+            "s3.data.buckets=0@s3://b?pathstyle=true",
+            "pathstyle in s3.data.buckets has no effect; did you mean pathStyle?",
+        ),
+        ("s3.data.buckets=0@file:///o?capacity=1GiB", "capacity in s3.data.buckets has no effect"),
+    ],
+)
+def test_an_option_that_nobody_reads_warns(given: str, hint: str) -> None:
+    """In an address as among keys: of the store that is named, and of the kind of log."""
+    assert make(given).warnings == (f"unknown option {hint}",)
+
+
+def test_options_that_are_read_do_not_warn() -> None:
+    """Each kind's own, and the store's beside them."""
+    for given in (
+        "s3.wal.path=0@file:///wal?capacity=1GiB&iops=100&iodepth=4&reservation=auto&kind=block",
+        "s3.wal.path=0@file:///wal/?capacity=1GiB&kind=object",
+        "s3.wal.path=0@s3://b?region=r&fence=reservation&readaheadDataSize=2MiB",
+        "s3.data.buckets=0@s3://b?region=r&pathStyle=true&maxConnections=7",
+    ):
+        assert not make(given).warnings, given
 
 
 def test_an_unknown_key_warns_and_the_nearest_is_named() -> None:

@@ -12,7 +12,7 @@ import pytest
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore_local import LocalObjectStore
 from millrace.runtime.objectstore_memory import MemoryObjectStore
-from millrace.runtime.storeaddress import S3_OPTIONS, AddressError, open_store, parse_address
+from millrace.runtime.storeaddress import AddressError, open_store, parse_address
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,11 @@ def test_a_scheme_names_an_implementation(tmp_path: Path) -> None:
 
 
 def test_unknown_options_are_named() -> None:
-    """The caller can warn of an option that nobody reads."""
-    address = parse_address("0@s3://b?region=r&pathstyle=true")
-    assert address.unknown_options(S3_OPTIONS) == ["pathstyle"]
+    """The caller can warn of an option that nobody reads, and knows of more that are read."""
+    address = parse_address("0@s3://b?region=r&pathstyle=true&capacity=1")
+    assert address.unknown_options() == ["pathstyle", "capacity"]
+    assert address.unknown_options(["capacity"]) == ["pathstyle"]
+    assert parse_address("0@file:///b?region=r").unknown_options() == ["region"]
 
 
 def test_s3_is_imported_only_for_s3() -> None:

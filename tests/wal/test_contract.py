@@ -155,7 +155,7 @@ class Unclosed(MemoryObjectStore):
 
 
 def test_an_address_says_which_kind_it_is() -> None:
-    """A file is a ring; a folder, by its slash or by name, a bucket and memory hold objects; any other `kind` is refused."""
+    """A file is a ring; a folder, by its slash or by name, a bucket and memory hold objects and nothing else; any other `kind` is refused."""
     for text, kind in (
         ("0@file:///wal", BLOCK),
         ("0@file:///wal/", OBJECT),
@@ -167,6 +167,9 @@ def test_an_address_says_which_kind_it_is() -> None:
         assert kind_of(parse_address(text)) is kind, text
     with pytest.raises(AddressError, match="kind=ring"):
         kind_of(parse_address("0@file:///wal?kind=ring"))
+    for text in ("0@s3://bucket?kind=block", "0@mem://?kind=block"):
+        with pytest.raises(AddressError, match="kind=block is not object"):
+            kind_of(parse_address(text))
 
 
 @pytest.mark.parametrize(
