@@ -35,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,10 +176,10 @@ def run_before_all() -> bool:
 
 
 def forget(folder: Path) -> None:
-    """Takes the folder's files out of the page cache."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as opened:
+    """Takes the folder's files out of the page cache; meanwhile some come, and some go."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError), open(os.path.join(place, name), "rb") as opened:
                 os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -207,8 +208,13 @@ class Round:
 
 class ColdBench:
     def __init__(self, folder: Path, address: str, mib: int, rounds: int, forgotten: Path | None) -> None:
-        """`forgotten`: a folder that is kept out of the page cache."""
-        settings = {"memory.max.bytes": "256MiB", "s3.wal.upload.threshold": "64MiB", "s3.data.buckets": address}
+        """`forgotten`: a folder that is kept out of the page cache. What compaction replaces stays, for those who list the bucket and read on."""
+        settings = {
+            "memory.max.bytes": "256MiB",
+            "s3.wal.upload.threshold": "64MiB",
+            "s3.data.buckets": address,
+            "s3.object.delete.retention.minutes": "60",
+        }
         self.broker = ProbedBroker(folder, settings, wal="512MiB")
         self._address = address
         self._forgotten = forgotten
