@@ -127,7 +127,7 @@ def load(
     metadata_dir = read_metadata_dir(values, data_dir)
     server = _server_settings(values)
     data, wal = _address(values, "s3.data.buckets", STORES), _address(values, "s3.wal.path", WALS)
-    values.warn_of_options("s3.data.buckets", data)
+    _warn_of_options(values, "s3.data.buckets", data)
     wal_settings = _wal_settings(values, wal)
     found = [*mistakes, *values.mistakes]
     if found:
@@ -179,6 +179,12 @@ def _address(values: Values, name: str, schemes: Collection[str]) -> StoreAddres
     return address
 
 
+def _warn_of_options(values: Values, name: str, address: StoreAddress, more: Collection[str] = ()) -> None:
+    """`more` are read beside the store's own."""
+    for option in address.unknown_options(more):
+        values.warn_of_option(name, option, (*address.store_options, *more))
+
+
 def _wal_settings(values: Values, address: StoreAddress) -> WalSettings:
     """As the kind reads them that the address names; where it names none, of no use."""
     try:
@@ -190,7 +196,7 @@ def _wal_settings(values: Values, address: StoreAddress) -> WalSettings:
     settings = kind.read_settings(words)
     for mistake in words.mistakes:
         values.mistake("s3.wal.path", mistake)
-    values.warn_of_options("s3.wal.path", address, ("kind", *words.asked))
+    _warn_of_options(values, "s3.wal.path", address, ("kind", *words.asked))
     for problem in settings.problems():
         values.mistake("s3.wal.path", f": {problem}")
     return settings

@@ -7,14 +7,13 @@ and the operator learns of all mistakes at once. Secrets show in no mistake and 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from millrace.broker.config_key import OBEYED, REFUSED, STORED, Key, parse_value
 from millrace.broker.config_source import Given
 from millrace.broker.config_table import REMOVED
-from millrace.runtime.storeaddress import StoreAddress
 
 _LISTENER_PREFIX = "listener.name."
 _SECRETS_OF_ADDRESSES = re.compile(r"((?:secretKey|sessionToken)=)[^&,\s]*", re.IGNORECASE)
@@ -97,11 +96,9 @@ class Values:
         if key.standing == REFUSED and one.text.strip() != (key.default or ""):
             self.mistake(key.name, f"cannot be served: {key.meaning}")
 
-    def warn_of_options(self, name: str, address: StoreAddress, more: Collection[str] = ()) -> None:
-        """Of those in an address that nobody reads; `more` are read beside the store's own."""
-        for option in address.unknown_options(more):
-            hint = _hint(option, (*address.store_options, *more))
-            self.warnings.append(f"unknown option {option} in {name} has no effect{hint}")
+    def warn_of_option(self, name: str, option: str, known: Iterable[str]) -> None:
+        """Of one in an address that nobody reads."""
+        self.warnings.append(f"unknown option {option} in {name} has no effect{_hint(option, known)}")
 
     def _judge_unknown(self, name: str, one: Given) -> None:
         if name.startswith(_PLUGIN_PREFIXES):
