@@ -152,12 +152,15 @@ def wal_record(data: bytes) -> None:
     decode_record(memoryview(body), 0, len(body), 8192, epoch_seed(1))
 
 
+RING_BYTES = 64 * 4096
+
+
 def wal_blocks(data: bytes) -> None:
     """A whole recovery over a ring that holds the input, of two owners, under the policy that the first byte chooses: it ends, and within the
     ring."""
     body = mended(data, 60)
     decode_block_header(memoryview(body), 0)
-    ring = bytes(body[: 64 * 4096]).ljust(64 * 4096, b"\0")
+    ring = bytes(body[:RING_BYTES]).ljust(RING_BYTES, b"\0")
     start = (data[0] >> 3) * 4096 if data else 0
     header = DeviceHeader(
         "c", 1, 1, start // 2 & -4096, 66 * 4096, 0, 0, start, 8 * 4096, 16 * 4096, 0, -1, 1, (Reign(0, 0),)
@@ -252,12 +255,13 @@ class Guard:
     how much larger than ever before it made the process."""
 
     FACTOR, BESIDE_BYTES = DECODED_FACTOR, 32 << 10
-    # Where the input is unpacked first, a record's headers may be what is tiny; a recovery is given a whole ring.
+    # Where the input is unpacked first, a record's headers may be what is tiny; a recovery is given a whole ring, holds what it read of it, and
+    # joins that with the rest of what it read before.
     MORE_BYTES: ClassVar[dict[str, int]] = {
         "batches": DECODED_FACTOR * RECORDS_BYTES_MAX,
         "records": DECODED_FACTOR * RECORDS_BYTES_MAX,
         "compressed": 2 * RECORDS_BYTES_MAX,
-        "wal_blocks": 512 << 10,
+        "wal_blocks": 3 * RING_BYTES,
     }
     PROCESS_FACTOR, PROCESS_BESIDE_BYTES = 64, 96 << 20
 
@@ -284,7 +288,7 @@ class Guard:
             raise MemoryError(f"{len(data)} bytes made the process grow by {grown_bytes}")
 
 
-STEPS_PER_BYTE, STEPS_BESIDE = 16, 3000
+STEPS_PER_BYTE, STEPS_BESIDE = 24, 3000  # a frame that comes byte by byte takes 19 a byte
 CODEC_STEPS = 1_000_000  # what making one takes, by far
 
 

@@ -76,6 +76,14 @@ def test_seeds_stay_in_their_bounds(guard: Guard, name: str) -> None:
         guard(seed)
 
 
+def test_frames_that_come_byte_by_byte_stay_in_their_bounds(guard: Guard) -> None:
+    """The most pieces that a connection can bring."""
+    for seed in of_target("frames"):
+        data = seed[:1] + b"\0" + seed[2:]
+        run_in_bounds(data)
+        guard(data)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_damage_gives_the_one_error_or_a_value(guard: Guard, name: str) -> None:
     """Seeds of one target with random damage: its own error or nothing, within memory and steps in proportion to the bytes."""

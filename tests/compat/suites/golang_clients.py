@@ -31,8 +31,12 @@ FRANZ_GO = GoSuite(
         "KGO_LOG_LEVEL": "none",
     },
     unasked={"TestTxnEtl": f"{NO_TRANSACTIONS}, and it waits for them for ever"},
-    passed_min=31,
-    known={},
+    passed_min=34,
+    known={
+        "848RegexBrokerResolves": Excuse(
+            "asks whether ConsumerGroupHeartbeat is there, and not whether group.version has it on", "FAILED TESTING"
+        )
+    },
 )
 
 
