@@ -19,6 +19,7 @@ from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
 
 SECRETS = ("secretKey", "sessionToken")
+_HIDDEN = tuple(name.lower() for name in SECRETS)  # in whatever case somebody wrote them
 S3_OPTIONS = (
     "endpoint",
     "region",
@@ -52,7 +53,9 @@ class StoreAddress:
     options: Mapping[str, str]
 
     def __str__(self) -> str:
-        shown = "&".join(f"{name}={'***' if name in SECRETS else value}" for name, value in self.options.items())
+        shown = "&".join(
+            f"{name}={'***' if name.lower() in _HIDDEN else value}" for name, value in self.options.items()
+        )
         return f"{self.bucket_id}@{self.scheme}://{self.target}{'?' if shown else ''}{shown}"
 
     __repr__ = __str__

@@ -99,6 +99,16 @@ def test_a_scheme_names_an_implementation(tmp_path: Path) -> None:
     assert isinstance(asyncio.run(_open_and_close("0@mem://")), MemoryObjectStore)
 
 
+def test_a_secret_by_a_misspelt_name_is_not_shown() -> None:
+    """The refusal of a key without its secret is what such a name leads to."""
+    address = parse_address("0@s3://b?accessKey=AKIA&secretkey=hush&SESSIONTOKEN=quiet")
+    with pytest.raises(AddressError, match="given together") as caught:
+        asyncio.run(_open_and_close(str(address).replace("***", "hush")))
+    for told in (str(caught.value), str(address), repr(address)):
+        assert "hush" not in told
+        assert "quiet" not in told
+
+
 def test_unknown_options_are_named() -> None:
     """The caller can warn of an option that nobody reads, and knows of more that are read."""
     address = parse_address("0@s3://b?region=r&pathstyle=true&capacity=1")
