@@ -24,9 +24,8 @@ def claim_table(session: SparkSession, table_path: str, checkpoint: str) -> None
     """Binds the table to the checkpoint, on the first run; raises TableOwned where rows could be overwritten."""
     files = Files(session)
     mark, owner_file = files.full_name(checkpoint), files.below(table_path, OWNER_FILE)
-    owner = files.text(
-        owner_file
-    ).strip()  # an empty file is as none: versions that wrote it in place left it when killed
+    # An empty file is as none: versions that wrote it in place left it when killed.
+    owner = files.text(owner_file).strip()
     if owner:
         _refuse_other(table_path, owner, mark)
     if any(name.startswith(f"{PARTITION_COLUMNS[0]}=") for name in files.names(table_path)):

@@ -214,10 +214,10 @@ class ObjectSlots:
 
     def _on_claim(self, claimed: int) -> None:
         """What older owners put from now on is acknowledged to nobody: a hole that is filled later stays one, until the claimant says what counts."""
-        self.claims[claimed] = None
-        for epoch, end in self._ends.items():
+        for epoch in (*self.claims, *self._ends):
             if epoch < claimed:
-                self._joined[epoch] = min(end, self._joined.get(epoch, end))
+                self._joined.setdefault(epoch, self.end(epoch))
+        self.claims[claimed] = None
 
     def _on_records(self, header: ObjectHeader) -> None:
         epoch = header.place.epoch

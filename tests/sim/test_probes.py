@@ -250,6 +250,8 @@ def fill_a_hole_late(scene: Scene) -> None:
     scene.start()
     scene.claim(2)
     scene.world.bucket.delete([scene.slot(1, 1, None, b"second"), third])
+    scene.claim(3)
+    scene.world.bucket.delete([scene.slot(2, 0, None, b"fourth")])
 
 
 def keep_objects(scene: Scene) -> None:
