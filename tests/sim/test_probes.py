@@ -244,7 +244,7 @@ def fill_a_hole_late(scene: Scene) -> None:
     scene.fence = FenceKind.RESERVATION
     scene.root(1)
     scene.claim(1)
-    scene.stream(1)
+    scene.stream(0)
     scene.slot(1, 0, None, b"first")
     third = scene.slot(1, 2, None, b"third")
     scene.start()
