@@ -1,11 +1,12 @@
 """The bytes of one put, with the checksum they had when they were handed over.
 
-    parts -> Body -> summed once -> attempt, attempt, ...   each under that one sum
+    parts (and their sum, where it is known) -> Body -> attempt, attempt, ...   each under that one sum
 
 Whoever asks more than once makes the body before the first attempt, and hands the same one to each: the retry wrapper, and above it the uploader and
 the object WAL, which ask again and send a late put twice. A store that takes checksums is sent this one, also the second time; before a further
 attempt the bytes are summed again, so that a change in memory is found where the store does not look. Not here: what a store does with the sum.
-Kept true: the sum is computed once; what no longer has it is never handed on as though it were whole.
+Kept true: the sum is computed once, or not at all where whoever made the bytes knows it; what no longer has it is never handed on as though it were
+whole.
 """
 
 from __future__ import annotations
@@ -67,6 +68,10 @@ class Body(tuple[Buffer, ...]):
         return value
 
 
-def body_of(parts: Sequence[Buffer]) -> Body:
-    """Itself, where it is one already: it keeps its sum."""
-    return parts if isinstance(parts, Body) else Body(parts)
+def body_of(parts: Sequence[Buffer], crc: int | None = None) -> Body:
+    """Itself, where it is one already: it keeps its sum. `crc`: the CRC32C of the parts, where it is known from making them."""
+    if isinstance(parts, Body):
+        return parts
+    body = Body(parts)
+    body._crc = crc
+    return body

@@ -29,7 +29,6 @@ from millrace.s3stream.errors import UploadExpired
 from millrace.s3stream.ids import ObjectId, UploadCommit
 from millrace.s3stream.log_cache import CacheBlock
 from millrace.s3stream.metadata import ObjectCatalog
-from millrace.s3stream.objects.format import Buffer
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.writer import ObjectWriter
 from millrace.s3stream.upload_plan import PlannedObject, UploadPlan, plan_upload
@@ -207,8 +206,7 @@ class Uploader:
             async for _ in _fill(writer, planned):
                 pass
             finished = writer.finish()
-            size_bytes, body = finished.size_bytes, body_of(finished.parts)
-            await body.crc()
+            size_bytes, body = finished.size_bytes, body_of(finished.parts, finished.crc)
             await self._patiently(key, lambda: self._put_whole(key, body))
         self.objects_put += 1
         self.bytes_put += size_bytes
@@ -227,9 +225,9 @@ class Uploader:
         try:
             async for _ in _fill(writer, planned):
                 if writer.ready_bytes >= self._settings.object_part_bytes:
-                    under_way.append(await self._start_part(upload, writer.take_parts()))
+                    under_way.append(await self._start_part(upload, body_of(*writer.take_parts())))
             finished = writer.finish()
-            under_way.append(await self._start_part(upload, finished.parts))
+            under_way.append(await self._start_part(upload, body_of(finished.parts, finished.crc)))
             for part in under_way:
                 await part
             await upload.complete()
@@ -240,10 +238,10 @@ class Uploader:
             await _end(under_way)
         return finished.size_bytes
 
-    async def _start_part(self, upload: MultipartUpload, parts: list[Buffer]) -> asyncio.Task[None]:
+    async def _start_part(self, upload: MultipartUpload, part: Body) -> asyncio.Task[None]:
         """Parts are numbered in the order in which their tasks begin, which is that of these calls."""
         await self._puts.acquire()
-        task = asyncio.create_task(upload.put_part(parts))
+        task = asyncio.create_task(upload.put_part(part))
         task.add_done_callback(lambda _: self._puts.release())
         return task
 

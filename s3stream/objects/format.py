@@ -174,16 +174,8 @@ def decode_entry(view: memoryview, position: int) -> tuple[EntryHeader, memoryvi
     return EntryHeader(StreamId(stream_id), epoch, base_offset, count, length, crc), payload, end
 
 
-def encode_block_header(ref: BlockRef, pieces: Sequence[Buffer]) -> bytes:
-    """The 40 bytes that precede a block's entries, given as pieces in order."""
-    body_sum = 0
-    for piece in pieces:
-        body_sum = crc32c(piece, body_sum)
-    return encode_block_header_of(ref, body_sum)
-
-
-def encode_block_header_of(ref: BlockRef, body_sum: int) -> bytes:
-    """As `encode_block_header`, with the checksum of the entries known."""
+def encode_block_header(ref: BlockRef, body_sum: int) -> bytes:
+    """The 40 bytes that precede a block's entries, of which `body_sum` is the checksum."""
     length = ref.size_bytes - BLOCK_HEADER_BYTES
     assert 0 < ref.entry_count <= INT32_MAX
     assert 0 < length <= INT32_MAX - BLOCK_HEADER_BYTES

@@ -19,7 +19,7 @@ from millrace.s3stream.objects.format import (
     INT32_MAX,
     BlockRef,
     Footer,
-    encode_block_header_of,
+    encode_block_header,
     encode_footer,
     encode_index,
     encode_row,
@@ -105,7 +105,7 @@ class ObjectJoiner:
         if self._is_joined:
             assert self._body_sum is not None
             place = self._block_place
-            self._held[place : place + BLOCK_HEADER_BYTES] = encode_block_header_of(block, self._body_sum)
+            self._held[place : place + BLOCK_HEADER_BYTES] = encode_block_header(block, self._body_sum)
         self._rows += encode_row(block)
         last = self._ranges[-1] if self._ranges else None
         if last is not None and last.stream_id == block.stream_id:

@@ -2,15 +2,18 @@
 
 Not here: which streams share an object, how the parts are put. What it keeps true: streams come in ascending order,
 each with one range without overlap or gap; a block holds one stream and at most BLOCK_BYTES_MAX unless it is one
-entry; every row's delta, count and size fit an i32. `add` costs two passes of CRC32C over the bytes: a caller on the
-event loop adds a MiB or so at a time.
+entry; every row's delta, count and size fit an i32. `add` costs two passes of CRC32C over the bytes, the second while they are in the processor's
+cache: a caller on the event loop adds a MiB or so at a time. The checksum of what is handed over comes of those passes, without another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from millrace.protocol.crc32c import crc32c
+from millrace.protocol.crc32c_join import crc32c_join
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import StreamId, StreamRange
 from millrace.s3stream.objects.format import (
@@ -32,15 +35,23 @@ from millrace.s3stream.objects.format import (
 )
 
 BLOCK_BYTES_MAX = 1 << 20
-# Below this mean size the pieces of a block are joined: a put of a million small views costs more than the copy.
-JOIN_BELOW_BYTES = 4096
+# Entries below this size are copied, neighbours into one piece: a put of a million small views costs more than the copy.
+JOIN_BELOW_BYTES = 8192
+
+
+class SummedParts(NamedTuple):
+    """Bytes in pieces, and the CRC32C of all of them as they were when they were taken."""
+
+    parts: list[Buffer]
+    crc: int
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedObject:
-    """`parts` concatenated are the object, or its rest after `take_parts`; `size_bytes` is the whole object's."""
+    """`parts` concatenated are the object, or its rest after `take_parts`, and `crc` is their CRC32C; `size_bytes` is the whole object's."""
 
     parts: list[Buffer]
+    crc: int
     size_bytes: int
     ranges: tuple[StreamRange, ...]
 
@@ -49,12 +60,15 @@ class ObjectWriter:
     def __init__(self, block_bytes_max: int = BLOCK_BYTES_MAX) -> None:
         self._block_bytes_max = block_bytes_max
         self._parts: list[Buffer] = []
+        self._parts_sum = 0
         self._rows = bytearray()
         self._ranges: list[StreamRange] = []
         self._written_bytes = 0  # sealed blocks
         self._taken_bytes = 0  # of these, handed over
-        # The open block: pieces are headers and payloads by turns.
+        # The open block: pieces that are summed, and small ones behind them that are to be one.
         self._pieces: list[Buffer] = []
+        self._pieces_sum = 0
+        self._small: list[Buffer] = []
         self._block_bytes = BLOCK_HEADER_BYTES
         self._block_entries = 0
         self._stream_id = -1
@@ -84,11 +98,12 @@ class ObjectWriter:
         """How many bytes `take_parts` would give."""
         return self._written_bytes - self._taken_bytes
 
-    def take_parts(self) -> list[Buffer]:
+    def take_parts(self) -> SummedParts:
         """Hands over the blocks sealed so far, for a multipart upload that starts before the end is known."""
-        parts, self._parts = self._parts, []
+        taken = SummedParts(self._parts, self._parts_sum)
+        self._parts, self._parts_sum = [], 0
         self._taken_bytes = self._written_bytes
-        return parts
+        return taken
 
     def finish(self) -> FinishedObject:
         """Seals the object; called once. An object without entries is refused: nobody could find it."""
@@ -98,7 +113,9 @@ class ObjectWriter:
         index = encode_index(bytes(self._rows))
         size_bytes = self._written_bytes + len(index) + FOOTER_BYTES
         footer = encode_footer(Footer(self._written_bytes, len(index), size_bytes))
-        return FinishedObject([*self.take_parts(), index, footer], size_bytes, tuple(self._ranges))
+        parts, parts_sum = self.take_parts()
+        crc = crc32c(footer, crc32c(index, parts_sum))
+        return FinishedObject([*parts, index, footer], crc, size_bytes, tuple(self._ranges))
 
     def _begin_stream(self, stream_id: int, start: int) -> None:
         if stream_id <= self._stream_id:
@@ -122,17 +139,29 @@ class ObjectWriter:
         is_too_far = entry.end - self._block_start > INT32_MAX
         if self._block_bytes + added_bytes > self._block_bytes_max or is_too_far:
             self._seal_block()
-        self._pieces += (header, entry.data)
+        self._small.append(header)
+        if len(entry.data) < JOIN_BELOW_BYTES:
+            self._small.append(entry.data)
+        else:
+            self._join_small()
+            self._add_piece(entry.data)
         self._block_bytes += added_bytes
         self._block_entries += 1
         self._next_offset = entry.end
 
+    def _join_small(self) -> None:
+        if self._small:
+            self._add_piece(b"".join(self._small))
+            self._small = []
+
+    def _add_piece(self, piece: Buffer) -> None:
+        self._pieces.append(piece)
+        self._pieces_sum = crc32c(piece, self._pieces_sum)
+
     def _seal_block(self) -> None:
         if not self._block_entries:
             return
-        pieces = self._pieces
-        if self._block_bytes < len(pieces) * JOIN_BELOW_BYTES:
-            pieces = [b"".join(pieces)]
+        self._join_small()
         row = BlockRef(
             StreamId(self._stream_id),
             self._block_start,
@@ -141,8 +170,11 @@ class ObjectWriter:
             self._written_bytes,
             self._block_bytes,
         )
-        self._parts += (encode_block_header(row, pieces), *pieces)
+        header = encode_block_header(row, self._pieces_sum)
+        self._parts += (header, *self._pieces)
+        entries_bytes = self._block_bytes - BLOCK_HEADER_BYTES
+        self._parts_sum = crc32c_join(crc32c(header, self._parts_sum), self._pieces_sum, entries_bytes)
         self._rows += encode_row(row)
         self._written_bytes += self._block_bytes
-        self._pieces, self._block_bytes, self._block_entries = [], BLOCK_HEADER_BYTES, 0
+        self._pieces, self._pieces_sum, self._block_bytes, self._block_entries = [], 0, BLOCK_HEADER_BYTES, 0
         self._block_start = self._next_offset

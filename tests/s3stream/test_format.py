@@ -71,7 +71,7 @@ def entry_bytes(stream_id: int, base_offset: int, count: int, payload: bytes, ep
 def block_bytes(start: int, end: int, *entries: bytes) -> bytes:
     body = b"".join(entries)
     ref = BlockRef(StreamId(7), start, end, len(entries), 0, BLOCK_HEADER_BYTES + len(body))
-    return encode_block_header(ref, entries) + body
+    return encode_block_header(ref, crc32c(body)) + body
 
 
 def ref_to(data: bytes, start: int, end: int, entry_count: int, stream_id: int = 7) -> BlockRef:
@@ -252,7 +252,7 @@ def test_a_right_block_does_not_excuse_wrong_entries(
     """Entries that do not continue one another, of another stream, or that do not fill the block are corruption under a right checksum."""
     body = b"".join(entries)
     ref = BlockRef(StreamId(7), 0, end, count, 0, BLOCK_HEADER_BYTES + len(body))
-    data = memoryview(encode_block_header(ref, entries) + body)
+    data = memoryview(encode_block_header(ref, crc32c(body)) + body)
     for check in (lambda: decode_block(ref, data), lambda: deque(verify_in_steps(ref, data))):
         with pytest.raises(ObjectCorrupt, match=reason):
             check()
@@ -379,8 +379,9 @@ def test_many_small_entries_are_scanned_in_steps() -> None:
     parts: list[bytes] = []
     for offset in range(1000):
         parts += [encode_entry_header(1, 0, offset, 1, [b"x" * 50]), b"x" * 50]
-    ref = BlockRef(StreamId(1), 0, 1000, 1000, 0, BLOCK_HEADER_BYTES + sum(map(len, parts)))
-    data = memoryview(encode_block_header(ref, parts) + b"".join(parts))
+    body = b"".join(parts)
+    ref = BlockRef(StreamId(1), 0, 1000, 1000, 0, BLOCK_HEADER_BYTES + len(body))
+    data = memoryview(encode_block_header(ref, crc32c(body)) + body)
     bases, places = array("q"), array("I")
     assert [len(bases) for _ in scan_in_steps(ref, data, bases, places)] == [128 * step for step in range(1, 8)]
     assert list(bases) == list(range(1000))

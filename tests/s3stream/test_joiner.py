@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.protocol.crc32c import crc32c
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import StreamId, StreamRange
 from millrace.s3stream.objects.format import (
@@ -156,7 +157,7 @@ def test_joined_blocks_never_overflow_their_numbers(counts: list[int], entry_cou
     start = 1 << 40
     for count, entry_count in zip(counts, entry_counts, strict=True):
         ref = BlockRef(StreamId(1), start, start + count, entry_count, 0, 50)
-        data = memoryview(encode_block_header(ref, [bytes(10)]) + bytes(10))
+        data = memoryview(encode_block_header(ref, crc32c(bytes(10))) + bytes(10))
         joiner.add(ref, data, check_block(ref, data))
         start += count
     rest, size_bytes, ranges = joiner.finish()

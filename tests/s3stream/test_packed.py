@@ -7,6 +7,7 @@ import gc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.protocol.crc32c import crc32c
 from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import StreamId
 from millrace.s3stream.objects.format import (
@@ -27,9 +28,9 @@ def block_of(entries: list[tuple[int, int]], start: int = 0) -> tuple[BlockRef, 
         payload = bytes([offset % 251]) * size_bytes
         parts += [encode_entry_header(1, 0, offset, count, [payload]), payload]
         offset += count
-    size_bytes = BLOCK_HEADER_BYTES + sum(map(len, parts))
-    ref = BlockRef(StreamId(1), start, offset, len(entries), 0, size_bytes)
-    return ref, memoryview(encode_block_header(ref, parts) + b"".join(parts))
+    body = b"".join(parts)
+    ref = BlockRef(StreamId(1), start, offset, len(entries), 0, BLOCK_HEADER_BYTES + len(body))
+    return ref, memoryview(encode_block_header(ref, crc32c(body)) + body)
 
 
 @settings(max_examples=200, deadline=None)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import pytest
 
+from millrace.protocol.crc32c import crc32c
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
+from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import (
     BytesChanged,
@@ -20,6 +22,7 @@ from millrace.runtime.objectstore import (
     StoreFull,
     StoreUnavailable,
 )
+from millrace.runtime.objectstore_body import Body
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.s3stream.config import MIB, StreamSettings
@@ -30,7 +33,7 @@ from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.reader import ObjectReader
 from millrace.s3stream.uploader import SILENT_S, Uploader
 from millrace.wal.errors import WalClosed, WalFenced
-from tests.s3stream.build import CLUSTER_ID, MemoryCatalog, MemoryStore, run
+from tests.s3stream.build import CLUSTER_ID, MemoryCatalog, MemoryMultipart, MemoryStore, run
 
 
 class Bench:
@@ -278,6 +281,48 @@ def test_large_objects_go_in_parts() -> None:
         await bench.stop()
 
     run(scenario())
+
+
+@pytest.mark.parametrize(("operation", "part_bytes"), [("put", 64 * MIB), ("put_part", 5 * MIB)])
+def test_what_is_uploaded_is_not_summed_once_more(
+    operation: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects and parts reach the store under the sum that their making gave, which is that of their bytes; nobody walks them for it."""
+    sums: list[tuple[int, int]] = []
+
+    async def refuse(body: Body) -> int:
+        raise AssertionError("summed once more")
+
+    async def note(body: Any) -> None:
+        assert isinstance(body, Body)
+        sums.append((await body.crc(), crc32c(b"".join(body))))
+
+    async def put(store: MemoryStore, key: str, parts: Sequence[Buffer]) -> None:
+        await note(parts)
+        await kept_put(store, key, parts)
+
+    async def put_part(upload: MemoryMultipart, parts: Sequence[Buffer], number: int) -> None:
+        await note(parts)
+        await kept_put_part(upload, parts, number)
+
+    kept_put, kept_put_part = MemoryStore.put, MemoryMultipart._put_part
+    monkeypatch.setattr(MemoryStore, "put", put)
+    monkeypatch.setattr(MemoryMultipart, "_put_part", put_part)
+    monkeypatch.setattr(Body, "_sum", refuse)
+
+    async def scenario() -> None:
+        bench = Bench(object_part_bytes=part_bytes)
+        bench.uploader = bench.uploader_on(RetryingObjectStore(bench.store, Rand(b"r")))
+        bench.uploader.submit(bench.block(*[(1, 700_000), (1, 100), (2, 3 * MIB), (3, 2 * MIB)] * 4))
+        await bench.settle()
+        assert bench.failures == []
+        assert len(bench.catalog.commits) == 1
+        assert bench.store.count(operation) > 0
+        assert bench.store.count("put") + bench.store.count("put_part") == len(sums)
+        await bench.stop()
+
+    run(scenario())
+    assert all(known == found for known, found in sums)
 
 
 @pytest.mark.parametrize("operation", ["start_multipart", "put_part", "complete"])

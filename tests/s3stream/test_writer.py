@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.protocol.crc32c import crc32c
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import StreamId, StreamRange
 from millrace.s3stream.objects.format import (
@@ -24,6 +25,7 @@ from millrace.s3stream.objects.index import ObjectIndex
 from millrace.s3stream.objects.writer import BLOCK_BYTES_MAX, JOIN_BELOW_BYTES, FinishedObject, ObjectWriter
 
 Streams = dict[int, list[Entry]]
+SIZES = st.integers(0, 300) | st.sampled_from([JOIN_BELOW_BYTES - 1, JOIN_BELOW_BYTES, 3 * JOIN_BELOW_BYTES])
 
 
 def entry(base_offset: int, size: int = 1, count: int = 1, epoch: int = 1) -> Entry:
@@ -54,6 +56,7 @@ def write(steps: list[tuple[int, Entry]]) -> FinishedObject:
 def whole(finished: FinishedObject) -> bytes:
     data = b"".join(finished.parts)
     assert len(data) == finished.size_bytes
+    assert crc32c(data) == finished.crc
     return data
 
 
@@ -63,16 +66,14 @@ def streams(draw: st.DrawFn) -> Streams:
     for stream_id in draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4, unique=True).map(sorted)):
         offset = draw(st.integers(0, 2**40))
         found[stream_id] = []
-        for count, size in draw(
-            st.lists(st.tuples(st.integers(1, 2**31 - 1), st.integers(0, 300)), min_size=1, max_size=9)
-        ):
+        for count, size in draw(st.lists(st.tuples(st.integers(1, 2**31 - 1), SIZES), min_size=1, max_size=9)):
             found[stream_id].append(entry(offset, size, count, epoch=offset % 3))
             offset += count
     return found
 
 
 @settings(max_examples=200)
-@given(streams(), st.integers(100, 700))
+@given(streams(), st.integers(100, 700) | st.just(1 << 16))
 def test_what_is_written_is_read(content: Streams, block_bytes_max: int) -> None:
     """Any streams come back entry for entry; blocks lie side by side, hold one stream, and keep their bounds."""
     writer = ObjectWriter(block_bytes_max)
@@ -176,11 +177,13 @@ def test_parts_can_be_taken_as_they_are_sealed() -> None:
             other.add(stream_id, [each])
             if other.ready_bytes >= 1000:
                 ready_bytes = other.ready_bytes
-                taken.append(b"".join(other.take_parts()))
-                assert len(taken[-1]) == ready_bytes
+                parts, crc = other.take_parts()
+                taken.append(b"".join(parts))
+                assert (len(taken[-1]), crc32c(taken[-1])) == (ready_bytes, crc)
                 assert other.ready_bytes == 0
     finished = other.finish()
     assert len(taken) == 4
+    assert crc32c(b"".join(finished.parts)) == finished.crc
     assert b"".join([*taken, *finished.parts]) == whole(one.finish())
     assert finished.size_bytes == len(b"".join([*taken, *finished.parts]))
     assert [key for key, _ in groupby(finished.ranges, lambda r: r.stream_id)] == [1, 5]
