@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import platform
 import shutil
 import statistics
 import sys
@@ -263,7 +264,8 @@ async def run(options: argparse.Namespace) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     print(file=sys.stderr)
     flags = "direct" if bench.device.is_direct else "buffered"
-    print(f"{os.cpu_count()} processors, {flags} synchronous writes, {time.perf_counter() - began:.0f} s")
+    python = f"Python {platform.python_version()} of {os.path.realpath(sys.executable)}"  # builds differ by a quarter
+    print(f"{os.cpu_count()} processors, {flags} synchronous writes, {time.perf_counter() - began:.0f} s; {python}")
     print(f"processors busy, brokers under test included: {others.percent():.0f} %")
     print(table(bench.rows))
     return exit_code(bench.rows)

@@ -17,6 +17,7 @@ import pytest
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectfolder import KEPT_FREE_BYTES, ObjectFolder
+from millrace.runtime.objectfolder_write import STAGE_BYTES
 from millrace.runtime.objectstore import (
     BytesChanged,
     ObjectMissing,
@@ -435,9 +436,9 @@ def test_a_part_whose_sync_failed_is_not_synced_again(tmp_path: Path) -> None:
         calls.fail("fsync", errno.EIO)
         calls.piece_bytes = 1 << 20
         with pytest.raises(StoreUnavailable):
-            await upload.put_part([bytes(2 << 20)])
+            await upload.put_part([bytes(2 * STAGE_BYTES)])
         with pytest.raises(ObjectMissing):
-            await upload.put_part([bytes(2 << 20)], 0)
+            await upload.put_part([bytes(2 * STAGE_BYTES)], 0)
         await upload.abort()
         assert await keys_of(store) == []
         assert unfinished(tmp_path) == []
