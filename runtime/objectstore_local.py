@@ -26,9 +26,9 @@ _T = TypeVar("_T")
 
 # The calls wait on the disk and release the interpreter; more threads than this would only queue at the device.
 _THREADS = 4
-# A device serves in order: a durable write waits for all that was asked of it before. Beside the WAL's, reads ask for no more than 256 KiB in all.
+# A device serves in order: a durable write waits for all that was asked of it before. Beside the WAL's, reads ask for no more than 128 KiB in all.
 _GENTLE_THREADS = 2
-_GENTLE_CALL_BYTES = 128 << 10
+_GENTLE_CALL_BYTES = 64 << 10
 _PAGE_ENTRIES = 1000
 
 

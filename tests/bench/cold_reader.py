@@ -21,7 +21,7 @@ A broker process with a topic several times its memory in objects. What is measu
 
 Where the objects are: `memory`, a directory that the WAL's disk knows nothing of, as a bucket is; `disk`, a directory on that disk, and what readers
 leave in the page cache is dropped several times a second, for what is read cold in life is not there either; `s3`, a server on these two
-cores, behind all others like the reader's client. All processes are apart. Nothing here fails by time: a missed target is a word in the table.
+cores, behind all others like the reader's client. All processes are apart. Exit code 1 when a target was missed, also one that is known to be.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOf
 from tests.bench import loop_probe
 from tests.bench.cold_load import FETCH_VERSION, ColdReader
 from tests.bench.produce_load import ProduceLoad, ask, batch_of, make_topic, produce_frame
-from tests.bench.report import OthersCpu, Row, table
+from tests.bench.report import OthersCpu, Row, exit_code, table
 from tests.live import LiveBroker
 from tests.live.s3_server import S3Server
 
@@ -56,6 +56,7 @@ HOT, COLD = "hot", "cold"
 MEMORY = Path("/dev/shm")
 QUIET_P99_MS = 10.0  # of a load of 1 MB/s: beyond it a ratio tells of neighbours, and is not judged
 ENGINE_CACHE_MIB = 32  # what the broker here has of its 256
+DEFAULT_CACHE_MIB = 160  # what a broker as it is installed has on a machine of 4 GiB
 FORGET_S = 0.15
 ROUND_S = 5.0
 PACE_S = 0.01  # a batch of 10 KB each: 1 MB/s
@@ -335,6 +336,7 @@ class ColdBench:
             "plain": ("store", self._address, "1"),
             "wide": ("store", self._address, "4"),
             "engine": ("engine", self._address, str(ENGINE_CACHE_MIB)),
+            "roomy": ("engine", self._address, str(DEFAULT_CACHE_MIB)),
             "wire": ("fetch", str(self.broker.port), COLD),
             "served": ("stream", self._address, "1000000"),
         }
@@ -352,7 +354,11 @@ class ColdBench:
         best = [max(a.rate, b.rate) for a, b in zip(runs["plain"], runs["wide"], strict=True)]
         self.add_plain("a plain client of the store, one GET at a time", runs["plain"])
         self.add_plain("  four at a time", runs["wide"])
-        for kind, what in (("engine", "cold read of one stream, by the engine"), ("wire", "  through the broker")):
+        for kind, what in (
+            ("roomy", f"cold read of one stream, by the engine, block cache of {DEFAULT_CACHE_MIB} MiB"),
+            ("engine", f"  of {ENGINE_CACHE_MIB} MiB"),
+            ("wire", "  through the broker"),
+        ):
             ratio = statistics.median(run.rate / rate for run, rate in zip(runs[kind], best, strict=True))
             text = f"{median_rate(runs[kind]):.0f} MB/s beside the quicker of the two"
             self.add(what, f"{100 * ratio:.0f} %", text, "80 %", ratio >= 0.8)
@@ -404,7 +410,7 @@ def gets_of(metrics: dict[str, float]) -> float:
     )
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where the broker keeps its data; a temporary folder otherwise")
     parser.add_argument("--store", choices=("memory", "disk", "s3"), default="memory", help="where the objects are")
@@ -416,24 +422,24 @@ def main() -> None:
     try:
         if options.store != "s3":
             forgotten = objects if options.store == "disk" else None
-            run(ColdBench(folder / "broker", f"0@file://{objects}", options.mib, options.rounds, forgotten))
-        else:
-            with S3Server(objects / "s3") as server:
-                server.make("lake")
-                run_behind_all(server.pid)
-                run(ColdBench(folder / "broker", server.address("lake"), options.mib, options.rounds, None))
+            return run(ColdBench(folder / "broker", f"0@file://{objects}", options.mib, options.rounds, forgotten))
+        with S3Server(objects / "s3") as server:
+            server.make("lake")
+            run_behind_all(server.pid)
+            return run(ColdBench(folder / "broker", server.address("lake"), options.mib, options.rounds, None))
     finally:
         shutil.rmtree(objects)
         shutil.rmtree(folder)
 
 
-def run(bench: ColdBench) -> None:
+def run(bench: ColdBench) -> int:
     try:
         asyncio.run(bench.run())
     finally:
         bench.broker.kill()
     print(f"\n{table(bench.rows)}")
+    return exit_code(bench.rows)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -479,12 +479,12 @@ def test_reads_beside_durable_writes_ask_for_little_at_a_time(tmp_path: Path) ->
         asked.clear()
         line.begin_write()
         assert await asyncio.gather(*(read(store) for _ in range(4))) == [data] * 4
-        assert max(asked) == 128 << 10
+        assert max(asked) == 64 << 10
         assert max(at_once) == 2
         line.end_write()
         asked.clear()
         assert await read(store) == data  # right after it: the next write is not far
-        assert max(asked) == 128 << 10
+        assert max(asked) == 64 << 10
         await store.close()
 
     asyncio.run(main())
