@@ -12,9 +12,10 @@ A broker process with a topic several times its memory in objects. What is measu
              them to another, and does nothing else: what the machine does to the tail for so many bytes, whoever serves them.
   the turns  How long turns of the broker's event loop held who came meanwhile (loop_probe.py): work of the loop's own thread, neighbours not
              counted. This is the broker's own part of the above.
-  the wire   The reader alone through the broker, by turns with a plain client that asks the store itself for the same bytes, one GET after
-             another and several at once. The plain client fills memory that it has and does nothing with it: no checksum, no second copy.
-  the engine The same by Stream.fetch in one process with the store's client, beside the plain client in the same kind of process.
+  the engine The reader alone, by Stream.fetch, in one process with the store's client, by turns with a plain client that asks the store itself for
+             the same bytes, one GET after another and several at once. The plain client fills memory that it has and does nothing with
+             it: no checksum, no second copy. The block cache is what a broker as it is installed has, and what one with 256 MiB in all has.
+  the wire   The same through the broker, beside the plain stream at no pace: both GET and send to another process.
   far        The same with a store as far away as in life (20 ms to the first byte, 90 MB/s a connection, 1 GB/s in all), the plain client with as
              many connections as the engine used; of the engine's passes over the topic the first quarter is left out, where it finds its
              stride, and told apart.
@@ -355,17 +356,17 @@ class ColdBench:
         self.add_plain("a plain client of the store, one GET at a time", runs["plain"])
         self.add_plain("  four at a time", runs["wide"])
         for kind, what in (
-            ("roomy", f"cold read of one stream, by the engine, block cache of {DEFAULT_CACHE_MIB} MiB"),
-            ("engine", f"  of {ENGINE_CACHE_MIB} MiB"),
+            ("roomy", "cold read of one stream, by the engine"),
+            ("engine", f"  with a block cache of {ENGINE_CACHE_MIB} MiB"),
             ("wire", "  through the broker"),
         ):
             ratio = statistics.median(run.rate / rate for run, rate in zip(runs[kind], best, strict=True))
             text = f"{median_rate(runs[kind]):.0f} MB/s beside the quicker of the two"
-            self.add(what, f"{100 * ratio:.0f} %", text, "80 %", ratio >= 0.8)
+            target: tuple[str, bool | None] = ("80 %", ratio >= 0.8) if kind == "roomy" else ("", None)
+            self.add(what, f"{100 * ratio:.0f} %", text, *target)
         ratio = statistics.median(a.rate / b.rate for a, b in zip(runs["wire"], runs["served"], strict=True))
-        self.add(
-            "  beside the plain stream", f"{100 * ratio:.0f} %", f"{median_rate(runs['served']):.0f} MB/s at no pace"
-        )
+        text = f"{median_rate(runs['served']):.0f} MB/s at no pace"
+        self.add("  through the broker, beside the plain stream", f"{100 * ratio:.0f} %", text, "80 %", ratio >= 0.8)
         engine_ms = 1e3 * statistics.median(run.cpu_s_a_mib for run in runs["engine"])
         self.add("  CPU a MiB: the engine's process", f"{engine_ms:.2f} ms", "the store's client in it")
         self.add("  CPU a MiB: the broker's process", f"{1e3 * cpu_s / read_mib:.2f} ms", "with requests and replies")
