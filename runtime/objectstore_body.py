@@ -1,4 +1,4 @@
-"""The bytes of one put, with the checksum they had when they were handed over.
+"""The bytes of one put, with the checksum they had when they were handed over, or made.
 
     parts (and their sum, where it is known) -> Body -> attempt, attempt, ...   each under that one sum
 
@@ -34,7 +34,7 @@ class Body(tuple[Buffer, ...]):
         return sum(map(len, self))
 
     async def crc(self) -> int:
-        """CRC32C of the bytes as they were when this was first asked."""
+        """CRC32C of the bytes as they were when this was first asked, or when they were made, where that is known."""
         if self._crc is None:
             crc = await self._sum()
             if self._crc is None:  # nobody else was first meanwhile
@@ -71,6 +71,7 @@ class Body(tuple[Buffer, ...]):
 def body_of(parts: Sequence[Buffer], crc: int | None = None) -> Body:
     """Itself, where it is one already: it keeps its sum. `crc`: the CRC32C of the parts, where it is known from making them."""
     if isinstance(parts, Body):
+        assert crc is None, "a body has its sum"
         return parts
     body = Body(parts)
     body._crc = crc

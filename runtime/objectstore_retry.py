@@ -4,7 +4,7 @@ Only Unavailable is repeated, and a timeout is Unavailable: the outcome of what 
 must bear being done twice. They do: a put puts the same bytes, a delete of what is gone succeeds, and `put_if_absent`
 knows by content an object that an earlier attempt of ours had put (each store compares when it loses), so a writer
 that must be told from others puts something of its own into the bytes. Buffers must not change before the call
-returns, for they may be sent again: they are summed before the first attempt, every attempt goes out under that sum, and one that would send
+returns, for they may be sent again: their sum is known before the first attempt, every attempt goes out under it, and one that would send
 other bytes ends in BytesChanged instead (objectstore_body.py). A part of a multipart upload is repeated under its own number; of a delete,
 only the keys that were refused. A gate, where there is one, is passed before each attempt. Not here: what a store's errors mean
 (each store maps its own).
@@ -170,7 +170,7 @@ class RetryingObjectStore:
                 await self._wait(operation, failures, error)
 
     async def attempt_put(self, operation: str, key: str, body: Body, call: Callable[[], Awaitable[None]]) -> None:
-        """The same for what sends bytes: summed before they wait for the gate, and never others than these."""
+        """The same for what sends bytes: their sum is known before they wait for the gate, and they are never others."""
 
         async def call_with_sum() -> None:
             await body.begin(key)

@@ -43,7 +43,7 @@ RETRY_PAUSE_MS_MAX = 10_000
 # A call that takes longer than this is told as a reason why uploads wait; it goes on.
 SILENT_S = 10.0
 # An object is built in steps between which the loop serves others, each of one to two milliseconds: its bytes are summed twice
-# (0.3 ms a MiB), and every entry costs as much as ENTRY_COST bytes.
+# (0.3 ms a MiB), and every entry costs as much as ENTRY_COST bytes, and every stream.
 STEP_COST = 4 << 20
 ENTRY_COST = 8192
 
@@ -287,7 +287,7 @@ async def _fill(writer: ObjectWriter, planned: PlannedObject) -> AsyncIterator[N
         for first in range(0, count, step):
             entries = run.entries(first, first + step)
             writer.add(run.stream_id, entries)
-            cost += len(entries) * (ENTRY_COST + run.payload_bytes // count)
+            cost += ENTRY_COST + len(entries) * (ENTRY_COST + run.payload_bytes // count)
             if cost >= STEP_COST:
                 cost = 0
                 await asyncio.sleep(0)

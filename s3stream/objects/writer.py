@@ -2,8 +2,8 @@
 
 Not here: which streams share an object, how the parts are put. What it keeps true: streams come in ascending order,
 each with one range without overlap or gap; a block holds one stream and at most BLOCK_BYTES_MAX unless it is one
-entry; every row's delta, count and size fit an i32. `add` costs two passes of CRC32C over the bytes, the second while they are in the processor's
-cache: a caller on the event loop adds a MiB or so at a time. The checksum of what is handed over comes of those passes, without another.
+entry; every row's delta, count and size fit an i32. `add` costs two passes of CRC32C over the bytes, the second, of large entries, while they are in
+the processor's cache: a caller on the event loop adds a MiB or so at a time. The checksum of what is handed over comes of those passes.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ from millrace.s3stream.objects.format import (
 BLOCK_BYTES_MAX = 1 << 20
 # Entries below this size are copied, neighbours into one piece: a put of a million small views costs more than the copy.
 JOIN_BELOW_BYTES = 8192
+# The sum of a smaller block is taken once more for that of all: the bytes are at hand, and a join by arithmetic costs more.
+WALK_BELOW_BYTES = 64 << 10
 
 
 class SummedParts(NamedTuple):
-    """Bytes in pieces, and the CRC32C of all of them as they were when they were taken."""
+    """Bytes in pieces, and the CRC32C of all of them as they were when they were checked."""
 
     parts: list[Buffer]
     crc: int
@@ -172,8 +174,13 @@ class ObjectWriter:
         )
         header = encode_block_header(row, self._pieces_sum)
         self._parts += (header, *self._pieces)
-        entries_bytes = self._block_bytes - BLOCK_HEADER_BYTES
-        self._parts_sum = crc32c_join(crc32c(header, self._parts_sum), self._pieces_sum, entries_bytes)
+        self._parts_sum = crc32c(header, self._parts_sum)
+        if self._block_bytes < WALK_BELOW_BYTES:
+            for piece in self._pieces:
+                self._parts_sum = crc32c(piece, self._parts_sum)
+        else:
+            entries_bytes = self._block_bytes - BLOCK_HEADER_BYTES
+            self._parts_sum = crc32c_join(self._parts_sum, self._pieces_sum, entries_bytes)
         self._rows += encode_row(row)
         self._written_bytes += self._block_bytes
         self._pieces, self._pieces_sum, self._block_bytes, self._block_entries = [], 0, BLOCK_HEADER_BYTES, 0

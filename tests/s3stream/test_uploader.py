@@ -312,6 +312,7 @@ def test_what_is_uploaded_is_not_summed_once_more(
 
     async def scenario() -> None:
         bench = Bench(object_part_bytes=part_bytes)
+        await bench.stop()
         bench.uploader = bench.uploader_on(RetryingObjectStore(bench.store, Rand(b"r")))
         bench.uploader.submit(bench.block(*[(1, 700_000), (1, 100), (2, 3 * MIB), (3, 2 * MIB)] * 4))
         await bench.settle()
@@ -469,6 +470,7 @@ def test_bytes_that_change_between_two_attempts_end_the_engine() -> None:
 
     async def scenario() -> None:
         bench = Bench()
+        await bench.stop()
         bench.uploader = bench.uploader_on(RetryingObjectStore(bench.store, Rand(b"r"), RetryPolicy(attempts_max=1)))
         bench.catalog.open(1)
         record = bytearray(DENSITY_WINDOW_BYTES + 1)  # large enough that the cache keeps the view
