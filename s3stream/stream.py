@@ -16,12 +16,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from millrace.protocol.crc32c import crc32c
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed
 from millrace.runtime.objectstore import ObjectMissing
 from millrace.s3stream.errors import OffsetBeyondEnd, OffsetGap, OffsetTrimmed, StreamFenced
 from millrace.s3stream.ids import OpenedStream
-from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, Entry, encode_entry_header
+from millrace.s3stream.objects.format import (
+    ENTRY_HEADER_BYTES,
+    SUMMED_FROM,
+    Entry,
+    encode_entry_header,
+    encode_entry_header_of,
+)
 from millrace.wal.log import WalRecord
 
 
@@ -117,7 +124,7 @@ class Stream:
         tail_crc: int | None = None,
     ) -> Append:
         """Gives the next `count` offsets to the concatenation of `parts` (flat views of bytes, copied before this returns). `tail_crc`:
-        the CRC32C of the last part, just verified; the parts before it are then SUMMED_FROM bytes.
+        the CRC32C of the second part, just verified; there are two then, and the first is SUMMED_FROM bytes.
 
         Never waits. `on_done` is called from the loop once the bytes are durable and readable, in the order of the appends. Raises
         WalFull, with no offset given, when the room was not there (ask `Storage.room_bytes` first), Closed and StreamFenced.
@@ -125,12 +132,16 @@ class Stream:
         if self.is_closed:
             raise self._refusal()
         base_offset = self.next_offset
-        header = encode_entry_header(self.stream_id, self.epoch, base_offset, count, parts, tail_crc)
-        # An error from here to the return is not caught by anybody: a hole in offsets is worse than a restart.
+        # An error from the append to the return is not caught by anybody: a hole in offsets is worse than a restart.
         if tail_crc is None:
+            header = encode_entry_header(self.stream_id, self.epoch, base_offset, count, parts)
             record = self._storage.append_wal(header, *parts)
         else:
-            record = self._storage.append_wal(b"".join((header, *parts[:-1])), parts[-1], tail_crc=tail_crc)
+            head, tail = parts
+            assert len(head) == SUMMED_FROM
+            length, payload_sum = SUMMED_FROM + len(tail), crc32c(head, tail_crc)
+            header = encode_entry_header_of(self.stream_id, self.epoch, base_offset, count, length, payload_sum)
+            record = self._storage.append_wal(b"".join((header, head)), tail, tail_crc=tail_crc)
         end = base_offset + count
         self.next_offset = end
         append = Append(

@@ -131,25 +131,20 @@ class Footer:
     object_size_bytes: int
 
 
-def encode_entry_header(
-    stream_id: int, epoch: int, base_offset: int, count: int, parts: Sequence[Buffer], tail_crc: int | None = None
+def encode_entry_header(stream_id: int, epoch: int, base_offset: int, count: int, parts: Sequence[Buffer]) -> bytes:
+    """The 40 bytes that precede the concatenation of `parts` (flat views of bytes), checksum included."""
+    payload = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+    return encode_entry_header_of(stream_id, epoch, base_offset, count, len(payload), _payload_sum(payload))
+
+
+def encode_entry_header_of(
+    stream_id: int, epoch: int, base_offset: int, count: int, length: int, payload_sum: int
 ) -> bytes:
-    """The 40 bytes that precede the concatenation of `parts` (flat views of bytes), checksum included. `tail_crc` is the last part's, which
-    then begins at SUMMED_FROM."""
-    length = 0
-    for part in parts:
-        length += len(part)
+    """As `encode_entry_header`, for a payload of `length` bytes whose checksum, from SUMMED_FROM on and then of what is before it, is known."""
     if not (0 < count <= INT32_MAX and length <= INT32_MAX and 0 <= base_offset <= INT64_MAX - count):
         raise ValueError(f"entry out of bounds: base offset {base_offset}, count {count}, length {length}")
     head = _ENTRY_HEAD.pack(ENTRY_MAGIC, VERSION, 0, count, length, stream_id, epoch, base_offset)
-    if tail_crc is None:
-        crc = _payload_sum(memoryview(parts[0] if len(parts) == 1 else b"".join(parts)))
-    else:
-        assert length - len(parts[-1]) == SUMMED_FROM
-        crc = tail_crc
-        for part in parts[:-1]:
-            crc = crc32c(part, crc)
-    return head + _CRC.pack(crc32c(head, crc))
+    return head + _CRC.pack(crc32c(head, payload_sum))
 
 
 def _payload_sum(payload: memoryview) -> int:

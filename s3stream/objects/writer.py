@@ -23,12 +23,13 @@ from millrace.s3stream.objects.format import (
     INDEX_HEADER_BYTES,
     INT32_MAX,
     ROW_BYTES,
+    SUMMED_FROM,
     BlockRef,
     Buffer,
     Entry,
     Footer,
     encode_block_header,
-    encode_entry_header,
+    encode_entry_header_of,
     encode_footer,
     encode_index,
     encode_row,
@@ -132,38 +133,41 @@ class ObjectWriter:
             self._ranges.append(StreamRange(StreamId(self._stream_id), self._range_start, self._next_offset))
 
     def _add_entry(self, entry: Entry) -> None:
-        header = encode_entry_header(self._stream_id, entry.epoch, entry.base_offset, entry.count, (entry.data,))
+        """Hot, like the append: an entry of 64 KiB is a request."""
+        data, base_offset, count = entry.data, entry.base_offset, entry.count
+        length = len(data)
+        payload_sum = crc32c(data[:SUMMED_FROM], crc32c(data[SUMMED_FROM:]))
+        header = encode_entry_header_of(self._stream_id, entry.epoch, base_offset, count, length, payload_sum)
         if entry.crc is not None and entry.crc != int.from_bytes(header[-4:], "big"):
-            raise ObjectCorrupt(f"entry of stream {self._stream_id} at offset {entry.base_offset} changed in memory")
-        added_bytes = ENTRY_HEADER_BYTES + len(entry.data)
+            raise ObjectCorrupt(f"entry of stream {self._stream_id} at offset {base_offset} changed in memory")
+        added_bytes = ENTRY_HEADER_BYTES + length
         if added_bytes > INT32_MAX - BLOCK_HEADER_BYTES:
             raise ValueError(f"entry of {added_bytes} bytes does not fit a block")
-        is_too_far = entry.end - self._block_start > INT32_MAX
-        if self._block_bytes + added_bytes > self._block_bytes_max or is_too_far:
+        end = base_offset + count
+        if self._block_bytes + added_bytes > self._block_bytes_max or end - self._block_start > INT32_MAX:
             self._seal_block()
         self._small.append(header)
-        if len(entry.data) < JOIN_BELOW_BYTES:
-            self._small.append(entry.data)
+        if length < JOIN_BELOW_BYTES:
+            self._small.append(data)
         else:
             self._join_small()
-            self._add_piece(entry.data)
+            self._pieces.append(data)
+            self._pieces_sum = crc32c(data, self._pieces_sum)
         self._block_bytes += added_bytes
         self._block_entries += 1
-        self._next_offset = entry.end
+        self._next_offset = end
 
     def _join_small(self) -> None:
-        if self._small:
-            self._add_piece(b"".join(self._small))
-            self._small = []
-
-    def _add_piece(self, piece: Buffer) -> None:
-        self._pieces.append(piece)
-        self._pieces_sum = crc32c(piece, self._pieces_sum)
+        joined = b"".join(self._small)
+        self._small = []
+        self._pieces.append(joined)
+        self._pieces_sum = crc32c(joined, self._pieces_sum)
 
     def _seal_block(self) -> None:
         if not self._block_entries:
             return
-        self._join_small()
+        if self._small:
+            self._join_small()
         row = BlockRef(
             StreamId(self._stream_id),
             self._block_start,
