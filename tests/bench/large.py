@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millrace.protocol.crc32c import crc32c
 from millrace.s3stream.objects.format import Entry, encode_entry_header
 from millrace.s3stream.objects.writer import ObjectWriter
 from tests.bench.device import Device
@@ -138,7 +137,7 @@ def upload_loop_us(batch: bytes) -> float:
     for place in range(count):
         view = memory[place * len(batch) : (place + 1) * len(batch)]
         view[:] = batch
-        header = encode_entry_header(1, 0, place, 1, (batch[:21], batch[21:]), crc32c(batch[21:]))
+        header = encode_entry_header(1, 0, place, 1, [batch])
         entries.append(Entry(place, 1, view.toreadonly(), 0, int.from_bytes(header[-4:], "big")))
     spent = []
     for _ in range(3):

@@ -71,11 +71,16 @@ class ObjectsLive(Probe):
         self._states: dict[int, ObjectState] = {}
         self._doomed_at: dict[int, tuple[int, int]] = {}  # when, and in which life
         self._last: object = None
+        self._shown_us = 0  # when the last image was
+        self._shown_life = 0
 
     def on_image(self, image: MetadataImage) -> None:
-        if image.objects is self._last:
-            return
-        self._last = image.objects
+        if image.objects is not self._last:
+            self._last = image.objects
+            self._look(image)
+        self._shown_us, self._shown_life = self.node.world.loop.now_us, self.node.life_count
+
+    def _look(self, image: MetadataImage) -> None:
         states = {int(object_id): stored for object_id, stored in image.objects.by_id.items()}
         bucket, cluster_id = self.node.world.bucket.objects, self.node.cluster_id
         latest_ms = self._latest_deadline_ms()
@@ -97,7 +102,7 @@ class ObjectsLive(Probe):
             if stored.state is ObjectState.PREPARED and stored.time_ms > latest_ms:
                 self.find("prepared-too-long", f"object {object_id} until {stored.time_ms}, not {latest_ms} at most")
             if stored.state is ObjectState.DOOMED:
-                self._doomed_at.setdefault(object_id, (self.node.world.loop.now_us, self.node.life_count))
+                self._doomed_at.setdefault(object_id, self._doomed_since(stored.time_ms))
         gone = [ObjectId(object_id) for object_id in self._states if object_id not in states]
         left = [object_id for object_id in gone if object_key(cluster_id, object_id) in bucket]
         linked = _linked(content for content, _ in bucket.values()) if left else frozenset()
@@ -105,6 +110,14 @@ class ObjectsLive(Probe):
             if linked is not None and object_id not in linked:
                 self.find("forgotten-object", f"{object_id} is in the bucket, and in metadata no more")
         self._states = {object_id: stored.state for object_id, stored in states.items()}
+
+    def _doomed_since(self, time_ms: int) -> tuple[int, int]:
+        """Now; or, of what a process committed and did not live to show, when it says, if that was since the last image."""
+        now_us, life = self.node.world.loop.now_us, self.node.life_count
+        if life == self._shown_life:
+            return now_us, life
+        passed_us = max(0, self.node.world.clock.wall_ms() - time_ms) * 1000
+        return max(self._shown_us, now_us - passed_us), life
 
     def _latest_deadline_ms(self) -> int:
         """Of what is prepared by now. Where the clock was set back what was asked for before may be shown a while later."""

@@ -562,6 +562,30 @@ def test_each_fault_is_found(act: Callable[[Scene], None], kinds: list[str], var
     assert play(act, *variants).kinds == kinds
 
 
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_the_grace_of_what_was_not_shown_runs_from_its_commit(is_shown: bool) -> None:
+    """A process dies as it dooms an object, and the next one comes up late, for the store is away: who counts from when that one shows it finds
+    fault with a whole grace. What the next one itself dooms has its grace from then."""
+    findings = []
+
+    async def main(loop: Any) -> None:
+        scene = Scene(World(loop, "probes"))
+        scene.start()
+        scene.prepare(0)
+        key, doomed_ms = scene.put(0), scene.world.clock.wall_ms()
+        scene.start()
+        await asyncio.sleep(0.3 * scene.node.settings.object_grace_ms / 1000)
+        if is_shown:
+            scene.node.on_image(scene.image)
+        scene.commit(DoomObjectsRecord([0], doomed_ms))
+        await asyncio.sleep(0.7 * scene.node.settings.object_grace_ms / 1000)
+        scene.world.bucket.delete([key])
+        findings.extend(scene.kinds)
+
+    run_simulation(main)
+    assert findings == (["deleted-early"] if is_shown else [])
+
+
 # What a serving broker holds.
 
 
