@@ -150,7 +150,7 @@ class Beside:
         return self
 
     def __exit__(self, *_: object) -> None:
-        output, _ = self._process.communicate()
+        output = self._process.communicate()[0]
         lines = [line.split() for line in output.splitlines()]
         if not lines:
             return
@@ -242,7 +242,7 @@ class ColdBench:
         await make_topic(port, HOT, 1)
         await make_topic(port, COLD, 1)
         load = await ProduceLoad(port, [produce_frame(COLD, 0, batch_of(64, 1000))], 8).start()
-        left = self._mib
+        left: float = self._mib
         while left > 0:
             left -= (await load.measure(0.1)).bytes_count / MIB
         await load.stop()
@@ -395,9 +395,8 @@ class ColdBench:
 
 def p99_ms(rounds: list[Round], name: str) -> float:
     """The median of the rounds': one stall of the machine is one round's."""
-    return statistics.median(
-        1000 * sorted(values)[len(values) * 99 // 100] for values in (getattr(one, name) for one in rounds)
-    )
+    stretches: list[list[float]] = [getattr(one, name) for one in rounds]
+    return statistics.median(1000 * sorted(values)[len(values) * 99 // 100] for values in stretches)
 
 
 def median_rate(runs: list[Beside]) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from millrace.protocol.apis import API
@@ -123,9 +124,7 @@ class FetchLoad:
         loop = asyncio.get_running_loop()
         for partition in self._partitions:
             _, consumer = await loop.create_connection(
-                lambda partition=partition: Consumer(
-                    self._topic, partition, self.count, (offsets or {}).get(partition, 0)
-                ),
+                partial(Consumer, self._topic, partition, self.count, (offsets or {}).get(partition, 0)),
                 "127.0.0.1",
                 self._port,
             )

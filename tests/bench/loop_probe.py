@@ -64,8 +64,8 @@ def main() -> None:
     file = Path(sys.argv.pop(1))
     new_loop = uvloop.new_event_loop
 
-    def new_probed_loop() -> asyncio.AbstractEventLoop:
-        loop: asyncio.AbstractEventLoop = new_loop()
+    def new_probed_loop() -> uvloop.Loop:
+        loop = new_loop()
         loop.call_soon(lambda: LoopProbe(loop, file))
         return loop
 

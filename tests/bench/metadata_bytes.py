@@ -137,13 +137,15 @@ class Node:
                 made = CompactedObject(
                     self.prepare(1), ObjectKind.COMPOSITE, 1, stream.stream_id, objects[0].start, objects[-1].end
                 )
-                linked = [one.object_id for one in objects]
+                linked: list[int] = [one.object_id for one in objects]
                 request = CommitCompactionRequest(1, self.machine.epoch, NO_OBJECT, linked_ids=linked)
                 request.stream_objects = [made]
                 self.ask(request)
 
     def clean(self) -> None:
-        doomed = [one for one, found in self.machine.image.objects.by_id.items() if found.state is ObjectState.DOOMED]
+        doomed: list[int] = [
+            one for one, found in self.machine.image.objects.by_id.items() if found.state is ObjectState.DOOMED
+        ]
         self.ask(RemoveObjectsRequest(1, self.machine.epoch, doomed))
 
     def stage(self, name: str) -> Stage:

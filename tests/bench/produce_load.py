@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Any, cast
 
@@ -161,7 +162,7 @@ class ProduceLoad:
         loop = asyncio.get_running_loop()
         for frame in self._frames:
             _, producer = await loop.create_connection(
-                lambda frame=frame: Producer(frame, self._depth, self.result, self._pace_s), "127.0.0.1", self._port
+                partial(Producer, frame, self._depth, self.result, self._pace_s), "127.0.0.1", self._port
             )
             self._producers.append(producer)
         return self

@@ -13,6 +13,7 @@ import asyncio
 import multiprocessing
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import cast
 
@@ -120,7 +121,7 @@ async def run(port: int, seconds: float) -> None:
 
             ways: dict[str, Call] = {
                 "aiobotocore": library_get if verb == "get" else library_put,
-                "store": (lambda key=key, size=size: store.get_range(key, 0, size)) if verb == "get" else store_put,
+                "store": partial(store.get_range, key, 0, size) if verb == "get" else store_put,
                 "aiohttp": plain_get if verb == "get" else plain_put,
             }
             for name, call in ways.items():

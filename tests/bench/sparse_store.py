@@ -13,7 +13,7 @@ from typing import Any
 import cramjam
 
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore import Keys, ObjectEntry, ObjectMissing, fill
+from millrace.runtime.objectstore import Keys, ObjectEntry, ObjectMissing, UnfinishedUpload, fill
 
 CHUNK_BYTES = 64 << 10
 ZEROS = bytes(CHUNK_BYTES)
@@ -42,7 +42,7 @@ def _unpacked(chunk: bytes | None) -> bytes:
 
 class SparseObjectStore:
     def __init__(self) -> None:
-        self.objects: dict[str, list[Sparse]] = {}
+        self.objects: dict[str, Sequence[Sparse]] = {}
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         await asyncio.sleep(0)
@@ -82,6 +82,12 @@ class SparseObjectStore:
             self.objects.pop(key, None)
         return []
 
+    async def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        """What was begun and never completed is nowhere."""
+        nothing: tuple[UnfinishedUpload, ...] = ()
+        for upload in nothing:
+            yield upload
+
     async def start_multipart(self, key: str) -> SparseMultipart:
         await asyncio.sleep(0)
         return SparseMultipart(self, key)
@@ -89,7 +95,7 @@ class SparseObjectStore:
     async def close(self) -> None:
         self.objects.clear()
 
-    def _found(self, key: str) -> list[Sparse]:
+    def _found(self, key: str) -> Sequence[Sparse]:
         if key not in self.objects:
             raise ObjectMissing(key)
         return self.objects[key]

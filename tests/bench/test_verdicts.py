@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.wal.config import ObjectWalSettings
 from tests.bench import metadata_bytes, object_wal, storage
 from tests.bench.recovery import rows_of
 from tests.bench.report import Row, exit_code
@@ -43,7 +44,7 @@ def test_one_failure_fails_them_all_and_stops_none(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(("requests", "is_met"), [(49.0, True), (103.0, False)])
 def test_an_object_wal_that_asks_too_often_misses(requests: float, is_met: bool) -> None:
     """Latencies as they should be, and more requests than age and bytes allow."""
-    allowed = object_wal.allowed_requests(4096 * 50, object_wal.ObjectWalSettings())
+    allowed = object_wal.allowed_requests(4096 * 50, ObjectWalSettings())
     line = object_wal.line("x", [0.06] * 100, [0.06] * 100, requests, allowed, 4096)
     assert (line.is_met, "MISSED" in line.text) == (is_met, not is_met)
     assert object_wal.show([line]) == int(not is_met)

@@ -170,7 +170,7 @@ class Play:
         """A set object over some streams, and one stream object; ranges may be off by a little."""
         if len(self.prepared) < 2:
             self.on_prepare(3, 5, 0)
-        ranges = []
+        ranges: list[UploadedRange] = []
         for place in range(b + 1):
             stream_id, _, end = self.machine.stream(a + place)
             start = max(0, end - (c == 5))

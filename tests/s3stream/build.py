@@ -20,6 +20,7 @@ from millrace.runtime.objectstore import (
     ObjectEntry,
     ObjectMissing,
     PreconditionFailed,
+    UnfinishedUpload,
     fill,
 )
 from millrace.s3stream.config import StreamSettings
@@ -62,6 +63,7 @@ class MemoryWal:
         self._on_failed: Callable[[BaseException], None] | None = None
         self._is_due = False
         self.is_closed = False
+        self.is_new = not records
         self.record_bytes_min = 0  # above zero: a device that pads each record to its block
         self.trims = 0
 
@@ -72,6 +74,10 @@ class MemoryWal:
     @property
     def used_bytes(self) -> int:
         return self.end - self.trim_point
+
+    @property
+    def blocked_reason(self) -> str:
+        return ""
 
     @property
     def room_bytes(self) -> int:
@@ -196,6 +202,12 @@ class MemoryStore:
         for key in keys:
             self.objects.pop(key, None)
         return []
+
+    async def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        """What was begun and never completed is nowhere."""
+        nothing: tuple[UnfinishedUpload, ...] = ()
+        for upload in nothing:
+            yield upload
 
     async def start_multipart(self, key: str) -> MultipartUpload:
         await self.meet("start_multipart", key)
@@ -368,7 +380,7 @@ class World:
         self.catalog = MemoryCatalog()
         self.failures: list[BaseException] = []
 
-    def engine(self, wal: WriteAheadLog | None = None, **settings: int) -> Storage:
+    def engine(self, wal: WriteAheadLog | None = None, /, **settings: int) -> Storage:
         values = {"upload_interval_ms": 3_600_000, **self.settings, **settings}
         return self.make_engine(
             wal if wal is not None else self.wal,

@@ -45,7 +45,7 @@ class Lives:
     async def start(self) -> Storage:
         self.epoch += 1
         wal = await BlockWal.open(self.disk, PATH, small_settings(), owner(self.epoch))
-        engine = self.world.engine(wal=wal)
+        engine = self.world.engine(wal)
         await engine.start()
         self.counted["recovered"] += engine.recovered.accepted_count
         self.counted["found committed"] += engine.recovered.committed_count
@@ -142,7 +142,7 @@ def test_a_quick_answer_about_room_is_the_right_one() -> None:
         disk = SimDisk(rand.split("disk"))
         settings = dataclasses.replace(BlockWalSettings(), capacity_bytes=12 << 20)
         world = World(settings={"log_cache_bytes": 24 << 20, "upload_threshold_bytes": 1 << 30})
-        engine = world.engine(wal=await BlockWal.open(disk, PATH, settings, owner(1)))
+        engine = world.engine(await BlockWal.open(disk, PATH, settings, owner(1)))
         await engine.start()
         stream = open_stream(world, engine, 1)
         appended_bytes, uploads = 0, 0

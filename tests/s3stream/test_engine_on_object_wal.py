@@ -32,7 +32,7 @@ class ObjectLives(Lives):
         store.on_event = self._on_event
         self.store: SimObjectStore = store
         wal: WriteAheadLog = await open_wal(self.bucket, owner(self.epoch), store, **SETTINGS)
-        engine = self.world.engine(wal=wal)
+        engine = self.world.engine(wal)
         await engine.start()
         self.counted["recovered"] += engine.recovered.accepted_count
         self.counted["found committed"] += engine.recovered.committed_count

@@ -27,7 +27,7 @@ import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -283,7 +283,7 @@ def grouped(plans: Sequence[Plan]) -> Iterator[tuple[Plan, list[Carried]]]:
             yield base, carried
 
 
-def run_all(plans: Iterable[Plan], workers: int) -> Iterator[Outcome]:
+def run_all(plans: Iterable[Plan], workers: int) -> Generator[Outcome, None, None]:
     """The outcome of each plan, as they come, without the lines of its trace. What a process that died owed is a finding."""
     chosen = list(plans)
     owed = dict(enumerate(chosen))

@@ -108,8 +108,8 @@ class SimLoop(asyncio.BaseEventLoop):
     half of what a run costs.
     """
 
-    _ready: deque[SimHandle]  # type: ignore[assignment]
-    _scheduled: list[tuple[int, int, SimHandle]]  # type: ignore[assignment]  # due, number, what
+    _ready: deque[SimHandle]
+    _scheduled: list[tuple[int, int, SimHandle]]  # due, number, what
     _stopping: bool
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def create_future(self) -> SimFuture:
         return SimFuture(loop=self)
 
-    def create_task(self, coro: Any, **options: Any) -> SimTask:  # type: ignore[override]
+    def create_task(self, coro: Any, **options: Any) -> SimTask:
         task = SimTask(coro, loop=self, **options)
         self._born.append(task)
         if len(self._born) > self._prune_at:

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Buffer
@@ -331,7 +331,7 @@ class SimObjectStore:
             request.arrive_in(there_ms, total_ms - there_ms)
         self.on_event(number, "sent", what, fault.name)
         try:
-            return await request.answer
+            return cast(T, await request.answer)
         except asyncio.CancelledError:
             if not self.was_cut:
                 request.abandon(bool(self._rand.below(2)))

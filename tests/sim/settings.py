@@ -48,7 +48,7 @@ WAL = BlockWalSettings(
 )
 
 
-OBJECT_WAL = {
+OBJECT_WAL: dict[str, Any] = {
     "max_record_bytes": 64 * KIB,
     "batch_bytes_max": 64 * KIB,
     "batch_interval_ms": 30,

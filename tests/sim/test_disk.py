@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from asyncio import Future
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -248,17 +251,22 @@ def test_a_changed_buffer_is_noticed() -> None:
     asyncio.run(run())
 
 
+def note(order: list[int], number: int, _: Future[Any]) -> None:
+    order.append(number)
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     """Order of completion and fates follow the seed alone."""
 
     async def history(seed: bytes) -> tuple[list[int], bytes]:
-        disk, order = SimDisk(Rand(seed), hops=9), []
+        disk = SimDisk(Rand(seed), hops=9)
+        order: list[int] = []
         file = await disk.open_block(PATH, 65536)
         view = Arena(4096).view
         view[:] = b"a" * 4096
         writes = [file.write_at(number * 4096, view) for number in range(16)]
         for number, write in enumerate(writes):
-            write.add_done_callback(lambda _, number=number: order.append(number))
+            write.add_done_callback(partial(note, order, number))
         await asyncio.gather(*writes[:8])
         return list(order), bytes(disk.restart(any_fate(disk.rand)).files[PATH].durable)
 
