@@ -254,7 +254,9 @@ class ObjectSlots:
         owner, at = self.root_epoch, Slot(self.root_epoch, 0)
         if header.link is not None:
             owner, at = header.link.epoch, header.link
-        while at in self.seals:
+        while (
+            at in self.seals and owner != header.epoch
+        ):  # its own first slot may be sealed while its second is on the way
             owner = self.seals[at]
             at = Slot(owner, 0)
         return owner == header.epoch

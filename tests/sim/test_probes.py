@@ -224,6 +224,16 @@ def take_slots(scene: Scene) -> None:
     scene.world.bucket.delete([first])
 
 
+def take_a_first_slot_away(scene: Scene) -> None:
+    """Another seals the first slot of an owner while the second is on its way, which is acknowledged to nobody."""
+    scene.root(1)
+    scene.slot(1, 0, None, b"first")
+    scene.start()
+    scene.seal(2, Place(1, 1))
+    scene.seal(3, Place(2, 0))
+    scene.slot(2, 1, Place(1, 1), b"void")
+
+
 def take_claims(scene: Scene) -> None:
     """And of one with claims: what the dead had under way lands behind what the next one counted."""
     scene.fence = FenceKind.RESERVATION
@@ -295,6 +305,7 @@ def set_the_clock_back(scene: Scene) -> None:
             ("object wal",),
             ["ToldIsDurable", "OwnerAcknowledges", "ShownIsDurable", "TrimmedIsCommitted", "SlotsLead"],
         ),
+        (take_a_first_slot_away, ("object wal",), ["SlotsLead"]),
         (take_claims, ("reserved object wal",), ["ToldIsDurable", "OwnerAcknowledges", "SlotsLead"]),
         (fill_a_hole_late, ("reserved object wal",), []),
         (keep_objects, (), ["ObjectsLive"]),
