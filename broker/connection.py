@@ -9,6 +9,7 @@ Not here: what a request means (dispatch.py and the handlers), who may connect a
   * Nothing is begun while the transport is over its high-water mark (the client reads slower than we write), and what it then holds
     is charged to the memory budget until it drained.
   * What stays after a read, frames that wait and requests but Produce, is copied out of the memory that is received into (receiver.py).
+  * What waits for news is hurried when nobody will read the answer, and when others wait for the memory that its frame is charged.
   * A frame is charged to the budget before it is begun, a large one whole once RESERVE_MIN_BYTES of it are here: a promise alone costs
     nobody anything. Without room the connection joins the line of that part of the budget and stops reading. One turn begins at most
     FRAMES_A_TURN frames, then others have the loop.
@@ -25,7 +26,7 @@ from typing import cast
 
 from millrace.broker.connection_log import describe_greeting
 from millrace.broker.dispatch import Dispatcher, Exchange
-from millrace.broker.memory import RequestBudget, RequestMemory
+from millrace.broker.memory import KEPT_BY_GROUPS, RequestBudget, RequestMemory
 from millrace.broker.receiver import Receiver
 from millrace.broker.reply_writer import ReplyWriter
 from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo
@@ -344,6 +345,8 @@ class Connection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """As `end`, on our own account: nothing is logged."""
         self._take_no_more()
+        for request in list(self.info.parked.values()):
+            request.hurry()
         if not self._exchanges:
             if self._ready and not self._is_mute:
                 self._write()  # answers of this very turn
@@ -391,6 +394,16 @@ class Connection(asyncio.BufferedProtocol):
         self._prepaid_bytes = 0
         self._steer()
 
+    def hurry(self, is_bulk: bool) -> None:
+        """What waits for news, and is charged to that part of the budget, is answered with what there is."""
+        if self.info.parked:
+            parked = [
+                self.info.parked.get(one.outcome) for one in self._exchanges if one.is_parked and one.is_bulk == is_bulk
+            ]
+            for request in parked:
+                if request is not None:
+                    request.hurry()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.info.is_open = False
         self._is_mute = True
@@ -400,6 +413,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._watch(exchange)
                 if exchange.outcome.done():
                     _retrieve(exchange.outcome)
+                if exchange.route.api.key in KEPT_BY_GROUPS:
+                    self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
+                    exchange.charged_bytes = 0
+        self._release_done()
         self.charge_unsent()
         self.drain()
         self._parts.on_lost(self)

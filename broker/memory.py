@@ -23,6 +23,8 @@ FETCH_KEY = 1
 # producer ids and transactions. They never wait for those who do not read.
 BRIEFLY_ANSWERED = frozenset((0, 8, 10, 11, 12, 13, 14, 17, 18, 19, 20, 21, 22, 24, 25, 26, 28, 36, 68))
 OTHERS_FACTOR = 4
+# JoinGroup and SyncGroup: what they bring is the group's from then on, and their answers may be a long time coming.
+KEPT_BY_GROUPS = frozenset((11, 14))
 
 
 class RequestMemory:
@@ -34,6 +36,7 @@ class RequestMemory:
         self.used_bytes = 0
         self.waits_count = 0
         self._defer = defer
+        self.on_short: Callable[[], object] = lambda: None  # somebody has to wait, since all is used
         self._line: OrderedDict[Hashable, Callable[[], None]] = OrderedDict()
         self._is_waking = False
 
@@ -65,11 +68,14 @@ class RequestMemory:
             self._defer(self._wake)
 
     def wait(self, who: Hashable, on_room: Callable[[], None]) -> None:
-        """Joins the end of the line. `on_room` is called once, in turn; it may take or leave what it asked for."""
+        """Joins the end of the line, and says so to `on_short` when all is used. `on_room` is called once, in turn; it may take or leave what
+        it asked for."""
         assert who not in self._line
         self.waits_count += 1
         self._line[who] = on_room
-        if self.used_bytes < self.limit_bytes and not self._is_waking:
+        if self.used_bytes >= self.limit_bytes:
+            self.on_short()
+        elif not self._is_waking:
             self._is_waking = True
             self._defer(self._wake)
 

@@ -7,6 +7,7 @@ Not here: what a connection does (connection.py). Kept true:
     others wait for memory it also ends those that hold it and took nothing for `stall_ms`, or sent nothing of the frame they began for
     `receive_stall_ms`: a client that asks for much and reads nothing, or begins and does not end, must not stop the broker for
     the rest.
+  * When somebody has to wait for memory, requests that wait for news and hold some are answered with what there is, at most every RELIEF_S.
   * `stop` accepts no more, begins no more, lets what was begun finish within its grace, then cuts what is left.
 """
 
@@ -18,6 +19,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from millrace.broker.addresses import Endpoint
 from millrace.broker.connection import Connection, ConnectionParts
@@ -31,6 +33,7 @@ from millrace.runtime.steps import StepLine
 log = logging.getLogger(__name__)
 SWEEP_MAX_S = 5.0
 SWEEPS_PER_BOUND = 4
+RELIEF_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,10 @@ class Server:
         self._per_address: Counter[str] = Counter()
         self._listeners: list[Listener] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._relief_timers: dict[bool, asyncio.TimerHandle] = {}
         self._all_gone: asyncio.Future[None] | None = None
+        budget.brief.on_short = partial(self._on_short, False)
+        budget.bulk.on_short = partial(self._on_short, True)
         self.accepted_count = 0
         self.refused_count = 0
         self._parts = ConnectionParts(
@@ -102,6 +108,8 @@ class Server:
         self._close_listeners()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
+        for timer in self._relief_timers.values():
+            timer.cancel()
         for connection in list(self._connections.values()):
             connection.drain()
         if self._connections:
@@ -153,6 +161,21 @@ class Server:
             del self._per_address[host]
         if not self._connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
+
+    # Relief
+
+    def _on_short(self, is_bulk: bool) -> None:
+        if is_bulk not in self._relief_timers:
+            self._relief_timers[is_bulk] = self._loop.call_later(0, self._relieve, is_bulk)
+
+    def _relieve(self, is_bulk: bool) -> None:
+        """Again after a while, as long as somebody waits: what was answered is asked for anew."""
+        if self._budget.of_frames(is_bulk).is_short:
+            for connection in list(self._connections.values()):
+                connection.hurry(is_bulk)
+            self._relief_timers[is_bulk] = self._loop.call_later(RELIEF_S, self._relieve, is_bulk)
+        else:
+            del self._relief_timers[is_bulk]
 
     # The sweep
 

@@ -40,15 +40,37 @@ VERSION_BY_STATE = 15
 VERSION_WITH_HINTS = 16
 COLD_READS_IN_FLIGHT = 64
 OPENING_TIMEOUT_MS = 5000
+OPENING_TIMEOUT_MS_MAX = 30_000  # for who would wait longer: the request is held meanwhile
 HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 class _Work:
     """One request under way. `is_final`: it answers with whatever there is. `is_far`: its task is reading."""
 
-    __slots__ = ("context", "deadline", "future", "is_far", "is_final", "look", "min_bytes", "plan", "timer", "watcher")
+    __slots__ = (
+        "_on_hurry",
+        "context",
+        "deadline",
+        "future",
+        "is_far",
+        "is_final",
+        "look",
+        "min_bytes",
+        "plan",
+        "timer",
+        "watcher",
+    )
 
-    def __init__(self, context: RequestContext, plan: FetchPlan, watcher: Watcher, look: Look, min_bytes: int) -> None:
+    def __init__(
+        self,
+        context: RequestContext,
+        plan: FetchPlan,
+        watcher: Watcher,
+        look: Look,
+        min_bytes: int,
+        on_hurry: Callable[[_Work], None],
+    ) -> None:
+        self._on_hurry = on_hurry
         self.context = context
         self.plan = plan
         self.watcher = watcher
@@ -59,6 +81,10 @@ class _Work:
         self.deadline = 0.0
         self.timer: asyncio.TimerHandle | None = None
         self.future: asyncio.Future[Any] | None = None
+
+    def hurry(self) -> None:
+        """As if its time were over."""
+        self._on_hurry(self)
 
     @property
     def is_enough(self) -> bool:
@@ -114,7 +140,7 @@ class Fetch:
             is_committed_only=is_committed_only,
             version=version,
         )
-        work = _Work(context, plan, watcher, look, min(request.min_bytes, max_bytes))
+        work = _Work(context, plan, watcher, look, min(request.min_bytes, max_bytes), self._on_deadline)
         work.is_final = request.max_wait_ms <= 0 or (plan.session is None and not plan.items)
         return self._begin(work, request.max_wait_ms)
 
@@ -160,13 +186,16 @@ class Fetch:
             return self._answer(work)
         loop = asyncio.get_running_loop()
         work.future = loop.create_future()
+        work.context.connection.parked[work.future] = work
         work.deadline = loop.time() + max(0, max_wait_ms) / 1000
         self._go_on(work)
         return work.future
 
     def _go_on(self, work: _Work) -> None:
         """What comes after a look."""
-        if work.look.openings or work.look.cold:
+        if not work.context.connection.is_open:
+            self._settle(work, lambda: self._answer_nobody(work))
+        elif work.look.openings or work.look.cold:
             work.is_far = True
             task = asyncio.get_running_loop().create_task(self._look_far(work))
             self._tasks[task] = None
@@ -190,7 +219,7 @@ class Fetch:
     def _on_ready(self, work: _Work) -> None:
         if work.future is None or work.future.done():
             return
-        if work.is_superseded or not work.context.connection.is_open:
+        if work.is_superseded:
             self._settle(work, lambda: self._answer_nobody(work))
             return
         try:
@@ -205,8 +234,8 @@ class Fetch:
         loop = asyncio.get_running_loop()
         try:
             if look.openings:
-                left_s = max(OPENING_TIMEOUT_MS / 1000, work.deadline - loop.time())
-                _, late = await asyncio.wait(look.openings, timeout=left_s)
+                left_ms = max(OPENING_TIMEOUT_MS, min(OPENING_TIMEOUT_MS_MAX, 1000 * (work.deadline - loop.time())))
+                _, late = await asyncio.wait(look.openings, timeout=left_ms / 1000)
                 look.look()
                 if late:
                     look.fail_late()
@@ -219,6 +248,7 @@ class Fetch:
 
     def _settle(self, work: _Work, give: Callable[[], FetchResponse]) -> None:
         assert work.future is not None
+        work.context.connection.parked.pop(work.future, None)
         if work.timer is not None:
             work.timer.cancel()
         if not work.future.done():

@@ -14,15 +14,17 @@ from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
 from millrace.broker.request import RequestContext
 from millrace.broker.server import Server, ServerSettings
-from millrace.protocol.messages.fetch import FetchResponse
+from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from millrace.protocol.messages.heartbeat import HeartbeatResponse
+from millrace.protocol.messages.join_group import JoinGroupResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from millrace.runtime.net import ConnectFailed, ListenFailed, LoopNet
 from millrace.runtime.steps import StepLine
 from tests.broker.shell import LOOPS, MIB, Shell, eventually
 from tests.live import free_port
 
-FETCH, HEARTBEAT, BYTES = 1, 12, 36
+FETCH, JOIN_GROUP, HEARTBEAT, BYTES = 1, 11, 12, 36
+INT32_MAX = 2**31 - 1
 
 
 def echo(context: RequestContext, request: Any) -> HeartbeatResponse:
@@ -35,6 +37,102 @@ def make_server(settings: ServerSettings | None = None) -> Server:
     return Server(
         LoopNet(), Dispatcher({HEARTBEAT: echo}, loop.create_task), memory, settings or ServerSettings(), StepLine()
     )
+
+
+class Waits:
+    """A handler whose requests wait for news that never come."""
+
+    def __init__(self) -> None:
+        self.hurried_count = 0
+
+    def handle(self, context: RequestContext, request: Any) -> asyncio.Future[Any]:
+        parked = context.connection.parked
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        outer = self
+
+        class Waiting:
+            def hurry(self) -> None:
+                outer.hurried_count += 1
+                if parked.pop(future, None) is self:
+                    future.set_result(FetchResponse())
+
+        parked[future] = Waiting()
+        return future
+
+
+def fetch_of(count: int) -> FetchRequest:
+    topic = FetchTopic("t", partitions=[FetchPartition(index) for index in range(count)])
+    return FetchRequest(max_wait_ms=INT32_MAX, min_bytes=1, topics=[topic])
+
+
+@pytest.mark.parametrize(("partitions", "limit_bytes"), [(40, 4 * 1024), (2_000, 64 * 1024)], ids=["brief", "bulk"])
+def test_who_waits_for_news_does_not_keep_others_waiting(partitions: int, limit_bytes: int) -> None:
+    """A fetch that holds all of its part of the memory is answered with what there is once somebody else wants some. Without others it waits on."""
+    waits = Waits()
+
+    async def run() -> None:
+        async with Shell({FETCH: waits.handle, HEARTBEAT: echo}, memory_bytes=limit_bytes) as shell:
+            first, second = await shell.client(), await shell.client()
+            first.send(FETCH, 12, fetch_of(partitions))
+            part = shell.memory.of_frames(is_bulk=partitions > 1000)
+            await eventually(lambda: part.used_bytes >= part.limit_bytes)
+            await asyncio.sleep(0.05)
+            assert waits.hurried_count == 0
+            if partitions > 1000:
+                second.send(FETCH, 12, fetch_of(partitions))
+                await eventually(lambda: waits.hurried_count == 1)
+            else:
+                await second.ask(HEARTBEAT, 4)
+            await first.receive(FETCH, 12)
+            await first.ask(HEARTBEAT, 4)
+            assert waits.hurried_count == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_who_waits_for_news_holds_nothing_once_its_client_is_gone(is_cut: bool) -> None:
+    """The frame's memory is free again, whether the client closed or was cut off; so it is at the server's end."""
+    waits = Waits()
+
+    async def run() -> None:
+        async with Shell({FETCH: waits.handle}) as shell:
+            for _ in range(3):
+                client = await shell.client()
+                client.send(FETCH, 12, fetch_of(500))
+                await eventually(lambda: shell.memory.used_bytes > 10_000)
+                if is_cut:
+                    client.writer.transport.abort()
+                else:
+                    client.close()
+                await eventually(lambda: shell.memory.used_bytes == 0)
+            assert waits.hurried_count == 3
+            last = await shell.client()
+            last.send(FETCH, 12, fetch_of(1))
+            await eventually(lambda: shell.memory.used_bytes > 0)
+            assert await shell.server.stop(grace_ms=60_000) == 0
+            await last.receive(FETCH, 12)
+
+    asyncio.run(run())
+
+
+def test_a_join_whose_client_is_gone_is_charged_to_nobody() -> None:
+    """Its group has what it brought, and may not answer before a rebalance is over."""
+
+    async def run() -> None:
+        never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        async with Shell({JOIN_GROUP: lambda context, request: never}) as shell:
+            client = await shell.client()
+            client.send(JOIN_GROUP, 7)
+            await eventually(lambda: shell.memory.used_bytes > 0)
+            client.close()
+            await eventually(lambda: shell.memory.used_bytes == 0)
+            assert not never.done()
+            never.set_result(JoinGroupResponse())
+            await asyncio.sleep(0.01)
+            assert shell.memory.used_bytes == 0
+
+    asyncio.run(run())
 
 
 def test_one_connection_too_many_is_closed(caplog: pytest.LogCaptureFixture) -> None:

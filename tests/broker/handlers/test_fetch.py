@@ -26,7 +26,8 @@ HOT_ONLY: dict[str, str] = {
     "test_replicas_do_not_fetch_here": "reads nothing",
     "test_a_fetch_that_does_not_wait_is_answered_at_once": "reads nothing",
     "test_a_fetch_that_waits_learns_that_its_partition_left": "reads nothing",
-    "test_a_fetch_whose_client_is_gone_is_let_go_of": "reads nothing",
+    "test_a_fetch_that_waits_can_be_hurried": "reads nothing",
+    "test_a_fetch_whose_client_is_gone_is_not_read_for": "reads nothing",
     "test_a_parked_increment_ends_with_its_session": "reads nothing",
     "test_without_slots_fetches_go_on_without_sessions": "reads nothing",
 }
@@ -431,19 +432,43 @@ def test_a_fetch_that_waits_learns_that_its_partition_left() -> None:
     run(scenario())
 
 
-def test_a_fetch_whose_client_is_gone_is_let_go_of() -> None:
-    """When it wakes nothing is read for it and no watch is left."""
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_fetch_that_waits_can_be_hurried(is_open: bool) -> None:
+    """It is answered without news, or let go of with its client; no watch is left, and no time is waited for."""
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
         house.make_topic("a")
         partition = await house.partition("a")
         client = connection(5)
-        outcome = begin(house, {("a", 0): 0}, max_wait_ms=20_000, to=client)
-        client.is_open = False
-        await house.produce({("a", 0): batch(2)})
-        await house.finish(outcome, 1, 12)
+        outcome = begin(house, {("a", 0): 0}, max_wait_ms=2**31 - 1, to=client)
+        ((future, request),) = client.parked.items()
+        assert future is outcome
+        assert len(partition.watches) == 1
+        client.is_open = is_open
+        request.hurry()
+        response = await house.finish(outcome, 1, 12)
+        assert response.error_code == (0 if is_open else ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         assert partition.watches == {}
+        assert client.parked == {}
+        request.hurry()
+
+    run(scenario())
+
+
+def test_a_fetch_whose_client_is_gone_is_not_read_for() -> None:
+    """When its partition is open at last nothing is read, and it does not go on waiting."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        client = connection(5)
+        outcome = begin(house, {("a", 0): 0}, max_wait_ms=2**31 - 1, to=client)
+        assert not outcome.done()
+        client.is_open = False
+        response = await house.finish(outcome, 1, 12)
+        assert response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        assert (await house.partition("a")).watches == {}
 
     run(scenario())
 
