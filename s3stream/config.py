@@ -68,8 +68,3 @@ class StreamSettings:
             raise ValueError(
                 f"readahead_bytes_max {self.readahead_bytes_max} is below readahead_bytes_min {self.readahead_bytes_min}"
             )
-
-    def seal_bytes(self, wal_capacity_bytes: int) -> int:
-        """At how many bytes a block of the log cache is closed and uploaded: three fit the cache and the WAL, so that one can be
-        written, one uploaded and one fill up before anybody waits."""
-        return max(1, min(self.upload_threshold_bytes, self.log_cache_bytes // 3, wal_capacity_bytes // 3))

@@ -29,6 +29,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
+from dataclasses import dataclass
 
 from millrace.s3stream.ghosts import Ghosts
 from millrace.s3stream.harvest import Harvest
@@ -112,14 +113,26 @@ class Run:
 
 
 class CacheBlock:
-    """One unit of upload. `wal_end`: everything in the WAL below it lies in this block, in an older one, or belongs to no stream."""
+    """One unit of upload: `payload_bytes` of it, charged as `size_bytes`. `wal_end`: everything in the WAL below it lies in this block, in an
+    older one, or belongs to no stream."""
 
-    __slots__ = ("is_free", "is_sealed", "number", "pinned_id", "runs", "size_bytes", "wal_end", "wal_start")
+    __slots__ = (
+        "is_free",
+        "is_sealed",
+        "number",
+        "payload_bytes",
+        "pinned_id",
+        "runs",
+        "size_bytes",
+        "wal_end",
+        "wal_start",
+    )
 
     def __init__(self, number: int, wal_start: int) -> None:
         self.number = number
         self.runs: dict[int, Run] = {}
         self.size_bytes = 0
+        self.payload_bytes = 0
         self.wal_start = wal_start
         self.wal_end = wal_start
         self.pinned_id = 0  # of the arena that the newest views pin
@@ -135,6 +148,23 @@ class CacheBlock:
         state = "free" if self.is_free else "sealed" if self.is_sealed else "active"
         runs = " ".join(map(repr, self.runs.values()))
         return f"block {self.number} {state} {self.size_bytes}B wal [{self.wal_start},{self.wal_end}) {runs}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class SealBounds:
+    """At how much a block is closed and uploaded, each by its own measure: an arena that is pinned, or a page that is mostly padding, is no
+    reason for a small object."""
+
+    payload_bytes: int  # what there is to upload
+    charged_bytes: int  # what it takes of the cache
+    span_bytes: int  # what it takes of the WAL
+
+    def are_reached(self, block: CacheBlock) -> bool:
+        return (
+            block.payload_bytes >= self.payload_bytes
+            or block.size_bytes >= self.charged_bytes
+            or block.wal_end - block.wal_start >= self.span_bytes
+        )
 
 
 class LogCache:
@@ -207,6 +237,7 @@ class LogCache:
             charge = VIEW_OVERHEAD_BYTES + pins_bytes
         run.add(entry, data, charge)
         block.wal_end = wal_end
+        block.payload_bytes += length
         block.size_bytes += charge
         self.size_bytes += charge
 
@@ -303,6 +334,7 @@ class LogCache:
         runs = self._streams.pop(stream_id, None)
         if runs and runs[-1].block_number == self.active.number:
             run = self.active.runs.pop(stream_id)
+            self.active.payload_bytes -= run.payload_bytes
             self.active.size_bytes -= run.charged_bytes
             self.size_bytes -= run.charged_bytes
 

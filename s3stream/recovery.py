@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced, StreamMissing
 from millrace.s3stream.ids import OpenedStream, StreamId
-from millrace.s3stream.log_cache import CacheBlock, LogCache
+from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
 from millrace.s3stream.metadata import StreamCatalog
 from millrace.s3stream.objects.format import Entry, EntryHeader, decode_entry
 from millrace.s3stream.uploader import Uploader
@@ -77,7 +77,7 @@ class ExpectedOffsets:
 
 
 async def recover(
-    wal: WriteAheadLog, catalog: StreamCatalog, uploader: Uploader, cache: LogCache, seal_bytes: int
+    wal: WriteAheadLog, catalog: StreamCatalog, uploader: Uploader, cache: LogCache, bounds: SealBounds
 ) -> Recovered:
     """On return the WAL is empty, every stream that was open is closed, and `cache` holds the newest of what was recovered.
     Cancelled or failed at any point, nothing is lost."""
@@ -87,7 +87,7 @@ async def recover(
     recovered.open_s = lap.seconds()
     flush = Flush(uploader, cache)
     try:
-        await _read(wal, ExpectedOffsets(opened), recovered, flush, seal_bytes)
+        await _read(wal, ExpectedOffsets(opened), recovered, flush, bounds)
         recovered.read_s = lap.seconds()
         cache.seal()
         for block in cache.take_sealed():
@@ -107,7 +107,7 @@ async def recover(
 
 
 async def _read(
-    wal: WriteAheadLog, expected: ExpectedOffsets, recovered: Recovered, flush: Flush, seal_bytes: int
+    wal: WriteAheadLog, expected: ExpectedOffsets, recovered: Recovered, flush: Flush, bounds: SealBounds
 ) -> None:
     cache = flush.cache
     async for record in wal.recover():
@@ -117,7 +117,7 @@ async def _read(
         cache.put(
             header.stream_id, Entry(header.base_offset, header.count, payload, header.epoch, header.crc), record.end
         )
-        if cache.active.size_bytes >= seal_bytes:
+        if bounds.are_reached(cache.active):
             cache.seal()
         for block in cache.take_sealed():
             await flush.begin(block)

@@ -27,9 +27,9 @@ from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import StreamFenced, StreamMissing
 from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import OpenedStream, StreamId
-from millrace.s3stream.log_cache import CacheBlock, LogCache
+from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
 from millrace.s3stream.metadata import ObjectCatalog, StreamCatalog
-from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, Entry
+from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, INT64_MAX, Entry
 from millrace.s3stream.recovery import Recovered, close_in_catalog, recover
 from millrace.s3stream.room import RoomQueue
 from millrace.s3stream.stream import Append, Stream
@@ -88,8 +88,7 @@ class Storage:
         self._catalog = streams
         self._settings = settings
         self._on_failed = on_failed
-        self._seal_bytes = settings.seal_bytes(wal.capacity_bytes)
-        self._seal_span = 0  # the same in bytes of the WAL, which small records fill with padding
+        self._seal_bounds = self._bounds(INT64_MAX)  # while it recovers, no room has to be made in the WAL
         self.log_cache = LogCache(settings.log_cache_bytes, settings.streams_per_upload)
         self.block_cache = BlockCache(stores, objects, settings, cluster_id)
         self.uploader = Uploader(stores.upload, objects, settings, cluster_id, wal.trim, self._on_uploaded, self._fail)
@@ -124,9 +123,8 @@ class Storage:
     async def start(self) -> None:
         """Recovers, then takes appends. On return the WAL is empty and no stream is open here. Raises Corrupt when the WAL
         does not continue what is committed, Fenced when a newer owner exists."""
-        self.recovered = await recover(self._wal, self._catalog, self.uploader, self.log_cache, self._seal_bytes)
-        self._seal_bytes = self._settings.seal_bytes(self._wal.capacity_bytes)  # a reset may change the capacity
-        self._seal_span = self._wal.capacity_bytes // 3
+        self.recovered = await recover(self._wal, self._catalog, self.uploader, self.log_cache, self._seal_bounds)
+        self._seal_bounds = self._bounds(self._wal.capacity_bytes // 3)  # a reset may change the capacity
         least_bytes = min(self._wal.room_bytes, self._settings.log_cache_bytes)
         self._kept_bytes = min(STATE_ROOM_BYTES_MAX, least_bytes // STATE_ROOM_PART)
         self._wal.start(self._on_confirmed, self._fail)
@@ -336,7 +334,7 @@ class Storage:
 
     def _after_group(self) -> None:
         cache, active = self.log_cache, self.log_cache.active
-        if active.size_bytes >= self._seal_bytes or active.wal_end - active.wal_start >= self._seal_span:
+        if self._seal_bounds.are_reached(active):
             cache.seal()
         self._submit_sealed()
         if cache.active.number != self._aged_block and not cache.active.is_empty:
@@ -347,6 +345,10 @@ class Storage:
             self._make_room()
 
     # -- upload
+
+    def _bounds(self, span_bytes: int) -> SealBounds:
+        """Three blocks fit the cache and the WAL, so that one can be written, one uploaded and one fill up before anybody waits."""
+        return SealBounds(self._settings.upload_threshold_bytes, self._settings.log_cache_bytes // 3, span_bytes)
 
     def _submit_sealed(self) -> None:
         for block in self.log_cache.take_sealed():

@@ -10,12 +10,14 @@ import asyncio
 import dataclasses
 from collections import Counter
 
+import pytest
+
 from millrace.runtime.rand import Rand
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Append, Stream
 from millrace.wal.block.log import BlockWal
 from millrace.wal.config import BlockWalSettings
-from tests.s3stream.build import World, open_stream, run
+from tests.s3stream.build import World, append, open_stream, run
 from tests.sim.disk import Cut, SimDisk
 from tests.wal.build import PATH, owner, small_settings
 
@@ -159,6 +161,31 @@ def test_a_quick_answer_about_room_is_the_right_one() -> None:
             if not rand.below(4):
                 await asyncio.sleep(0)
         assert uploads >= 4
+        await engine.close(30_000)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("capacity", "threshold"), [(256 << 20, 2 << 20), (9 << 20, 1 << 30)], ids=["threshold", "wal"]
+)
+def test_a_small_upload_is_no_tiny_one(capacity: int, threshold: int) -> None:
+    """Uploads go by what there is to upload, or by what of the WAL it takes: not by the arena of the WAL's memory that the first view of it
+    pins, which is larger than either."""
+
+    async def scenario() -> None:
+        disk = SimDisk(Rand(b"small").split("disk"))
+        settings = dataclasses.replace(BlockWalSettings(), capacity_bytes=capacity)
+        assert settings.arena_bytes > min(threshold, capacity // 3)
+        world = World(settings={"log_cache_bytes": 96 << 20, "upload_threshold_bytes": threshold})
+        engine = world.engine(await BlockWal.open(disk, PATH, settings, owner(1)))
+        await engine.start()
+        stream = open_stream(world, engine, 1)
+        for _ in range(24 << 7):
+            await engine.wait_for_room(8 << 10)
+            await append(stream, bytes(8 << 10))
+        assert await engine.upload_all(30_000)
+        assert 8 <= len(world.store.objects) <= 14
         await engine.close(30_000)
 
     run(scenario())
