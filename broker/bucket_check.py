@@ -3,20 +3,22 @@
     listing x metadata -> every committed object read whole, each block, index and footer by its checksums -> every stream's
     ranges laid side by side, from the objects' own indexes
 
-Findings name the object, the part and the offsets. What metadata calls prepared or doomed may be there or not; what a composite links is known
-through it. Not here: where metadata comes from (inspection.py), what is printed (cli/fsck.py). Memory is bounded: a few spans of blocks at a time,
+Findings name the object, the part, the stream and the offsets. What metadata calls prepared or doomed may be there or not; what a composite
+links is known through it. Not here: where metadata comes from (inspection.py), how ranges are compared (bucket_check_ranges.py), what is
+printed (cli/fsck.py). Memory is bounded: a few spans of blocks at a time,
 and of each object 24 bytes a row. Kept true: nothing is written or deleted here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from millrace.broker.inventory import Held, KnownObject, KnownStream, known_objects, known_streams, next_object_id
+from millrace.broker.bucket_check_ranges import Contents, Spans, faults_of, joined
+from millrace.broker.inventory import KnownObject, KnownStream, known_objects, known_streams, next_object_id
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.runtime.errors import Unavailable
@@ -24,7 +26,7 @@ from millrace.runtime.objectstore import ObjectEntry, ObjectMissing, ObjectStore
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
 from millrace.s3stream.objects.composite import CompositeIndex, Link, links_of
-from millrace.s3stream.objects.format import BlockRef, verify_in_steps
+from millrace.s3stream.objects.format import ROW, BlockRef, verify_in_steps
 from millrace.s3stream.objects.keys import object_key, objects_prefix, parse_object_key
 from millrace.s3stream.objects.reader import ObjectReader
 
@@ -32,6 +34,7 @@ T = TypeVar("T")
 
 SPAN_BYTES_MAX = 8 << 20
 OBJECTS_AT_ONCE = 4
+STREAMS_AT_ONCE = 64  # between two looks at whether somebody else wants to run
 
 
 class Kind(StrEnum):
@@ -49,10 +52,19 @@ class Kind(StrEnum):
 
 
 HARMLESS = (Kind.ORPHAN, Kind.NEWER, Kind.STRANGE, Kind.UPLOAD)
+# What becomes of an object whose contents are not known, in the reason for a gap.
+LOST = {
+    Kind.MISSING: "is missing",
+    Kind.DAMAGED: "is damaged",
+    Kind.SIZE: "is not of the size that was written",
+    Kind.UNREADABLE: "could not be read",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """`object_id`, `stream_id`, `start` and `end` are -1 where there is none to name. [start, end) are offsets of the stream."""
+
     kind: Kind
     what: str
     object_id: int = -1
@@ -68,6 +80,11 @@ class Finding:
 
 @dataclass(slots=True)
 class Progress:
+    """`listed`: objects in the bucket so far. `bytes` are those that were read, of `bytes_total` in all objects."""
+
+    listed: int = 0
+    streams_total: int = 0
+    streams: int = 0
     objects_total: int = 0
     objects: int = 0
     bytes_total: int = 0
@@ -93,9 +110,6 @@ class Checked:
         return not any(finding.is_harm for finding in self.findings)
 
 
-Spans = list[tuple[StreamId, int, int]]  # (stream, start, end), rows that continue each other joined
-
-
 class BucketCheck:
     def __init__(
         self,
@@ -104,20 +118,22 @@ class BucketCheck:
         image: MetadataImage,
         *,
         is_deep: bool = True,
-        on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
         """`is_deep` False: footers and indexes alone, no blocks."""
         self._store = store
         self._cluster_id = cluster_id
         self._image = image
         self._is_deep = is_deep
-        self._on_progress = on_progress
         self._listed: dict[ObjectId, ObjectEntry] = {}
         self._linked: dict[ObjectId, Link] = {}
         self._going: dict[ObjectId, None] = {}  # with a composite that is doomed
-        self._spans: dict[ObjectId, Spans] = {}
-        self._unread: dict[ObjectId, str] = {}  # why an object's spans are not known
+        self._contents = Contents()
         self._found = Checked()
+
+    @property
+    def progress(self) -> Progress:
+        """Of the run that is under way."""
+        return self._found.progress
 
     async def run(self) -> Checked:
         """Raises what the store raises when it cannot be listed."""
@@ -135,9 +151,7 @@ class BucketCheck:
         await self._each(self._check_link, links)
         await self._each(self._check_doomed, [one for one in known if self._image.objects.by_id[one].is_deep])
         self._find_orphans(known)
-        for stream in known_streams(self._image):
-            self._found.stream_count += 1
-            self._check_stream(stream)
+        await self._check_streams()
         return self._found
 
     def _add(
@@ -153,6 +167,7 @@ class BucketCheck:
                 self._found.findings.append(Finding(Kind.STRANGE, "no object has such a key", key=entry.key))
             else:
                 self._listed[object_id] = entry
+                self.progress.listed += 1
 
     async def _each(self, check: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
         """A few at once, whatever their count."""
@@ -189,17 +204,11 @@ class BucketCheck:
             spans = await self._check_blocks(known.object_id, known.size_bytes)
             if spans is not None and known.stream_id >= 0:
                 self._compare_range(known, spans)
-        self._found.progress.objects += 1
-        self._on_progress(self._found.progress)
+        self.progress.objects += 1
 
     async def _check_link(self, link: Link) -> None:
-        spans = await self._check_blocks(link.object_id, link.size_bytes)
-        if spans is not None and not any(start <= link.start and link.end <= end for _, start, end in spans):
-            self._add(
-                Kind.GAP, "linked by a composite for more than it holds", link.object_id, start=link.start, end=link.end
-            )
-        self._found.progress.objects += 1
-        self._on_progress(self._found.progress)
+        await self._check_blocks(link.object_id, link.size_bytes)
+        self.progress.objects += 1
 
     def _compare_range(self, known: KnownObject, spans: Spans) -> None:
         is_whole = len(spans) == 1 and spans[0][0] == known.stream_id
@@ -208,13 +217,16 @@ class BucketCheck:
                 Kind.DAMAGED,
                 f"metadata says stream {known.stream_id} [{known.start}, {known.end}), its index says {_text(spans)}",
                 known.object_id,
+                known.stream_id,
+                known.start,
+                known.end,
             )
 
     async def _check_composite(self, known: KnownObject) -> None:
         object_id = known.object_id
         key = object_key(self._cluster_id, object_id)
         if object_id not in self._listed:
-            self._lose(object_id, Kind.MISSING, "a composite that metadata names; what it links is not known")
+            self._lose(object_id, Kind.MISSING, "a composite that metadata names is not in the bucket")
             self._found.links_unknown = True
             return
         try:
@@ -228,10 +240,10 @@ class BucketCheck:
             self._lose(object_id, Kind.UNREADABLE, str(error))
             self._found.links_unknown = True
             return
-        assert rows
+        stream_id = StreamId(ROW.unpack_from(rows[0].rows)[0])
         self._linked |= {link.object_id: link for link in index.links}
-        self._spans[object_id] = [(StreamId(known.stream_id), index.start, index.end)]
-        self._compare_range(known, self._spans[object_id])
+        self._contents.links[object_id] = index.links
+        self._compare_range(known, [(stream_id, index.start, index.end)])
 
     async def _check_doomed(self, object_id: ObjectId) -> None:
         """What goes with a doomed composite is no orphan while the composite's file is there, which goes last."""
@@ -267,8 +279,9 @@ class BucketCheck:
             self._lose(object_id, Kind.UNREADABLE, str(error))
             return None
         self._check_layout(object_id, rows, index.blocks_end)
-        spans = list(_joined(rows))
-        self._spans[object_id] = spans
+        spans = list(joined(rows))
+        self._contents.spans[object_id] = spans
+        self.progress.bytes += size_bytes - index.blocks_end
         if self._is_deep:
             for run in _runs(sorted(rows, key=lambda row: row.position)):
                 await self._check_run(object_id, reader, run)
@@ -289,7 +302,8 @@ class BucketCheck:
         try:
             data = await reader.read_span(run)
         except (ObjectCorrupt, Unavailable, StoreDenied, ObjectMissing) as error:
-            self._add(Kind.UNREADABLE, f"blocks from byte {run[0].position} on: {error}", object_id)
+            for span in joined(sorted(run, key=lambda row: (row.stream_id, row.start))):
+                self._add(Kind.UNREADABLE, f"blocks from byte {run[0].position} on: {error}", object_id, *span)
             return
         for row in run:
             start = row.position - run[0].position
@@ -297,74 +311,31 @@ class BucketCheck:
                 for _ in verify_in_steps(row, data[start : start + row.size_bytes]):
                     await asyncio.sleep(0)
             except ObjectCorrupt as error:
-                what = f"block at byte {row.position}: {error.reason}, {error.position} bytes into it"
+                within = f", {error.position} bytes into it" if error.position else ""
+                what = f"block at byte {row.position}: {error.reason}{within}"
                 self._add(Kind.DAMAGED, what, object_id, row.stream_id, row.start, row.end)
-            self._found.progress.blocks += 1
-        self._found.progress.bytes += len(data)
-        self._on_progress(self._found.progress)
+            self.progress.blocks += 1
+        self.progress.bytes += len(data)
 
     def _lose(self, object_id: ObjectId, kind: Kind, what: str) -> None:
-        self._unread[object_id] = kind.value
+        self._contents.unread[object_id] = LOST[kind]
         self._add(kind, what, object_id)
 
-    # One stream.
+    # The streams.
+
+    async def _check_streams(self) -> None:
+        streams = list(known_streams(self._image))
+        self.progress.streams_total = self._found.stream_count = len(streams)
+        for number, stream in enumerate(streams):
+            if not number % STREAMS_AT_ONCE:
+                await asyncio.sleep(0)
+            self._check_stream(stream)
+            self.progress.streams += 1
 
     def _check_stream(self, stream: KnownStream) -> None:
-        expected = stream.start
-        for held in stream.held:
-            if held.start > expected:
-                self._gap(stream, expected, held.start, "metadata names no object")
-            expected = max(expected, self._check_held(stream, held, max(expected, held.start)))
-        if expected < stream.end:
-            self._gap(stream, expected, stream.end, "metadata names no object")
-
-    def _check_held(self, stream: KnownStream, held: Held, start: int) -> int:
-        """Lays what the objects hold of [start, held.end) side by side; gives where to go on."""
-        pieces = sorted(
-            (max(low, start), min(high, held.end), object_id)
-            for object_id in held.object_ids
-            for stream_id, low, high in self._spans.get(object_id, ())
-            if stream_id == stream.stream_id and high > start and low < held.end
-        )
-        expected = start
-        for low, high, object_id in pieces:
-            if low > expected:
-                self._gap(stream, expected, low, self._why(held))
-            if low < expected:
-                what = f"{stream} [{low}, {min(high, expected)}) is stored twice"
-                self._add(Kind.OVERLAP, what, object_id, stream.stream_id, low, min(high, expected))
-            expected = max(expected, high)
-        if expected < held.end:
-            self._gap(stream, expected, held.end, self._why(held))
-        return held.end
-
-    def _why(self, held: Held) -> str:
-        lost = [
-            f"object {object_id} is {self._unread[object_id]}"
-            for object_id in held.object_ids
-            if object_id in self._unread
-        ]
-        return (
-            ", ".join(lost)
-            or f"not in {', '.join(map(str, held.object_ids)) or 'any object'}, which metadata names for it"
-        )
-
-    def _gap(self, stream: KnownStream, start: int, end: int, why: str) -> None:
-        self._add(Kind.GAP, f"{stream} lacks [{start}, {end}): {why}", stream_id=stream.stream_id, start=start, end=end)
-
-
-def _joined(rows: Iterable[BlockRef]) -> Iterator[tuple[StreamId, int, int]]:
-    """Rows of a stream that continue each other as one; rows are by (stream, start)."""
-    last: tuple[StreamId, int, int] | None = None
-    for row in rows:
-        if last is not None and last[0] == row.stream_id and last[2] == row.start:
-            last = (last[0], last[1], row.end)
-            continue
-        if last is not None:
-            yield last
-        last = (row.stream_id, row.start, row.end)
-    if last is not None:
-        yield last
+        for fault in faults_of(stream, self._contents):
+            kind = Kind.OVERLAP if fault.object_id >= 0 else Kind.GAP
+            self._add(kind, fault.what, fault.object_id, stream.stream_id, fault.start, fault.end)
 
 
 def _runs(rows: Sequence[BlockRef]) -> Iterator[list[BlockRef]]:

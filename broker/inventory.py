@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
+from millrace.kraft.tables.shelves import Purpose
 from millrace.kraft.tables.streams import StreamState
 from millrace.protocol.ids import uuid_text
 from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
@@ -34,11 +35,13 @@ class KnownObject:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """[start, end) of a stream is in these committed objects: in the one, or in some of several, whose indexes know."""
+    """[start, end) of a stream is in these committed objects: in the one, or in some of several, whose indexes know. `is_ordered`: an earlier
+    one has lower offsets than a later one, as uploads have."""
 
     start: int
     end: int
     object_ids: tuple[ObjectId, ...]
+    is_ordered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,6 @@ class KnownStream:
     start: int
     end: int
     held: tuple[Held, ...]
-
-    def __str__(self) -> str:
-        return f"stream {self.stream_id} ({self.topic}-{self.partition} {self.role})"
 
 
 def known_objects(image: MetadataImage) -> Iterator[KnownObject]:
@@ -87,10 +87,9 @@ def known_streams(image: MetadataImage) -> Iterator[KnownStream]:
     """By id."""
     names = {bytes(topic.topic_id): topic.name for topic in image.topics}
     for stream in image.streams.by_id.values():
-        topic = names.get(stream.topic_id) or uuid_text(stream.topic_id)
         yield KnownStream(
             stream.stream_id,
-            topic,
+            names.get(stream.topic_id) or uuid_text(stream.topic_id),
             stream.partition,
             stream.role.name.lower(),
             stream.epoch,
@@ -102,12 +101,42 @@ def known_streams(image: MetadataImage) -> Iterator[KnownStream]:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StreamName:
+    """Whose a stream is, as people say it."""
+
+    topic: str
+    partition: int
+    role: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} {self.role}"
+
+
+def stream_names(image: MetadataImage, stream_ids: Iterable[int]) -> dict[int, StreamName]:
+    """Those of them that metadata knows."""
+    topics = {bytes(topic.topic_id): topic.name for topic in image.topics}
+    found = {}
+    for stream_id in dict.fromkeys(stream_ids):
+        stream = image.streams.get(stream_id)
+        if stream is not None:
+            topic = topics.get(stream.topic_id) or uuid_text(stream.topic_id)
+            found[stream_id] = StreamName(topic, stream.partition, stream.role.name.lower())
+    return found
+
+
 def _held(image: MetadataImage, stream: StreamState) -> Iterator[Held]:
     ranges = image.objects.ranges.get(stream.stream_id)
     if ranges is None:
         return
     for start, end, holder in ranges.all(stream.end):
-        yield Held(start, end, tuple(image.objects.held_by(holder)))
+        object_ids = tuple(image.objects.held_by(holder))
+        yield Held(start, end, object_ids, all(_is_upload(image, object_id) for object_id in object_ids))
+
+
+def _is_upload(image: MetadataImage, object_id: ObjectId) -> bool:
+    shelf = image.objects.shelves.get(image.objects.by_id[object_id].shelf_id)
+    return shelf is not None and shelf.purpose == Purpose.UPLOADS
 
 
 def next_object_id(image: MetadataImage) -> int:

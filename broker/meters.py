@@ -1,6 +1,7 @@
 """What the broker measures and shows on /metrics: names in Kafka exporters' families where dashboards have them, `millrace_` else.
 
-Gauges read the parts when they are printed; nothing here is on a request's path but the store's own meter. Per-partition series are not
+What only grows is a counter and its name ends in `_total`, so that `rate` and `increase` may be asked of it; what goes up and down is a gauge. Both
+read the parts when they are printed; nothing here is on a request's path but the store's own meter. Per-partition series are not
 shown: their number is the user's.
 """
 
@@ -64,34 +65,36 @@ def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> Non
     for phase, seconds in storage.recovered.phases.items():
         registry.gauge("millrace_recovery_seconds", phases, _constant(seconds), phase=phase)
     reads = "Entries read, by where they were found"
-    registry.gauge("millrace_reads", reads, lambda: storage.reads_from_log_cache, source="log_cache")
+    registry.counter("millrace_reads_total", reads, lambda: storage.reads_from_log_cache, source="log_cache")
     cache = storage.block_cache
-    registry.gauge("millrace_reads", reads, lambda: cache.reads_from_block_cache, source="block_cache")
-    registry.gauge("millrace_reads", reads, lambda: cache.reads_from_objects, source="objects")
+    registry.counter("millrace_reads_total", reads, lambda: cache.reads_from_block_cache, source="block_cache")
+    registry.counter("millrace_reads_total", reads, lambda: cache.reads_from_objects, source="objects")
     show_block_cache(registry, cache)
 
 
 def show_hedging(registry: Registry, counts: HedgeCounts) -> None:
     """Duplicates are among the store's requests too: the one that is given up is `cancelled` there."""
-    registry.gauge("millrace_wal_hedges", "Objects of the WAL put a second time", lambda: counts.begun)
-    registry.gauge("millrace_wal_hedges_won", "Second puts that answered first", lambda: counts.won)
-    registry.gauge("millrace_wal_hedged_bytes", "Bytes of second puts", lambda: counts.begun_bytes)
+    registry.counter("millrace_wal_hedges_total", "Objects of the WAL put a second time", lambda: counts.begun)
+    registry.counter("millrace_wal_hedges_won_total", "Second puts that answered first", lambda: counts.won)
+    registry.counter("millrace_wal_hedged_bytes_total", "Bytes of second puts", lambda: counts.begun_bytes)
 
 
 def show_block_cache(registry: Registry, cache: BlockCache) -> None:
     size, loader = "Bytes in the block cache, and on their way into it", cache.loader
     registry.gauge("millrace_block_cache_bytes", size, lambda: cache.size_bytes, state="cached")
     registry.gauge("millrace_block_cache_bytes", size, lambda: cache.reserved_bytes, state="loading")
-    registry.gauge("millrace_block_cache_evictions", "Blocks evicted", lambda: cache.evicted_count)
-    registry.gauge("millrace_block_gets", "GETs for blocks", lambda: loader.gets)
-    registry.gauge("millrace_index_gets", "GETs for indexes of objects", lambda: cache.finder.index_gets)
+    registry.counter("millrace_block_cache_evictions_total", "Blocks evicted", lambda: cache.evicted_count)
+    registry.counter("millrace_block_gets_total", "GETs for blocks", lambda: loader.gets)
+    registry.counter("millrace_index_gets_total", "GETs for indexes of objects", lambda: cache.finder.index_gets)
     registry.gauge("millrace_index_cache_bytes", "Bytes of indexes kept", lambda: cache.finder.size_bytes)
     got = "Bytes of GETs for blocks; wasted: between blocks that were merged into one GET"
-    registry.gauge("millrace_block_get_bytes", got, lambda: loader.get_bytes - loader.wasted_bytes, use="wanted")
-    registry.gauge("millrace_block_get_bytes", got, lambda: loader.wasted_bytes, use="wasted")
-    registry.gauge("millrace_readahead_bytes", "Bytes read ahead", lambda: cache.readahead_bytes)
+    registry.counter(
+        "millrace_block_get_bytes_total", got, lambda: loader.get_bytes - loader.wasted_bytes, use="wanted"
+    )
+    registry.counter("millrace_block_get_bytes_total", got, lambda: loader.wasted_bytes, use="wasted")
+    registry.counter("millrace_readahead_bytes_total", "Bytes read ahead", lambda: cache.readahead_bytes)
     unused = "Blocks that were read ahead and evicted before anybody used them"
-    registry.gauge("millrace_readahead_unused", unused, lambda: cache.unused_readahead_evicted)
+    registry.counter("millrace_readahead_unused_total", unused, lambda: cache.unused_readahead_evicted)
 
 
 def show_traffic(registry: Registry, stores: NodeStores) -> None:
@@ -106,39 +109,43 @@ def show_traffic(registry: Registry, stores: NodeStores) -> None:
                 ("bytes", "Bytes let through to and from the store"),
                 ("requests", "Requests that asked to pass"),
                 ("waits", "Requests that had to wait"),
-                ("waiting", "Requests that wait now"),
                 ("refused", "Requests refused because too many waited"),
             ):
-                registry.gauge(f"millrace_traffic_{name}", text, _reader(count, name), **labels)
+                registry.counter(f"millrace_traffic_{name}_total", text, _reader(count, name), **labels)
+            waiting = "Requests that wait now"
+            registry.gauge("millrace_traffic_waiting", waiting, _reader(count, "waiting"), **labels)
             seconds = "Seconds that requests waited, in all"
-            registry.gauge("millrace_traffic_wait_seconds", seconds, _scaled(count, "wait_us", 1e-6), **labels)
+            waited = _scaled(count, "wait_us", 1e-6)
+            registry.counter("millrace_traffic_wait_seconds_total", seconds, waited, **labels)
     pace = traffic.pace.tiers
     registry.gauge(
         "millrace_write_pace_bytes", "Bytes a second that writes keep to; 0: no limit", lambda: pace.bytes_per_s or 0
     )
     hedges = stores.hedges
-    registry.gauge("millrace_store_hedges", "GETs sent a second time", lambda: hedges.begun)
-    registry.gauge("millrace_store_hedges_won", "Second GETs that answered first", lambda: hedges.won)
+    registry.counter("millrace_store_hedges_total", "GETs sent a second time", lambda: hedges.begun)
+    registry.counter("millrace_store_hedges_won_total", "Second GETs that answered first", lambda: hedges.won)
 
 
 def show_compaction(registry: Registry, task: CompactionTask) -> None:
     counts = task.counts
     rounds = "Looks at what there is to compact"
-    registry.gauge("millrace_compaction_rounds", rounds, lambda: counts.set_rounds, kind="sets")
-    registry.gauge("millrace_compaction_rounds", rounds, lambda: counts.stream_rounds, kind="streams")
+    registry.counter("millrace_compaction_rounds_total", rounds, lambda: counts.set_rounds, kind="sets")
+    registry.counter("millrace_compaction_rounds_total", rounds, lambda: counts.stream_rounds, kind="streams")
     moved = "Bytes that compaction read and wrote"
-    registry.gauge("millrace_compaction_bytes", moved, lambda: counts.read_bytes, direction="read")
-    registry.gauge("millrace_compaction_bytes", moved, lambda: counts.written_bytes, direction="written")
+    registry.counter("millrace_compaction_bytes_total", moved, lambda: counts.read_bytes, direction="read")
+    registry.counter("millrace_compaction_bytes_total", moved, lambda: counts.written_bytes, direction="written")
     objects = "Objects that compaction replaced and made"
-    registry.gauge("millrace_compaction_objects", objects, lambda: counts.objects_in, direction="in")
-    registry.gauge("millrace_compaction_objects", objects, lambda: counts.objects_out, direction="out")
+    registry.counter("millrace_compaction_objects_total", objects, lambda: counts.objects_in, direction="in")
+    registry.counter("millrace_compaction_objects_total", objects, lambda: counts.objects_out, direction="out")
     composites = "Objects made that link others"
-    registry.gauge("millrace_compaction_composites", composites, lambda: counts.composites)
+    registry.counter("millrace_compaction_composites_total", composites, lambda: counts.composites)
     skipped = "Compactions that were put off or left objects out, by reason"
     for reason in SKIP_REASONS:
-        registry.gauge("millrace_compaction_skipped", skipped, _count_reader(counts.skipped, reason), reason=reason)
+        registry.counter(
+            "millrace_compaction_skipped_total", skipped, _count_reader(counts.skipped, reason), reason=reason
+        )
     damaged = "Damaged blocks that compaction carried over as they are; millrace fsck names them"
-    registry.gauge("millrace_compaction_damaged_blocks", damaged, lambda: counts.damaged_blocks)
+    registry.counter("millrace_compaction_damaged_blocks_total", damaged, lambda: counts.damaged_blocks)
     aside = "Objects that compaction leaves alone for now: unreadable"
     registry.gauge("millrace_compaction_aside", aside, lambda: task.aside_count)
 
@@ -170,18 +177,22 @@ def show_metadata(registry: Registry, cache: MetadataCache) -> None:
 def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatcher: Dispatcher) -> None:
     registry.gauge("millrace_connections", "Open client connections", lambda: len(server.connections))
     registry.gauge("millrace_request_memory_bytes", "Memory held by requests in flight", lambda: budget.used_bytes)
-    registry.gauge("millrace_request_memory_waits", "Times a request waited for memory", lambda: budget.waits_count)
+    registry.counter(
+        "millrace_request_memory_waits_total", "Times a request waited for memory", lambda: budget.waits_count
+    )
 
     def on_route(route: Route) -> None:
         name = route.api.name
-        registry.gauge("millrace_requests", "Requests begun, by API", _reader(route, "requests_count"), request=name)
+        registry.counter(
+            "millrace_requests_total", "Requests begun, by API", _reader(route, "requests_count"), request=name
+        )
         taken = (
             "Seconds from the beginning of a request until its reply could leave, by API: with what a fetch waits for records, without what a "
             "request waits for memory; those without a reply are not counted"
         )
         route.seconds = registry.histogram("millrace_request_seconds", taken, request=name)
         errors = "Requests that ended in an error, by API"
-        registry.gauge("millrace_request_errors", errors, _reader(route, "errors_count"), request=name)
+        registry.counter("millrace_request_errors_total", errors, _reader(route, "errors_count"), request=name)
 
     dispatcher.on_route = on_route
 

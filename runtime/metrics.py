@@ -21,15 +21,20 @@ SIZE_BOUNDS_BYTES = tuple(float(4**power) for power in range(4, 15))  # 256 byte
 
 
 class Counter:
-    """Only grows."""
+    """Only grows. With `read`, its value is asked for when it is printed, and nobody calls `inc`."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_read", "_value")
 
-    def __init__(self) -> None:
-        self.value: float = 0
+    def __init__(self, read: Callable[[], float] | None = None) -> None:
+        self._read = read
+        self._value: float = 0
+
+    @property
+    def value(self) -> float:
+        return self._value if self._read is None else self._read()
 
     def inc(self, amount: float = 1) -> None:
-        self.value += amount
+        self._value += amount
 
 
 class Gauge:
@@ -90,13 +95,14 @@ _TYPES = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
 
 
 class Registry:
-    """Names and prints metrics. One family a name: its help and type, and a series for each set of labels."""
+    """Names and prints metrics. One family a name: its help and type, and a series for each set of labels. Names of counters, and of
+    nothing else, end in `_total`: who asks for a rate sees by the name whether there is one."""
 
     def __init__(self) -> None:
         self._families: dict[str, tuple[str, str, dict[str, Metric]]] = {}
 
-    def counter(self, name: str, text: str, **labels: str) -> Counter:
-        return self._add(name, text, Counter(), labels)
+    def counter(self, name: str, text: str, read: Callable[[], float] | None = None, **labels: str) -> Counter:
+        return self._add(name, text, Counter(read), labels)
 
     def gauge(self, name: str, text: str, read: Callable[[], float] | None = None, **labels: str) -> Gauge:
         return self._add(name, text, Gauge(read), labels)
@@ -106,6 +112,7 @@ class Registry:
 
     def _add(self, name: str, text: str, metric: M, labels: Mapping[str, str]) -> M:
         kind = _TYPES[type(metric)]
+        assert name.endswith("_total") is (kind == "counter"), f"{name} is a {kind}"
         known_text, known_kind, series = self._families.setdefault(name, (text, kind, {}))
         assert (known_text, known_kind) == (text, kind), f"{name} was registered differently"
         key = _label_text(labels)

@@ -21,6 +21,7 @@ FUNCTION_LINES_MAX = 70
 # Modules that decide and do no I/O: no `async`, no asyncio, nothing of runtime but its errors and buffer type. May only grow.
 PURE = (
     "broker/addresses.py",
+    "broker/bucket_check_ranges.py",
     "broker/config_checks.py",
     "broker/config_key.py",
     "broker/config_refused.py",

@@ -1,7 +1,9 @@
 """`millrace fsck`: the bucket against the metadata; deletes orphans when asked, and then with care.
 
-Exit codes: 0 nothing that was stored is affected (orphans do not count), 1 something is missing or damaged, 2 it could not be checked. An orphan
-is deleted only with --delete-orphans, with no broker running on the directory, when it is older than the grace, every composite could
+Exit codes: 0 nothing that was stored is affected (orphans do not count), 1 something is missing or damaged, 2 it, or the write-ahead log, could
+not be checked. What was found in the bucket is told also where the log cannot be looked at or the store refuses to delete.
+
+An orphan is deleted only with --delete-orphans, with no broker running on the directory, when it is older than the grace, every composite could
 be read, and its id is one that this metadata has given: an id beyond that means that the metadata is older than the bucket. An unfinished upload
 is aborted in the same way; no composite can link it.
 """
@@ -11,18 +13,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker.cli import RunLoop
 from millrace.broker.cli.inspecting import CANNOT_LOOK, add_node_options, look, say_running, settings_of
-from millrace.broker.cli.table import size_text, table
+from millrace.broker.cli.table import counted, size_text, table
 
 if TYPE_CHECKING:
-    from millrace.broker.bucket_check import Checked, Progress
+    from millrace.broker.bucket_check import Checked, Finding, Progress
     from millrace.broker.config import BrokerSettings
     from millrace.broker.inspection import Inspected
+    from millrace.broker.inventory import StreamName
     from millrace.runtime import Runtime
     from millrace.runtime.objectstore import ObjectStore
     from millrace.wal.kind import WalReport
@@ -40,6 +46,7 @@ Records that are still in the log alone are in no object of a stream: offsets ar
 
 Where a broker is running, objects that it uploads or deletes meanwhile may show as orphans or as missing; nothing is deleted then.
 """
+SAY_FIRST_S = 1.0
 SAY_EVERY_S = 2.0
 SHOWN_MAX = 200
 
@@ -57,7 +64,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     )
     parser.add_argument(
         "--grace-minutes",
-        type=float,
+        type=minutes,
         default=1440.0,
         metavar="N",
         help="how old an orphan must be (default 1440, a day)",
@@ -69,10 +76,22 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     return run_loop(look(settings, True, lambda runtime, inspected: check(runtime, inspected, settings, given)))
 
 
+def minutes(word: str) -> float:
+    """Raises ArgumentTypeError, with a sentence."""
+    try:
+        number = float(word)
+    except ValueError:
+        number = -1.0
+    if not (math.isfinite(number) and number >= 0):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of minutes: give 0 or more")
+    return number
+
+
 async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings, given: argparse.Namespace) -> int:
     from millrace.broker.binding import read_bound_cluster
     from millrace.broker.bucket_check import BucketCheck
     from millrace.broker.inspection import open_bucket
+    from millrace.runtime.errors import MillraceError
 
     say_running(inspected, "what it uploads or deletes meanwhile may show as orphaned or missing")
     store = await open_bucket(runtime, settings)
@@ -84,20 +103,52 @@ async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings
                 f"millrace: {settings.data} {holds}; the metadata is of cluster {inspected.cluster_id}", file=sys.stderr
             )
             return CANNOT_LOOK
-        progress = ProgressLine()
-        checking = BucketCheck(
-            store, inspected.cluster_id, inspected.image, is_deep=not given.quick, on_progress=progress.show
-        )
-        found = await checking.run()
-        progress.end()
-        deleted = await delete_orphans(store, inspected, found, given, runtime.clock.wall_ms())
-        aborted = await abort_uploads(store, inspected, found, given, runtime.clock.wall_ms())
+        checking = BucketCheck(store, inspected.cluster_id, inspected.image, is_deep=not given.quick)
+        async with ProgressLine(lambda: progress_text(checking.progress, is_deep=not given.quick)):
+            found = await checking.run()
+        async with ProgressLine(lambda: "looking for what may be deleted"):
+            deleted = await delete_orphans(store, inspected, found, given, runtime.clock.wall_ms())
+            aborted = await abort_uploads(store, inspected, found, given, runtime.clock.wall_ms())
     finally:
         await store.close()
-    log = await check_log(runtime, inspected, settings, is_deep=not given.quick)
-    done = {"orphans": deleted, "uploads": aborted}
-    print(as_json(inspected, found, done, log) if given.json else as_text(inspected, found, done, log))
-    return 0 if found.is_sound and (log is None or log.is_sound) else 1
+    log, log_fault = None, ""
+    try:
+        async with ProgressLine(lambda: "reading the write-ahead log"):
+            log = await check_log(runtime, inspected, settings, is_deep=not given.quick)
+    except (MillraceError, OSError) as error:
+        log_fault = f"{settings.wal}: {error}"
+    outcome = Outcome(inspected, found, {"orphans": deleted, "uploads": aborted}, log, log_fault)
+    print(as_json(outcome) if given.json else as_text(outcome))
+    return outcome.code
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`done`: what became of what may be deleted, in words. `log` is None for a kind that is not looked at, and where `log_fault` says why it
+    could not be."""
+
+    inspected: Inspected
+    found: Checked
+    done: Mapping[str, str]
+    log: WalReport | None
+    log_fault: str = ""
+
+    @property
+    def harm_count(self) -> int:
+        return sum(one.is_harm for one in self.found.findings) + (len(self.log.harms) if self.log is not None else 0)
+
+    @property
+    def code(self) -> int:
+        if not self.found.is_sound or (self.log is not None and not self.log.is_sound):
+            return 1
+        return CANNOT_LOOK if self.log_fault else 0
+
+    @property
+    def names(self) -> dict[int, StreamName]:
+        """Of the streams that findings name, those that metadata knows."""
+        from millrace.broker.inventory import stream_names
+
+        return stream_names(self.inspected.image, [one.stream_id for one in self.found.findings if one.stream_id >= 0])
 
 
 async def check_log(
@@ -119,38 +170,60 @@ async def check_log(
 
 
 class ProgressLine:
-    """On stderr, every few seconds."""
+    """Said on stderr after a second, then every few, by a task of its own: a store that does not answer is no silence."""
 
-    def __init__(self) -> None:
-        self._said_at = 0.0
+    def __init__(self, text: Callable[[], str]) -> None:
+        self._text = text
 
-    def show(self, progress: Progress) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._said_at < SAY_EVERY_S:
-            return
-        self._said_at = now
-        done = f"{progress.objects} of {progress.objects_total} objects, {progress.blocks} blocks, {size_text(progress.bytes)}"
-        print(f"  checked {done} of {size_text(progress.bytes_total)}", file=sys.stderr, flush=True)
+    async def __aenter__(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._say())
 
-    def end(self) -> None:
-        self._said_at = 0.0
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _say(self) -> None:
+        await asyncio.sleep(SAY_FIRST_S)
+        while True:
+            print(f"  {self._text()}", file=sys.stderr, flush=True)
+            await asyncio.sleep(SAY_EVERY_S)
+
+
+def progress_text(progress: Progress, *, is_deep: bool) -> str:
+    if not progress.objects_total and not progress.streams_total:
+        return f"listing the bucket, {counted(progress.listed, 'object')} so far"
+    if progress.streams:
+        return f"compared {progress.streams} of {counted(progress.streams_total, 'stream')}"
+    done = f"checked {progress.objects} of {counted(progress.objects_total, 'object')}"
+    if not is_deep:
+        return done
+    return (
+        f"{done}, {counted(progress.blocks, 'block')}, {size_text(progress.bytes)} of {size_text(progress.bytes_total)}"
+    )
 
 
 async def delete_orphans(
     store: ObjectStore, inspected: Inspected, found: Checked, given: argparse.Namespace, now_ms: int
 ) -> str:
     """What was done about orphans, in words."""
+    from millrace.runtime.errors import MillraceError
+
     if not found.orphans:
         return ""
     old = [entry for entry in found.orphans if now_ms - entry.modified_ms >= given.grace_minutes * 60_000]
-    sizes = f"{len(found.orphans)} orphans, {size_text(sum(entry.size_bytes for entry in found.orphans))}"
+    sizes = f"{counted(len(found.orphans), 'orphan')}, {size_text(sum(entry.size_bytes for entry in found.orphans))}"
     if not given.delete_orphans:
-        return f"{sizes}; {len(old)} of them are older than the grace and go with --delete-orphans"
+        return f"{sizes}; {len(old)} older than the grace: those go with --delete-orphans"
     if inspected.running_pid:
         return f"{sizes}; none was deleted, for a broker is running on the directory"
     if found.links_unknown:
         return f"{sizes}; none was deleted, for a composite could not be read and may link them"
-    left = await store.delete([entry.key for entry in old])
+    try:
+        left = await store.delete([entry.key for entry in old])
+    except MillraceError as error:
+        return f"{sizes}; they could not be deleted, or not all: {error}"
     young = len(found.orphans) - len(old)
     return f"{sizes}; {len(old) - len(left)} were deleted, {len(left)} could not be, {young} are younger than the grace"
 
@@ -207,38 +280,61 @@ def summary(found: Checked) -> dict[str, Any]:
     }
 
 
-def as_json(inspected: Inspected, found: Checked, done: Mapping[str, str], log: WalReport | None) -> str:
+def as_json(outcome: Outcome) -> str:
+    names, log = outcome.names, outcome.log
+    fields = ("kind", "what", "object_id", "key", "stream_id", "start", "end")
     listed = [
-        {name: getattr(finding, name) for name in ("kind", "what", "object_id", "key", "stream_id", "start", "end")}
-        for finding in found.findings
+        {**{name: getattr(finding, name) for name in fields}, "stream": str(names.get(finding.stream_id, ""))}
+        for finding in outcome.found.findings
     ]
-    is_sound = found.is_sound and (log is None or log.is_sound)
-    told = None if log is None else {**log.facts, "is_sound": log.is_sound}
-    about = {"cluster_id": inspected.cluster_id, "running": inspected.running_pid, "sound": is_sound}
-    return json.dumps({**about, **summary(found), **done, "list": listed, "wal": told}, indent=1)
+    told: dict[str, Any] | None = {"fault": outcome.log_fault} if outcome.log_fault else None
+    if log is not None:
+        told = {**log.facts, "is_sound": log.is_sound}
+    inspected = outcome.inspected
+    about = {"cluster_id": inspected.cluster_id, "running": inspected.running_pid, "sound": not outcome.code}
+    return json.dumps({**about, **summary(outcome.found), **outcome.done, "list": listed, "wal": told}, indent=1)
 
 
-def as_text(inspected: Inspected, found: Checked, done: Mapping[str, str], log: WalReport | None) -> str:
-    rows = [
-        (finding.kind.value, finding.object_id if finding.object_id >= 0 else "", finding.what, finding.key)
-        for finding in found.findings
-    ]
+def as_text(outcome: Outcome) -> str:
+    found, inspected = outcome.found, outcome.inspected
     lines = [f"cluster {inspected.cluster_id}, metadata up to offset {inspected.image.offset}", ""]
-    if rows:
-        lines += table(("finding", "object", "what", "key"), rows[:SHOWN_MAX])
-        lines += [f"... and {len(rows) - SHOWN_MAX} more: --json lists all"] if len(rows) > SHOWN_MAX else []
-        lines.append("")
-    lines += [words for words in done.values() if words]
+    if found.findings:
+        lines += [*finding_lines(found.findings, outcome.names), ""]
+    lines += [words for words in outcome.done.values() if words]
     told = summary(found)
     lines.append(
-        f"{told['objects']} objects, {told['blocks']} blocks, {size_text(told['bytes'])}; {told['streams']} streams; "
-        f"{told['prepared']} prepared, {told['doomed']} doomed"
+        f"{counted(told['objects'], 'object')}, {counted(told['blocks'], 'block')}, {size_text(told['bytes'])} read; "
+        f"{counted(told['streams'], 'stream')}; {told['prepared']} prepared, {told['doomed']} doomed"
     )
-    harm = sum(finding.is_harm for finding in found.findings)
-    if log is not None:
+    if outcome.log is not None:
         from millrace.broker.cli.wal_objects import overview
 
-        lines += ["", "the write-ahead log:", *overview(log), ""]
-        harm += len(log.harms)
-    lines.append(f"NOT sound: {harm} findings" if harm else "sound")
+        lines += ["", "the write-ahead log:", *overview(outcome.log), ""]
+    if outcome.log_fault:
+        lines.append(f"the write-ahead log could not be checked: {outcome.log_fault}")
+    if outcome.harm_count:
+        lines.append(f"NOT sound: {counted(outcome.harm_count, 'finding')}")
+    else:
+        lines.append("sound, but for what could not be checked" if outcome.log_fault else "sound")
     return "\n".join(lines)
+
+
+def finding_lines(findings: Sequence[Finding], names: Mapping[int, StreamName]) -> list[str]:
+    """What does harm comes first, so that it is seen where not all is shown."""
+    shown = sorted(findings, key=lambda one: not one.is_harm)[:SHOWN_MAX]
+    rows = [
+        (
+            finding.kind.value,
+            finding.object_id if finding.object_id >= 0 else "",
+            finding.stream_id if finding.stream_id >= 0 else "",
+            names.get(finding.stream_id, "no more in metadata") if finding.stream_id >= 0 else "",
+            f"[{finding.start}, {finding.end})" if finding.start >= 0 else "",
+            finding.what,
+            finding.key,
+        )
+        for finding in shown
+    ]
+    lines = table(("finding", "object", "stream", "of", "offsets", "what", "key"), rows)
+    if len(findings) > len(shown):
+        lines.append(f"... and {len(findings) - len(shown)} more: --json lists all")
+    return lines

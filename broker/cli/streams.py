@@ -1,20 +1,25 @@
-"""`millrace streams list|show`: which streams there are, whose they are, and which objects hold what of one."""
+"""`millrace streams list|show`: which streams there are, whose they are, and which objects hold what of one.
+
+Exit codes: 0 it is shown, 1 there is no such stream or topic, 2 it could not be looked.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker.cli import RunLoop
 from millrace.broker.cli.inspecting import CANNOT_LOOK, look, parse_inspection, say_running, settings_of
-from millrace.broker.cli.table import table
+from millrace.broker.cli.table import counted, table
 
 if TYPE_CHECKING:
     from millrace.broker.inspection import Inspected
     from millrace.broker.inventory import KnownStream
 
+NOT_THERE = 1
 ABOUT = """\
 Lists the streams that partitions are made of, or shows one with the objects that hold it. A partition has a data stream (its records), a meta
 stream (its small states) and a time stream (its time index). Ends are of what is committed as objects; what the owner's write-ahead
@@ -41,15 +46,18 @@ async def tell(inspected: Inspected, given: argparse.Namespace) -> int:
     streams = list(known_streams(inspected.image))
     if given.command == "list":
         chosen = [stream for stream in streams if given.topic in (None, stream.topic)]
+        if given.topic is not None and not chosen:
+            print(f"millrace: no stream of a topic {given.topic!r} in the metadata", file=sys.stderr)
+            return NOT_THERE
         if given.json:
             print(json.dumps([as_values(stream) for stream in chosen], indent=1))
         else:
-            print(*as_table(chosen), f"\n{len(chosen)} streams", sep="\n")
+            print(*as_table(chosen), f"\n{counted(len(chosen), 'stream')}", sep="\n")
         return 0
     stream = next((one for one in streams if one.stream_id == given.stream_id), None)
     if stream is None:
-        print(f"no stream {given.stream_id} in the metadata")
-        return 1
+        print(f"millrace: no stream {given.stream_id} in the metadata", file=sys.stderr)
+        return NOT_THERE
     values = as_values(stream)
     held = [{"start": one.start, "end": one.end, "objects": list(one.object_ids)} for one in stream.held]
     if given.json:
@@ -57,7 +65,8 @@ async def tell(inspected: Inspected, given: argparse.Namespace) -> int:
         return 0
     print(*(f"{name:<10} {value}" for name, value in values.items()), sep="\n")
     rows = [(one.start, one.end, ", ".join(map(str, one.object_ids))) for one in stream.held]
-    print("", *table(("start", "end", "in objects"), rows), sep="\n")
+    if rows:
+        print("", *table(("start", "end", "in objects"), rows), sep="\n")
     return 0
 
 

@@ -32,3 +32,8 @@ def size_text(size_bytes: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     raise AssertionError(size_bytes)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 object`, `2 objects`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -13,6 +13,7 @@ from millrace.protocol.messages.commit_upload import CommitUploadRequest, Upload
 from millrace.protocol.messages.remove_objects import RemoveObjectsRequest
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest
 from millrace.runtime.clock import SystemClock
+from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.ids import ObjectId, ObjectKind
 from millrace.s3stream.objects.composite import LinkedRows, encode_composite
@@ -76,9 +77,10 @@ class Lake:
         assert self.machine.do(request).error_code == 0
         return composite
 
-    def check(self, is_deep: bool = True) -> Checked:
+    def check(self, is_deep: bool = True, store: MemoryObjectStore | None = None) -> Checked:
+        store = store or MemoryObjectStore(SystemClock())
+
         async def main() -> Checked:
-            store = MemoryObjectStore(SystemClock())
             for object_id, data in self.bytes.items():
                 await store.put(object_key(CLUSTER, ObjectId(object_id)), [data])
             return await BucketCheck(store, CLUSTER, self.machine.image, is_deep=is_deep).run()
@@ -178,10 +180,61 @@ def test_a_missing_object_is_named_with_what_it_held(lost: int, stream_ids: set[
 
 
 def test_a_linked_object_that_is_missing_is_named() -> None:
-    """Metadata does not know it; the composite that links it does."""
+    """Metadata does not know it; the composite that links it does, and says which offsets it held: those are a gap."""
     made = lake()
     del made.bytes[4]
-    assert (Kind.MISSING, 4) in made.findings()
+    missing, gap = made.check().findings
+    assert (missing.kind, missing.object_id) == (Kind.MISSING, 4)
+    assert (gap.kind, gap.stream_id, gap.start, gap.end) == (Kind.GAP, 0, 30, 35)
+    assert gap.what == "object 4, which composite 5 links, is missing"
+
+
+def test_a_linked_object_of_another_stream_is_a_gap() -> None:
+    """As long as it was and sound in itself, but not what the composite's rows say: its offsets are missed, whatever its numbers are."""
+    made = lake()
+    made.bytes[4] = object_of((1, 30, 35))
+    [gap] = made.check().findings
+    assert (gap.kind, gap.stream_id, gap.start, gap.end) == (Kind.GAP, 0, 30, 35)
+
+
+def test_a_copy_of_another_object_is_told_from_one_that_cannot_be_read() -> None:
+    """One of four uploads is longer than it was written, another is a copy of its neighbour: each gap has its own reason."""
+    made = Lake()
+    for start in range(0, 8, 2):
+        made.upload((0, start, start + 2))
+    made.bytes[0] += b"x"
+    made.bytes[2] = made.bytes[1]
+    told = {finding.start: finding for finding in made.check().findings if finding.kind is Kind.GAP}
+    assert {start: finding.what for start, finding in told.items()} == {
+        0: "object 0 is not of the size that was written",
+        4: "not in object 2, which metadata names for it",
+    }
+    [overlap] = [finding for finding in made.check().findings if finding.kind is Kind.OVERLAP]
+    assert (overlap.object_id, overlap.start, overlap.end) == (2, 2, 4)
+    assert overlap.what == "object 1 has them too"
+
+
+def test_blocks_that_could_not_be_read_are_named_by_their_offsets() -> None:
+    """The store gives the index and not the blocks: each stream's offsets among them are told."""
+
+    class Halting(MemoryObjectStore):
+        async def get_range(self, key: str, start: int, end: int) -> bytes:
+            if start == 0:
+                raise StoreUnavailable(key, "503")
+            return await super().get_range(key, start, end)
+
+    made = Lake()
+    made.upload((0, 0, 200), (1, 0, 100))
+    found = made.check(store=Halting(SystemClock()))
+    assert {finding.kind for finding in found.findings} == {Kind.UNREADABLE}
+    assert [(one.stream_id, one.start, one.end) for one in found.findings] == [(0, 0, 200), (1, 0, 100)]
+
+
+def test_all_bytes_are_counted() -> None:
+    """What was read ends at what metadata says is stored, indexes included, so that progress arrives; a quick check reads those alone."""
+    progress = lake().check().progress
+    assert progress.bytes == progress.bytes_total > 0
+    assert 0 < lake().check(is_deep=False).progress.bytes < progress.bytes_total
 
 
 def test_what_goes_with_a_doomed_composite_is_no_orphan() -> None:

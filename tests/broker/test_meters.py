@@ -62,21 +62,27 @@ def test_traffic_is_shown_by_tier_and_way() -> None:
 
     page = run_simulation(main).splitlines()
     for line in (
-        'millrace_traffic_bytes{tier="upload",way="out"} 3145728',
-        'millrace_traffic_bytes{tier="tail",way="in"} 1000',
-        'millrace_traffic_bytes{tier="catch_up",way="in"} 6291456',
-        'millrace_traffic_requests{tier="catch_up",way="in"} 2',
-        'millrace_traffic_waits{tier="catch_up",way="in"} 2',
+        'millrace_traffic_bytes_total{tier="upload",way="out"} 3145728',
+        'millrace_traffic_bytes_total{tier="tail",way="in"} 1000',
+        'millrace_traffic_bytes_total{tier="catch_up",way="in"} 6291456',
+        'millrace_traffic_requests_total{tier="catch_up",way="in"} 2',
+        'millrace_traffic_waits_total{tier="catch_up",way="in"} 2',
         'millrace_traffic_waiting{tier="catch_up",way="in"} 0',
-        'millrace_traffic_bytes{tier="compaction",way="out"} 5',
-        'millrace_traffic_bytes{tier="compaction",way="pace"} 5',
-        'millrace_traffic_bytes{tier="wal",way="in"} 5',
-        'millrace_traffic_bytes{tier="wal",way="pace"} 0',
+        'millrace_traffic_bytes_total{tier="compaction",way="out"} 5',
+        'millrace_traffic_bytes_total{tier="compaction",way="pace"} 5',
+        'millrace_traffic_bytes_total{tier="wal",way="in"} 5',
+        'millrace_traffic_bytes_total{tier="wal",way="pace"} 0',
+        "# TYPE millrace_traffic_bytes_total counter",
+        "# TYPE millrace_traffic_wait_seconds_total counter",
+        "# TYPE millrace_traffic_waiting gauge",
+        "# TYPE millrace_store_hedges_total counter",
         "millrace_write_pace_bytes 0",
-        "millrace_store_hedges 0",
+        "millrace_store_hedges_total 0",
     ):
         assert line in page, page
-    [seconds] = [line for line in page if line.startswith('millrace_traffic_wait_seconds{tier="catch_up",way="in"}')]
+    [seconds] = [
+        line for line in page if line.startswith('millrace_traffic_wait_seconds_total{tier="catch_up",way="in"}')
+    ]
     assert float(seconds.split()[-1]) > 0.5
 
 
@@ -105,9 +111,9 @@ def test_second_puts_of_the_log_are_counted_as_what_they_are() -> None:
     for line in (
         'millrace_store_requests_total{operation="put_if_absent",outcome="ok"} 4',
         'millrace_store_requests_total{operation="put_if_absent",outcome="cancelled"} 1',
-        "millrace_wal_hedges 1",
-        "millrace_wal_hedges_won 0",
-        "millrace_wal_hedged_bytes 229",
+        "millrace_wal_hedges_total 1",
+        "millrace_wal_hedges_won_total 0",
+        "millrace_wal_hedged_bytes_total 229",
     ):
         assert line in page.splitlines(), page
 

@@ -179,7 +179,7 @@ class LiveBroker:
         self.start()
         yield
         metrics = self.metrics()
-        reads = {source: metrics[f'millrace_reads{{source="{source}"}}'] for source in ("log_cache", "objects")}
+        reads = {source: metrics[f'millrace_reads_total{{source="{source}"}}'] for source in ("log_cache", "objects")}
         assert not reads["log_cache"], f"some reads were hot: {reads}"
         assert reads["objects"], f"nothing was read from objects: {reads}"
 

@@ -82,13 +82,13 @@ def test_many_small_uploads_become_few_objects(tmp_path: Path, capsys: pytest.Ca
         assert metric(broker, made) >= 20
         wait_until(lambda: metric(broker, 'millrace_objects{state="committed"}') <= 8)
         wait_until(lambda: len(stored(tmp_path / "data")) <= 8)
-        assert metric(broker, 'millrace_compaction_objects{direction="in"}') >= 15
+        assert metric(broker, 'millrace_compaction_objects_total{direction="in"}') >= 15
         assert metric(broker, "millrace_compaction_aside") == 0
         assert read_all(broker) == sent
         broker.kill()
         broker.start()
         assert read_all(broker) == sent
-        assert metric(broker, 'millrace_reads{source="objects"}') > 0
+        assert metric(broker, 'millrace_reads_total{source="objects"}') > 0
         broker.stop()
         assert check_bucket(broker, capsys)["objects"] <= 12
 
@@ -104,7 +104,7 @@ def test_what_is_old_gets_objects_of_its_own_and_composites(tmp_path: Path, caps
         with Client(broker.address) as client:
             client.produce(TOPICS[0], [b"wakes it up"])
         sent[TOPICS[0]].append(b"wakes it up")
-        wait_until(lambda: metric(broker, "millrace_compaction_composites") >= 1)
+        wait_until(lambda: metric(broker, "millrace_compaction_composites_total") >= 1)
         wait_until(lambda: metric(broker, 'millrace_objects{state="committed"}') <= 14)
         wait_until(lambda: metric(broker, 'millrace_objects{state="doomed"}') == 0)
         assert read_all(broker) == sent

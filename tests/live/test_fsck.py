@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +21,11 @@ from millrace.broker.cli import fsck, objects, streams
 from millrace.broker.inspection import ReadOnlyDisk
 from millrace.kraft.errors import LogCorrupt
 from millrace.runtime.disk_posix import PosixDisk
+from millrace.runtime.objectstore import StoreUnavailable
+from millrace.runtime.objectstore_local import LocalObjectStore
+from millrace.s3stream.ids import ObjectId
+from millrace.s3stream.objects.composite import LinkedRows, encode_composite
+from millrace.s3stream.objects.format import ROW
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.test_s3 import wait_until
@@ -96,6 +104,58 @@ def test_damage_ends_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str
     assert "NOT sound" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("word", ["-1", "nan", "inf", "soon", "1h"])
+def test_a_grace_that_is_no_number_of_minutes_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a sentence and code 2, before anything is looked at."""
+    with pytest.raises(SystemExit) as ended:
+        fsck.run(["--grace-minutes", word], {}, run_loop)
+    assert ended.value.code == 2
+    assert f"--grace-minutes: {word!r} is not a number of minutes: give 0 or more" in capsys.readouterr().err
+
+
+def test_what_takes_long_says_how_far_it_is(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On stderr, also while the store does not answer; a check that is quickly done says nothing but its verdict."""
+    assert checked(folder, capsys)[0] == 0
+    fsck.run(["--data-dir", str(folder)], {}, run_loop)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(fsck, "SAY_FIRST_S", 0.01)
+    monkeypatch.setattr(fsck, "SAY_EVERY_S", 0.05)
+    get_range = LocalObjectStore.get_range
+
+    async def slow(self: LocalObjectStore, key: str, start: int, end: int) -> bytes:
+        await asyncio.sleep(0.1)
+        return await get_range(self, key, start, end)
+
+    monkeypatch.setattr(LocalObjectStore, "get_range", slow)
+    assert fsck.run(["--data-dir", str(folder)], {}, run_loop) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) > 2
+    assert any(line.startswith("  checked 0 of ") and " blocks, " in line for line in told), told
+
+
+def test_a_log_that_cannot_be_reached_does_not_hide_what_was_found(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bucket's findings are told, and that the log was not checked, with the log's own address: code 2, or 1 with damage."""
+
+    async def unreachable(*_: object, **__: object) -> None:
+        raise StoreUnavailable("millrace-wal-1", "no route")
+
+    monkeypatch.setattr(fsck, "check_log", unreachable)
+    assert fsck.run(["--data-dir", str(folder)], {}, run_loop) == 2
+    told = capsys.readouterr().out
+    address = rf"0@file://{folder}/wal\S*"
+    assert re.search(rf"the write-ahead log could not be checked: {address}: millrace-wal-1: no route", told), told
+    assert told.endswith("sound, but for what could not be checked\n")
+    stored(folder)[0].unlink()
+    code, found = checked(folder, capsys)
+    assert (code, found["sound"]) == (1, False)
+    assert found["list"]
+    assert "no route" in found["wal"]["fault"]
+
+
 def test_orphans_go_when_asked_and_old(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An old orphan and a young one: neither goes unasked; asked, the old one goes, and nothing else."""
     live = stored(folder)
@@ -154,8 +214,51 @@ def test_objects_and_streams_are_told(folder: Path, capsys: pytest.CaptureFixtur
     for command, words in ((objects, ["list"]), (objects, ["show", str(object_id)]), (streams, ["list"])):
         assert command.run([*words, "--data-dir", str(folder)], {}, run_loop) == 0
         assert len(capsys.readouterr().out.splitlines()) > 3
-    assert objects.run(["show", "999999", "--data-dir", str(folder)], {}, run_loop) == 1
-    assert "neither in the metadata nor in the bucket" in capsys.readouterr().out
+    assert objects.run(["show", str(object_id), "--data-dir", str(folder)], {}, run_loop) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("notes-0 data", " bytes)", "time (UTC)"))
+    assert not re.search(r" -1$", text, re.MULTILINE), "what is not there is not shown"
+
+
+def test_what_is_not_there_is_said_on_stderr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Code 1 and a sentence, and nothing where a program reads its JSON: an object, a stream, a topic; a number below zero is none either."""
+    for command, words, sentence in (
+        (objects, ["show", "999999"], "no object 999999, neither in the metadata nor in the bucket"),
+        (objects, ["show", "-1"], "no object -1, neither in the metadata nor in the bucket"),
+        (streams, ["show", "999999", "--json"], "no stream 999999 in the metadata"),
+        (streams, ["list", "--topic", "nosuch"], "no stream of a topic 'nosuch' in the metadata"),
+    ):
+        assert command.run([*words, "--data-dir", str(folder)], {}, run_loop) == 1
+        assert capsys.readouterr() == ("", f"millrace: {sentence}\n")
+
+
+def test_an_object_that_cannot_be_read_is_shown_as_metadata_has_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Damaged or gone: its key and state all the same, then what is wrong, code 2."""
+    one, other, *_ = stored(folder)
+    one.write_bytes(one.read_bytes()[:-1] + b"x")
+    other.unlink()
+    for path, why in ((one, "footer magic"), (other, "no such object")):
+        assert objects.run(["show", path.name, "--data-dir", str(folder)], {}, run_loop) == 2
+        out, err = capsys.readouterr()
+        assert f"/{path.name}\n" in out
+        assert "committed" in out
+        assert why in err
+        assert objects.run(["show", path.name, "--data-dir", str(folder), "--json"], {}, run_loop) == 2
+        assert why in json.loads(capsys.readouterr().out)["fault"]
+
+
+@pytest.mark.parametrize("words", ["fsck", "objects list", "streams list --json"])
+def test_a_reader_that_went_away_is_no_fault_of_the_store(folder: Path, words: str) -> None:
+    """Commands that tell of failed disks and stores in a sentence say nothing of a closed pipe; the metadata's lock is free again."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "millrace.broker", *words.split(), "--data-dir", str(folder)]
+    found = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writer)
+    assert (found.returncode, found.stderr) == (141, b"")
+    assert fsck.run(["--data-dir", str(folder)], {}, run_loop) == 0
 
 
 def test_an_object_that_metadata_does_not_know_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,6 +269,15 @@ def test_an_object_that_metadata_does_not_know_is_shown(folder: Path, capsys: py
     shown = json.loads(capsys.readouterr().out)
     assert shown["state"].startswith("not in metadata")
     assert shown["blocks"]
+
+
+def test_a_composite_that_metadata_does_not_know_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its links, though nothing but its own footer says what it is."""
+    orphan = old_orphan(folder, capsys)
+    orphan.write_bytes(encode_composite([LinkedRows(ObjectId(77), 500, memoryview(ROW.pack(3, 10, 5, 5, 0, 400)))]))
+    assert objects.run(["show", orphan.name, "--data-dir", str(folder), "--json"], {}, run_loop) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["links"] == [{"object_id": 77, "size_bytes": 500, "start": 10, "end": 15}]
 
 
 def test_a_torn_tail_of_the_metadata_log_is_left_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

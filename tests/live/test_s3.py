@@ -73,7 +73,7 @@ def test_records_go_to_the_bucket_and_come_back_from_it(tmp_path: Path, bucket: 
         broker.restart()  # empties the caches and the WAL
         with Client(broker.address) as client:
             assert {partition: client.read("kept", partition) for partition in sent} == sent
-            assert broker.metrics()['millrace_reads{source="objects"}'] > 0
+            assert broker.metrics()['millrace_reads_total{source="objects"}'] > 0
             assert client.offset("short", LATEST) == 4
             wait_until(lambda: client.offset("short", EARLIEST) == 4)
             held = len(bucket.keys())
@@ -135,7 +135,7 @@ def test_a_store_that_goes_away_is_waited_for(tmp_path: Path, bucket: Bucket) ->
         assert len(history.acknowledged) == sum(len(values) for values in history.sent.values())
         broker.restart()
         assert history.findings(read_all(broker.address)) == []
-        assert broker.metrics()['millrace_reads{source="objects"}'] > 0
+        assert broker.metrics()['millrace_reads_total{source="objects"}'] > 0
 
 
 def begun(broker: LiveBroker) -> subprocess.Popen[bytes]:

@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def shown(metrics: dict[str, float], name: str, tier: str, way: str) -> float:
-    return metrics[f'millrace_traffic_{name}{{tier="{tier}",way="{way}"}}']
+    return metrics[f'millrace_traffic_{name}_total{{tier="{tier}",way="{way}"}}']
 
 
 def test_reads_of_history_wait_for_bandwidth_and_uploads_do_not(tmp_path: Path) -> None:

@@ -55,6 +55,20 @@ def test_a_series_is_registered_once() -> None:
     registry.counter("a_total", "A.", topic="t")
 
 
+def test_names_tell_what_only_grows() -> None:
+    """A counter's name ends in _total and no other's does; a counter that reads asks each time it is printed."""
+    registry, grown = Registry(), [1]
+    with pytest.raises(AssertionError):
+        registry.counter("reads", "R.")
+    with pytest.raises(AssertionError):
+        registry.gauge("reads_total", "R.")
+    with pytest.raises(AssertionError):
+        registry.histogram("reads_total", "R.")
+    registry.counter("reads_total", "R.", lambda: grown[0], source="cache")
+    grown[0] = 5
+    assert registry.render().splitlines()[1:] == ["# TYPE reads_total counter", 'reads_total{source="cache"} 5']
+
+
 def test_gauges_and_counters() -> None:
     """A gauge goes both ways; one that reads asks each time."""
     gauge, counter, level = Gauge(), Counter(), [1]

@@ -1,0 +1,97 @@
+"""What `millrace fsck` prints of its findings, and what it does when the store refuses to delete."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+
+from millrace.broker.bucket_check import Checked, Finding, Kind
+from millrace.broker.cli.fsck import SHOWN_MAX, Outcome, as_json, as_text, delete_orphans, finding_lines
+from millrace.broker.inspection import Inspected
+from millrace.runtime.clock import SystemClock
+from millrace.runtime.objectstore import Keys, ObjectEntry, StoreDenied
+from millrace.runtime.objectstore_memory import MemoryObjectStore
+from tests.broker.test_bucket_check import Lake
+from tests.kraft.test_replay import CLUSTER
+
+
+def outcome(made: Lake, found: Checked) -> Outcome:
+    return Outcome(Inspected(CLUSTER, 1, made.machine.image, "", None), found, {"orphans": "", "uploads": ""}, None)
+
+
+def damaged() -> Outcome:
+    """Four uploads: a block of the first is damaged, the second is longer than it was written, the fourth a copy of the third."""
+    made = Lake()
+    for start in range(0, 8, 2):
+        made.upload((0, start, start + 2))
+    made.bytes[0] = made.bytes[0][:60] + b"x" + made.bytes[0][61:]
+    made.bytes[1] += b"x"
+    made.bytes[3] = made.bytes[2]
+    return outcome(made, made.check())
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("  ") if cell]
+
+
+def test_the_table_names_stream_partition_and_offsets() -> None:
+    """Of a damaged block, a gap and an overlap: the stream, whose it is, and the offsets; of a gap the reason, which is a sentence."""
+    lines = [cells(line) for line in as_text(damaged()).splitlines()]
+    stored = [line for line in lines if line and line[0] in ("damaged", "gap", "overlap")]
+    assert [line[:5] for line in stored if line[0] == "damaged"] == [["damaged", "0", "0", "t-0 data", "[0, 2)"]]
+    assert [line for line in stored if line[0] == "gap"] == [
+        ["gap", "0", "t-0 data", "[2, 4)", "object 1 is not of the size that was written"],
+        ["gap", "0", "t-0 data", "[6, 8)", "not in object 3, which metadata names for it"],
+    ]
+    [overlap] = [line for line in stored if line[0] == "overlap"]
+    assert overlap[:6] == ["overlap", "3", "0", "t-0 data", "[4, 6)", "object 2 has them too"]
+    assert lines[-1] == ["NOT sound: 5 findings"]
+
+
+def test_json_names_the_partition_too() -> None:
+    """Beside the stream's number."""
+    found = json.loads(as_json(damaged()))
+    assert {one["stream"] for one in found["list"] if one["stream_id"] >= 0} == {"t-0 data"}
+    assert not found["sound"]
+
+
+def test_a_stream_that_is_gone_is_said_to_be() -> None:
+    """A block of a deleted topic's stream, in an object that others share."""
+    found = [Finding(Kind.DAMAGED, "block", 1, "k", 99, 0, 2)]
+    [_, line] = finding_lines(found, {})
+    assert cells(line) == ["damaged", "1", "99", "no more in metadata", "[0, 2)", "block", "k"]
+
+
+def test_harm_is_shown_where_not_all_is() -> None:
+    """More orphans than are shown do not hide what is missing behind them."""
+    orphans = [Finding(Kind.ORPHAN, "1 bytes", number, "k") for number in range(SHOWN_MAX)]
+    lines = finding_lines([*orphans, Finding(Kind.MISSING, "gone", 999, "k")], {})
+    assert lines[1].startswith("missing")
+    assert lines[-1] == "... and 1 more: --json lists all"
+
+
+def test_one_finding_is_not_findings() -> None:
+    """Numbers and their nouns agree."""
+    made = Lake()
+    made.upload((0, 0, 2))
+    found = made.check()
+    found.findings.append(Finding(Kind.DAMAGED, "block", 0, "k"))
+    text = as_text(outcome(made, found))
+    assert text.endswith("\nNOT sound: 1 finding")
+    assert "\n1 object, 1 block, " in text
+
+
+def test_a_refused_deletion_is_told_with_the_findings() -> None:
+    """The role may read and not delete: what was found is not lost to an error."""
+
+    class Refusing(MemoryObjectStore):
+        async def delete(self, keys: Sequence[str]) -> Keys:
+            raise StoreDenied(keys[0], "AccessDenied")
+
+    orphan = ObjectEntry("k", 10, 0)
+    made, found = Lake(), Checked(orphans=[orphan])
+    given = argparse.Namespace(delete_orphans=True, grace_minutes=0.0)
+    told = asyncio.run(delete_orphans(Refusing(SystemClock()), outcome(made, found).inspected, found, given, now_ms=1))
+    assert told == "1 orphan, 10 B; they could not be deleted, or not all: k: AccessDenied"

@@ -1,0 +1,99 @@
+"""A command whose output nobody reads, or that cannot write it: quiet, with the exit code of a closed pipe, or one sentence; `serve` serves on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.broker.test_cli_wal import write
+
+CLOSED_PIPE = 128 + signal.SIGPIPE
+COMMAND = [sys.executable, "-m", "millrace.broker"]
+
+
+def into_closed_pipe(*words: str, unbuffered: bool = False) -> tuple[int, str]:
+    """Exit code and stderr of a command whose reader has gone before it begins to write."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"} if unbuffered else dict(os.environ)
+    found = subprocess.run(
+        [*COMMAND, *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False, env=env
+    )
+    os.close(writer)
+    return found.returncode, found.stderr
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "fsck --help", "settings", "pipeline list"])
+@pytest.mark.parametrize("unbuffered", [False, True])
+def test_a_closed_pipe_ends_a_command_quietly(words: str, unbuffered: bool) -> None:
+    """What fits the buffer meets the pipe at the end alone, what does not in the middle: either way 141 and no word."""
+    assert into_closed_pipe(*words.split(), unbuffered=unbuffered) == (CLOSED_PIPE, "")
+
+
+@pytest.mark.parametrize("action", ["list", "show", "verify"])
+def test_a_log_is_shown_to_nobody(action: str, tmp_path: Path) -> None:
+    """`millrace wal show F | head`, which says much and catches errors of the disk on its way."""
+    path = tmp_path / "wal"
+    asyncio.run(write(path))
+    assert into_closed_pipe("wal", action, str(path)) == (CLOSED_PIPE, "")
+
+
+def test_a_full_disk_is_a_sentence() -> None:
+    """Output that goes to a file on a full disk: one line that says so, code 2."""
+    with open("/dev/full", "wb") as full:
+        found = subprocess.run(
+            [*COMMAND, "settings"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert (found.returncode, found.stderr) == (2, "millrace: standard output: No space left on device\n")
+
+
+def test_nobody_reads_the_mistakes() -> None:
+    """What goes to stderr alone is dropped, and the exit code is what it was."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    found = subprocess.run(
+        [*COMMAND, "nosuch"], stdout=subprocess.PIPE, stderr=writer, text=True, timeout=60, check=False
+    )
+    os.close(writer)
+    assert (found.returncode, found.stdout) == (2, "")
+
+
+def test_streams_that_were_closed_at_the_start_are_no_files(tmp_path: Path) -> None:
+    """`>&- 2>&- <&-`: the loop's own descriptors get other numbers (it aborts where they do not), and the code is the command's."""
+    script = '"$0" -m millrace.broker fsck --data-dir "$1" <&- >&- 2>&-'
+    found = subprocess.run(["sh", "-c", script, sys.executable, str(tmp_path)], timeout=60, check=False)
+    assert found.returncode == 2
+
+
+def test_who_serves_lets_go_of_its_output() -> None:
+    """A broker whose ready line nobody reads serves on: what it says is dropped, without an error then or at its end."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    script = "from millrace.broker.cli.output import take_over; take_over(is_lasting=True); print('ready', flush=True); print('on')"
+    found = subprocess.run(
+        [sys.executable, "-c", script], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    os.close(writer)
+    assert (found.returncode, found.stderr) == (0, b"")
+
+
+def test_an_interrupted_command_leaves_no_trace() -> None:
+    """Ctrl-C during a long check: 130 and nothing else."""
+    script = """
+import os, signal, sys
+from millrace.broker import __main__, cli
+cli.run = lambda words, env, run_loop: run_loop(interrupted())
+async def interrupted():
+    import asyncio
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(60)
+sys.exit(__main__.main(["fsck"]))
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (128 + signal.SIGINT, "", "")
