@@ -6,12 +6,10 @@ that batches differ; text is cut at line ends. The order is fixed for a machine,
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sysconfig
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOTS = (
@@ -23,24 +21,6 @@ ROOTS = (
     Path("/usr/lib"),
 )
 PIECE_BYTES = (300, 1_500, 6_000, 24_000, 100_000, 262_144)
-
-
-@dataclass
-class Digest:
-    """Equal for equal multisets of records, whatever their order."""
-
-    count: int = 0
-    bytes: int = 0
-    total: int = 0
-
-    def add(self, key: bytes, value: bytes) -> None:
-        self.count += 1
-        self.bytes += len(value)
-        mark = hashlib.blake2b(key + b"\0" + value, digest_size=16).digest()
-        self.total = (self.total + int.from_bytes(mark, "big")) % (1 << 128)
-
-    def __str__(self) -> str:
-        return f"{self.count}:{self.bytes}:{self.total:032x}"
 
 
 def files(roots: tuple[Path, ...] = ROOTS) -> Iterator[Path]:

@@ -1,7 +1,7 @@
 """One producer process of the demo: `python -m tests.demo.produce CLIENT ADDRESS TOPIC BYTES SHARE SHARES`.
 
-CLIENT is confluent or kafka-python. Prints a progress line a second and ends with `digest COUNT:BYTES:SUM` of what was acknowledged; any error of a
-delivery ends it with exit code 1.
+CLIENT is confluent or kafka-python. Prints a progress line a second and ends with `digest COUNT:BYTES:CHAINS` of what was acknowledged; any
+error of a delivery ends it with exit code 1.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
-from tests.demo.dataset import Digest, records
+from tests.demo.dataset import records
+from tests.demo.sending import Sending
 
 UNFLUSHED_BYTES_MAX = 32 << 20  # kafka-python bounds nothing by itself
 Records = Iterator[tuple[bytes, bytes]]
@@ -22,24 +25,24 @@ class Progress:
         self._bytes_max = bytes_max
         self._started = self._next = time.monotonic()
 
-    def show(self, digest: Digest) -> None:
+    def show(self, sent_bytes: int) -> None:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + 1
-            rate = digest.bytes / max(now - self._started, 0.001) / 1e6
-            share = 100 * digest.bytes / self._bytes_max
-            print(f"  {self._name}: {share:3.0f} %  {digest.count} records  {rate:.0f} MB/s", flush=True)
+            rate = sent_bytes / max(now - self._started, 0.001) / 1e6
+            print(f"  {self._name}: {100 * sent_bytes / self._bytes_max:3.0f} %  {rate:.0f} MB/s", flush=True)
 
 
-def with_confluent(address: str, topic: str, source: Records, progress: Progress) -> Digest:
+def with_confluent(address: str, topic: str, source: Records, sending: Sending, progress: Progress) -> None:
     from confluent_kafka import KafkaError, Message, Producer
 
-    digest = Digest()
-    errors: list[str] = []
-
-    def on_delivery(error: KafkaError | None, message: Message) -> None:
+    def on_delivery(number: int, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            errors.append(str(error))
+            sending.errors.append(str(error))
+        else:
+            partition = message.partition()
+            assert partition is not None
+            sending.on_acknowledged(number, partition, message.offset())
 
     settings: dict[str, object] = {
         "bootstrap.servers": address,
@@ -53,30 +56,26 @@ def with_confluent(address: str, topic: str, source: Records, progress: Progress
     }
     producer = Producer(settings)
     for key, value in source:
+        number, time_ms, headers = sending.begin(key, value)
+        told = partial(on_delivery, number)
         while True:
             try:
-                producer.produce(
-                    topic, value=value, key=key, headers=[("bytes", str(len(value)).encode())], on_delivery=on_delivery
-                )
+                producer.produce(topic, value=value, key=key, headers=headers, timestamp=time_ms, on_delivery=told)  # type: ignore[arg-type]
                 break
             except BufferError:
                 producer.poll(0.05)
-        digest.add(key, value)
         producer.poll(0)
-        progress.show(digest)
-        if errors:
-            raise RuntimeError(errors[0])
-    left = producer.flush(300)
-    if errors or left:
-        raise RuntimeError(errors[0] if errors else f"{left} records were not delivered")
-    return digest
+        progress.show(sending.sent_bytes)
+        sending.check()
+    producer.flush(300)
 
 
-def with_kafka_python(address: str, topic: str, source: Records, progress: Progress) -> Digest:
+def with_kafka_python(address: str, topic: str, source: Records, sending: Sending, progress: Progress) -> None:
     from kafka import KafkaProducer
 
-    digest = Digest()
-    errors: list[BaseException] = []
+    def on_delivery(number: int, told: Any) -> None:
+        sending.on_acknowledged(number, told.partition, told.offset)
+
     unflushed = 0
     producer = KafkaProducer(
         bootstrap_servers=address,
@@ -88,24 +87,21 @@ def with_kafka_python(address: str, topic: str, source: Records, progress: Progr
         reconnect_backoff_max_ms=500,
     )
     for key, value in source:
-        sent = producer.send(topic, value=value, key=key, headers=[("bytes", str(len(value)).encode())])
-        sent.add_errback(errors.append)
-        digest.add(key, value)
-        progress.show(digest)
+        number, time_ms, headers = sending.begin(key, value)
+        sent = producer.send(topic, value=value, key=key, headers=headers, timestamp_ms=time_ms)
+        sent.add_callback(on_delivery, number)
+        sent.add_errback(lambda error: sending.errors.append(repr(error)))
+        progress.show(sending.sent_bytes)
         unflushed += len(value)
         if unflushed > UNFLUSHED_BYTES_MAX:
             producer.flush(300)
             unflushed = 0
-        if errors:
-            raise errors[0]
+        sending.check()
     producer.flush(300)
     producer.close()
-    if errors:
-        raise errors[0]
-    return digest
 
 
-CLIENTS: dict[str, Callable[[str, str, Records, Progress], Digest]] = {
+CLIENTS: dict[str, Callable[[str, str, Records, Sending, Progress], None]] = {
     "confluent": with_confluent,
     "kafka-python": with_kafka_python,
 }
@@ -114,8 +110,10 @@ CLIENTS: dict[str, Callable[[str, str, Records, Progress], Digest]] = {
 def main(words: list[str]) -> int:
     client, address, topic, bytes_max, share, shares = words
     source = records(int(bytes_max), int(share), int(shares))
-    digest = CLIENTS[client](address, topic, source, Progress(f"{client} -> {topic}", int(bytes_max)))
-    print(f"digest {digest}", flush=True)
+    sending = Sending()
+    CLIENTS[client](address, topic, source, sending, Progress(f"{client} -> {topic}", int(bytes_max)))
+    sending.check_ended()
+    print(f"digest {sending.digest}", flush=True)
     return 0
 
 
