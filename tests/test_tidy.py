@@ -115,6 +115,7 @@ PURE = (
     "s3stream/readahead.py",
     "s3stream/upload_plan.py",
     "wal/block/batcher.py",
+    "wal/block/blank.py",
     "wal/block/layout.py",
     "wal/block/pace.py",
     "wal/block/recovery.py",

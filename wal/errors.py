@@ -3,6 +3,8 @@
 Exhausted  <- WalFull     no room for this record; wait for a trim
 Fenced     <- WalFenced   a newer epoch owns the log
 Corrupt    <- WalCorrupt  a record below the confirmed position fails its check
+              WalCorrupt <- WalForeign     where a new log was to be made lies something else
+              WalCorrupt <- WalHeaderLost  a log of ours whose header cannot be read in either copy
 Corrupt    <- WalMismatch the device is sound, but not this owner's: another cluster, node, capacity or version
 Closed     <- WalClosed   append after close or after a failed write
 WalStoreUnfit             the store lacks what the log's fence stands on; says what to do instead
@@ -11,6 +13,8 @@ WalStoreUnfit             the store lacks what the log's fence stands on; says w
 from __future__ import annotations
 
 from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError
+
+NO_POSITION = -1
 
 
 class WalFull(Exhausted):
@@ -38,6 +42,33 @@ class WalCorrupt(Corrupt):
 
     def __str__(self) -> str:
         return f"the WAL is damaged at position {self.position}: {self.reason}"
+
+
+class WalForeign(WalCorrupt):
+    """`place` is a byte of the file or device. There is no log, so there is no position."""
+
+    def __init__(self, place: int, what: str) -> None:
+        super().__init__(NO_POSITION, f"{what} at byte {place}")
+        self.place = place
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"there is no log, and it is not empty: {self.reason}"
+
+
+class WalHeaderLost(WalCorrupt):
+    """`what` lies at byte `place`, and shows that there is a log."""
+
+    def __init__(self, place: int, what: str) -> None:
+        super().__init__(
+            NO_POSITION,
+            f"neither copy of the header can be read, at bytes 0 and 4096, and there is {what} at byte {place}",
+        )
+        self.place = place
+        self.what = what
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class WalMismatch(Corrupt):

@@ -82,7 +82,8 @@ class WalKind:
     """`open` raises what the implementation says. `is_used`: by a node of this id, of whatever cluster, as far as can be told unopened.
 
     `inspect` (cluster, node, whether to read everything) reads alone, so that the log's owner may be at work; a kind without it is left out where
-    nodes are checked. `name_of` is what the log is called in sentences; `mend` what is to be done about damage; `verify` the command that
+    nodes are checked. `file_of`: the one file or device that all of it lies in, for who looks at it while the node is stopped; None where it is
+    not one. `name_of` is what the log is called in sentences; `mend` what is to be done about damage; `verify` the command that
     shows what damage costs, "" for none.
     """
 
@@ -93,3 +94,4 @@ class WalKind:
     mend: str = "mend what it lies on"
     verify: str = ""
     inspect: Callable[[WalPlace, str, int, bool], Awaitable[WalReport]] | None = None
+    file_of: Callable[[StoreAddress], str] | None = None

@@ -5,41 +5,47 @@ show    every record, one a line
 verify  its header, every damage with its place, and every stream that lost something by it; exit code 1 when there is any
 
 Works on a copy, or on the log of a node that is stopped; a log that a node has open is refused, since it changes under the reader. Walks
-past damage as recovery does with wal.corruption=skip. Memory does not grow with the log. Exit code 2 for what cannot be read at all.
-A log of objects is named by its address and may be in use: wal_objects.py.
+past damage as recovery does with wal.corruption=skip. Memory does not grow with the log. Exit code 2 for what cannot be read at all. One copy of
+the header that cannot be read is told and is no damage: the other one serves, and the next start writes both. Without either, see wal_loose.py.
+An address, as in s3.wal.path, is gone by as a start goes by it; a log of objects may be in use: wal_objects.py.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from millrace.broker.cli import RunLoop
+from millrace.broker.cli.wal_loose import LooseWalk, loose_contents, loose_lines
 from millrace.broker.cli.wal_text import Contents, Found, advice, describe, part_lines, record_line
 from millrace.broker.errors import CommandRefused
 from millrace.runtime.disk_peek import PeekFile
 from millrace.runtime.errors import MillraceError
-from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, Geometry, choose_device_header
+from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
+from millrace.wal.block.layout import (
+    BLOCK_BYTES,
+    RING_START,
+    DeviceHeader,
+    Geometry,
+    choose_device_header,
+    decode_device_header,
+)
 from millrace.wal.block.recovery import SKIP, RecoveryScan
+from millrace.wal.kind import WalWords
+from millrace.wal.opening import kind_of
 
 
 class Walk:
     """One pass over a log; `scan` tells of damage when it is over."""
 
-    def __init__(self, file: PeekFile) -> None:
-        if file.is_locked():
-            raise CommandRefused(f"{file.path} is in use by a running node: stop it, or look at a copy")
-        if file.size_bytes < RING_START:
-            raise CommandRefused(f"{file.path} is no WAL: {file.size_bytes} bytes")
-        header = choose_device_header(file.read_at(0, BLOCK_BYTES), file.read_at(BLOCK_BYTES, BLOCK_BYTES))
-        if header is None:
-            raise CommandRefused(f"{file.path} holds no WAL: nobody has written a header")
+    def __init__(self, file: PeekFile, header: DeviceHeader) -> None:
         if header.capacity_bytes > file.size_bytes:
             raise CommandRefused(f"{file.path} is {file.size_bytes} bytes, and its header says {header.capacity_bytes}")
-        self.header: DeviceHeader = header
+        self.header = header
         self.scan = RecoveryScan(header, policy=SKIP)
         self._file = file
 
@@ -49,6 +55,27 @@ class Walk:
             position, length = wanted
             for record in self.scan.feed(self._file.read_at(geometry.physical(position), length)):
                 yield describe(record)
+
+    def rotten_copies(self) -> list[int]:
+        """Where copies of the header lie that cannot be read."""
+        return [at for at in (0, BLOCK_BYTES) if decode_device_header(self._file.read_at(at, BLOCK_BYTES)) is None]
+
+
+def walk_of(file: PeekFile) -> Walk | LooseWalk:
+    """By its header; by its blocks where that is gone. Raises CommandRefused where there is neither."""
+    if file.is_locked():
+        raise CommandRefused(f"{file.path} is in use by a running node: stop it, or look at a copy")
+    if file.size_bytes < RING_START:
+        raise CommandRefused(f"{file.path} is no WAL: {file.size_bytes} bytes")
+    copies = file.read_at(0, BLOCK_BYTES), file.read_at(BLOCK_BYTES, BLOCK_BYTES)
+    header = choose_device_header(*copies)
+    if header is not None:
+        return Walk(file, header)
+    loose = LooseWalk(file)
+    if not loose.block_count:
+        why = "neither copy of a header can be read, and no block of a log is there" if any(map(any, copies)) else ""
+        raise CommandRefused(f"{file.path} holds no WAL: {why or 'nobody has written a header'}")
+    return loose
 
 
 def header_of(walk: Walk) -> dict[str, Any]:
@@ -66,6 +93,8 @@ def contents(walk: Walk) -> dict[str, Any]:
         **counted.as_dict(),
         "tail": walk.scan.tail,
         "damages": [asdict(damage) for damage in walk.scan.damages],
+        "rotten_copies": walk.rotten_copies(),
+        "is_sound": not walk.scan.damages,
     }
 
 
@@ -76,34 +105,69 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     parser.add_argument("action", choices=("list", "show", "verify"), help="header and streams | every record | damage")
     parser.add_argument(
         "file",
-        help="the file or device, of a node that is stopped, or a copy; or the address of a log of objects, as in s3.wal.path: 0@s3://BUCKET?...",
+        help="the file or device, of a node that is stopped, or a copy; or the log's address, as in s3.wal.path: 0@s3://BUCKET?...",
     )
     parser.add_argument(
         "--node", type=int, metavar="ID", help="whose log of objects, where several nodes have one there"
     )
     parser.add_argument("--json", action="store_true", help="for programs: one object, or with show one a line")
     options = parser.parse_args(words)
-    if "://" in options.file:
-        from millrace.broker.cli.wal_objects import look_at
-
-        return run_loop(look_at(options.action, options.file, options.node, is_json=options.json))
     try:
-        with PeekFile(options.file) as file:
-            walk = Walk(file)
-            if options.action == "show":
-                return show(walk, is_json=options.json)
-            found = contents(walk)
-            found["is_sound"] = not found["damages"]
-            print(json.dumps(found, indent=2) if options.json else "\n".join(lines(options.action, found)))
-            return 1 if options.action == "verify" and not found["is_sound"] else 0
-    except MillraceError as error:
+        path: str | None = options.file
+        if "://" in options.file:
+            address = read_address(options.file)
+            path = file_of(address)
+        if path is None:
+            from millrace.broker.cli.wal_objects import look_at
+
+            return run_loop(look_at(options.action, address, options.node, is_json=options.json))
+        with PeekFile(path) as file:
+            return tell(options.action, walk_of(file), is_json=options.json)
+    except (AddressError, MillraceError) as error:
         print(f"millrace wal: {error}", file=sys.stderr)
         return 2
 
 
-def show(walk: Walk, *, is_json: bool) -> int:
+def read_address(text: str) -> StoreAddress:
+    """As a start reads s3.wal.path. Raises AddressError, CommandRefused; an option that nobody reads is told on stderr."""
+    address = parse_address(text if "@" in text.partition("://")[0] else f"0@{text}")
+    words = WalWords(address.options, "prefer", "refuse")
+    settings = kind_of(address).read_settings(words)
+    mistakes = [f"{address} {mistake}" for mistake in words.mistakes]
+    mistakes += [f"{address}: {problem}" for problem in settings.problems()]
+    if mistakes:
+        raise CommandRefused("; ".join(mistakes))
+    for option in address.unknown_options(("kind", *words.asked)):
+        print(f"millrace wal: {address}: nothing reads the option {option}", file=sys.stderr)
+    return address
+
+
+def file_of(address: StoreAddress) -> str | None:
+    """The file or device that an address names; None where the log is objects."""
+    kind = kind_of(address)
+    path = None if kind.file_of is None else kind.file_of(address)
+    if path is not None and os.path.isdir(path):
+        raise CommandRefused(
+            f"{path} is a directory: a log of objects in it has an address that ends with /, or says kind=object"
+        )
+    return path
+
+
+def tell(action: str, walk: Walk | LooseWalk, *, is_json: bool) -> int:
+    if action == "show":
+        return show(walk, is_json=is_json)
+    found = contents(walk) if isinstance(walk, Walk) else loose_contents(walk)
+    told = lines if isinstance(walk, Walk) else loose_lines
+    print(json.dumps(found, indent=2) if is_json else "\n".join(told(action, found)))
+    return 1 if action == "verify" and not found["is_sound"] else 0
+
+
+def show(walk: Walk | LooseWalk, *, is_json: bool) -> int:
     for found in walk.records():
         print(record_line(found, is_json=is_json))
+    if isinstance(walk, LooseWalk):
+        print(f"millrace wal: {walk.remark()}", file=sys.stderr)
+        return 0
     for damage in walk.scan.damages:
         print(f"millrace wal: {damage_line(asdict(damage))}", file=sys.stderr)
     return 0
@@ -121,8 +185,16 @@ def lines(action: str, found: Mapping[str, Any]) -> Iterator[str]:
         f"{header['capacity_bytes']} bytes; begins at {header['head']}, forgotten below {header['trim']}, ends at {found['tail']}; "
         f"{found['records']} records"
     )
+    for at in found["rotten_copies"]:
+        yield f"warning: the copy of the header at byte {at} cannot be read; the other one serves, and the next start writes both anew"
     yield from part_lines(found, is_list=action == "list")
     for damage in found["damages"]:
         yield damage_line(damage)
     if action == "verify":
-        yield "sound" if found["is_sound"] else advice(found)
+        yield verdict(found)
+
+
+def verdict(found: Mapping[str, Any]) -> str:
+    if not found["is_sound"]:
+        return advice(found)
+    return "sound, but for one copy of the header" if found["rotten_copies"] else "sound"

@@ -17,21 +17,21 @@ from millrace.broker.errors import CommandRefused
 
 if TYPE_CHECKING:
     from millrace.runtime.objectstore import ObjectStore
+    from millrace.runtime.storeaddress import StoreAddress
     from millrace.wal.kind import WalReport
     from millrace.wal.log import WalRecord
 
 
-async def look_at(action: str, text: str, node_id: int | None, *, is_json: bool) -> int:
-    """What `millrace wal` does with an address; its exit code."""
+async def look_at(action: str, address: StoreAddress, node_id: int | None, *, is_json: bool) -> int:
+    """What `millrace wal` does with the address of a log of objects; its exit code."""
     from millrace.broker.inspection import open_to_look
     from millrace.runtime import real_runtime
     from millrace.runtime.errors import MillraceError
-    from millrace.runtime.storeaddress import AddressError, parse_address
+    from millrace.runtime.storeaddress import AddressError
     from millrace.wal.object.inspection import LogInspection, damage_line
 
     runtime = real_runtime()
     try:
-        address = parse_address(text if "@" in text.partition("://")[0] else f"0@{text}")
         store = await open_to_look(runtime, address)
         try:
             node, cluster_id = await choose_log(store, node_id)
@@ -68,9 +68,17 @@ async def choose_log(store: ObjectStore, node_id: int | None) -> tuple[int, str]
     if not chosen:
         raise CommandRefused(f"there is no log of node {node_id}" if nodes else "no node has a log of objects there")
     if len(chosen) > 1:
-        raise CommandRefused(f"nodes {', '.join(str(node) for node, _ in chosen)} have a log there: say --node")
+        who = ", ".join(dict.fromkeys(str(node) for node, _ in chosen))
+        if len({node for node, _ in chosen}) > 1:
+            raise CommandRefused(f"nodes {who} have a log there: say --node")
+        clusters = ", ".join(cluster_id for _, cluster_id in chosen)
+        raise CommandRefused(
+            f"clusters {clusters} have objects of a log of node {who} there, and no root says whose it is"
+        )
     if not chosen[0][1]:
-        raise CommandRefused(f"the object millrace-wal-{chosen[0][0]} cannot be read, which names the log's cluster")
+        raise CommandRefused(
+            f"the object millrace-wal-{chosen[0][0]} cannot be read, which names the log's cluster, and no other object of the log is there"
+        )
     return chosen[0]
 
 
@@ -94,6 +102,12 @@ def lines(action: str, report: WalReport, found: Mapping[str, Any]) -> Iterator[
 
 
 def advice(found: Mapping[str, Any]) -> str:
+    if found["faults"] and found["is_found"]:
+        lost = found["damages"] or any(part["gaps"] for part in found["streams"])
+        return (
+            "NOT sound: wal.corruption=refuse refuses a start; with skip or truncate one goes on without the root object, and writes it anew"
+            + (f"; {wal_text.advice(found)}" if lost else "")
+        )
     if found["faults"]:
         return "NOT sound: restore the object that is named from a copy, or use another place and start once with wal.lost.accept=true"
     return wal_text.advice(found)

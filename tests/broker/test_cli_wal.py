@@ -136,7 +136,10 @@ def test_a_log_in_use_is_left_alone(
         (lambda path: path.mkdir(), "Is a directory"),
         (lambda path: path.write_bytes(b"short"), "no WAL: 5 bytes"),
         (lambda path: path.write_bytes(bytes(65536)), "nobody has written a header"),
-        (lambda path: path.write_bytes(b"x" * 65536), "neither copy of the device header"),
+        (
+            lambda path: path.write_bytes(b"x" * 65536),
+            "holds no WAL: neither copy of a header can be read, and no block of a log is there",
+        ),
     ],
 )
 def test_what_is_no_log_gets_a_sentence(
@@ -157,3 +160,110 @@ def test_a_log_cut_short_gets_a_sentence(
     path.write_bytes(path.read_bytes()[:65536])
     assert ask("verify", str(path)) == 2
     assert "its header says 262144" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("copy", [0, 1])
+def test_one_copy_of_the_header_that_rots_is_told(
+    copy: int, log: tuple[Path, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is lost by it, so the exit code is 0; but the next copy to rot would take the log with it."""
+    path, _ = log
+    data = bytearray(path.read_bytes())
+    data[copy * BLOCK_BYTES + 30] ^= 1
+    path.write_bytes(data)
+    assert ask("verify", str(path)) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert f"warning: the copy of the header at byte {copy * BLOCK_BYTES} cannot be read" in said[2]
+    assert said[-1] == "sound, but for one copy of the header"
+    assert ask("list", str(path)) == 0
+    assert "warning: the copy of the header" in capsys.readouterr().out
+    assert ask("verify", str(path), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rotten_copies"], found["is_sound"], found["records"]) == ([copy * BLOCK_BYTES], True, 21)
+
+
+@pytest.mark.parametrize("harm", [bytes(2 * BLOCK_BYTES), b"\xa5" * 2 * BLOCK_BYTES], ids=["zeros", "noise"])
+def test_a_log_without_a_header_is_shown_by_its_blocks(
+    harm: bytes, log: tuple[Path, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every record that is sound, marked as what it is: by the blocks' own word. Verify finds it not sound, and says what works."""
+    path, places = log
+    damage(path, places[4][0])
+    path.write_bytes(harm + path.read_bytes()[2 * BLOCK_BYTES :])
+    before = path.read_bytes()
+    assert ask("list", str(path)) == 0
+    said = capsys.readouterr().out
+    assert "neither copy of the header can be read" in said
+    assert f"a capacity of {len(before)} bytes is assumed, from the size of the file" in said
+    assert "21 blocks, of epochs 4 to 4, the first at position 0" in said
+    assert "20 records" in said
+    assert "1 blocks are not whole, the first at byte" in said
+    assert "stream 3: [0, 100), 9 records" in said
+    assert "stream 3 lacks [20, 30)" in said
+    assert ask("verify", str(path)) == 1
+    said = capsys.readouterr().out
+    assert "NOT sound" in said
+    assert "wal.lost.accept=true" in said
+    assert "skip" not in said
+    assert ask("verify", str(path), "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["header"], found["assumed_capacity_bytes"]) == (None, len(before))
+    assert (found["records"], found["stray_blocks"]) == (20, [])
+    assert ask("show", str(path), "--json") == 0
+    shown = capsys.readouterr()
+    rows = [json.loads(line) for line in shown.out.splitlines()]
+    assert [(row["position"], row["end"]) for row in rows[:19]] == [place for place in places if place != places[4]]
+    assert "by their own word" in shown.err
+    assert path.read_bytes() == before
+
+
+async def write_laps(path: Path) -> int:
+    """A ring that was gone round more than twice; where it ends."""
+    wal = await BlockWal.open(PosixDisk(), str(path), small_settings(), owner(4))
+    async for _ in wal.recover():
+        pass
+    journal = Journal()
+    wal.start(journal.on_confirmed, journal.on_failed)
+    while wal.confirmed_end < 2.5 * wal.capacity_bytes:
+        record = wal.append(b"x" * 9000)
+        await journal.reach(record.end)
+        await wal.trim(record.end)
+    await wal.close()
+    return record.end
+
+
+@pytest.mark.parametrize("more_bytes", [0, BLOCK_BYTES])
+def test_laps_without_a_header(more_bytes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Blocks of two laps, in order; on a device that is larger than the capacity was, they are told all the same, and that they lie elsewhere."""
+    path = tmp_path / "wal"
+    end = asyncio.run(write_laps(path))
+    path.write_bytes(bytes(2 * BLOCK_BYTES) + path.read_bytes()[2 * BLOCK_BYTES :] + bytes(more_bytes))
+    assert ask("show", str(path), "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    positions = [row["position"] for row in rows]
+    assert positions == sorted(positions)
+    assert rows[-1]["end"] == end
+    assert len(rows) > 15
+    assert ask("list", str(path)) == 0
+    assert ("blocks lie elsewhere than this capacity would have them" in capsys.readouterr().out) == bool(more_bytes)
+
+
+def test_an_address_is_gone_by_as_a_start_goes_by_it(
+    log: tuple[Path, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What s3.wal.path says of a file is that file, with or without the number in front; what it could not say is refused as there."""
+    path, _ = log
+    for address in (f"0@file://{path}?capacity=256KiB", f"file://{path}", f"0@file://{path}?kind=block"):
+        assert ask("verify", address) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == "sound"
+    for address, words in (
+        (f"0@file://{path}?capacity=zz", "has capacity=zz, which is not a number of bytes"),
+        (f"0@file://{path}?capacity=1KiB", "it must be at least 256 KiB"),
+        (f"0@file://{path}?kind=paper", "kind=paper is neither block nor object"),
+        (f"0@file://{path.parent}", "is a directory: a log of objects in it has an address that ends with /"),
+        (f"0@file://{path.parent}/none", "No such file"),
+    ):
+        assert ask("list", address) == 2, address
+        assert words in capsys.readouterr().err
+    assert ask("list", f"0@file://{path}?capasity=1GiB") == 0
+    assert "nothing reads the option capasity" in capsys.readouterr().err

@@ -138,18 +138,20 @@ def test_one_of_several_is_chosen_by_its_node(tmp_path: Path, capsys: pytest.Cap
     """Two nodes have their logs in one store: asked which, and then shown that one."""
     for node_id in (1, 7):
         asyncio.run(write(tmp_path, node_id))
-    assert ask("list", f"0@file://{tmp_path}") == 2
+    assert ask("list", f"0@file://{tmp_path}/") == 2
     assert "nodes 1, 7 have a log there: say --node" in capsys.readouterr().err
-    assert ask("list", f"0@file://{tmp_path}", "--node", "7") == 0
+    assert ask("list", f"0@file://{tmp_path}/", "--node", "7") == 0
     assert "node 7, epoch 4" in capsys.readouterr().out
-    assert ask("list", f"0@file://{tmp_path}", "--node", "3") == 2
+    assert ask("list", f"0@file://{tmp_path}/", "--node", "3") == 2
     assert "there is no log of node 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("0@file://{}/at/all", "no node has a log of objects there"),
+        ("0@file://{}/at/all/?capacity=zz", "has capacity=zz, which is not a number"),
+        ("0@file://{}/at/all/?fence=paper", "it must be conditional or reservation"),
+        ("0@file://{}/at/all/", "no node has a log of objects there"),
         ("0@gopher://hole", "the scheme is none of"),
         ("0@s3://", "names no bucket"),
     ],
@@ -161,12 +163,77 @@ def test_what_cannot_be_looked_at(text: str, words: str, tmp_path: Path, capsys:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_damaged_root_is_told(
-    log: tuple[Path, str, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", [[], ["--node", "1"]], ids=["the only one", "by its node"])
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "damaged"])
+def test_a_log_that_lost_its_root_is_shown(
+    is_gone: bool,
+    words: list[str],
+    log: tuple[Path, str, list[tuple[int, int]]],
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The object that names the log's cluster cannot be read: that one is named."""
-    folder, address, _ = log
+    """It is found by its other objects, and every record is there; that it is not sound is said, and what a start makes of it, which says so too."""
+    folder, address, places = log
     root = folder / "millrace-wal-1"
-    root.write_bytes(root.read_bytes()[:100])
-    assert ask("list", address) == 2
-    assert "millrace-wal-1 cannot be read" in capsys.readouterr().err
+    whole = root.read_bytes()
+    root.unlink()
+    if not is_gone:
+        root.write_bytes(whole[:100])
+    before = held(folder)
+    assert ask("list", address, *words) == 0
+    said = capsys.readouterr().out
+    assert "stream 3: [0, 100), 10 records" in said
+    assert "millrace-wal-1" in said
+    assert "the log was found by its other objects" in said
+    assert ask("show", address, *words, "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["position"], row["end"]) for row in rows[:20]] == places
+    assert ask("verify", address, *words) == 1
+    said = capsys.readouterr().out
+    assert "21 records" in said
+    assert said.splitlines()[-1].startswith("NOT sound: wal.corruption=refuse refuses a start; with skip")
+    assert held(folder) == before
+
+    async def skip() -> int:
+        store = await LocalObjectStore.open(str(folder))
+        wal = await ObjectWal.open(store, small_settings(corruption="skip"), owner(9), Rand(b"again"))
+        try:
+            return len([record async for record in wal.recover()])
+        finally:
+            await store.close()
+
+    assert asyncio.run(skip()) == 21
+    (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "the WAL's object millrace-wal-1, where the log begins, is gone or cannot be read" in warning.getMessage()
+
+
+def test_a_damaged_root_alone_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing else names the log's cluster."""
+    (tmp_path / "millrace-wal-1").write_bytes(b"short")
+    assert ask("list", f"0@file://{tmp_path}/") == 2
+    assert (
+        "millrace-wal-1 cannot be read, which names the log's cluster, and no other object of the log is there"
+        in capsys.readouterr().err
+    )
+
+
+def test_logs_without_roots_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Among other things in a bucket, other clusters' too: a log is found by its keys, and where two may be meant, both are named."""
+    for node_id in (1, 7, 30):
+        asyncio.run(write(tmp_path, node_id))
+    (tmp_path / "millrace-wal-7").unlink()
+    (tmp_path / "millrace-wal-30").unlink()
+    for name in ("aaa/objects/1", "cluster/objects/5", "cluster/zoo", "other/wal/x/1", "zzz/wal", "readme"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    assert ask("list", f"0@file://{tmp_path}/") == 2
+    assert "nodes 1, 7, 30 have a log there: say --node" in capsys.readouterr().err
+    assert ask("list", f"0@file://{tmp_path}/", "--node", "7") == 0
+    assert "cluster cluster, node 7, epoch 4" in capsys.readouterr().out
+    path = tmp_path / "another" / "wal" / "7" / f"{4:020}" / f"{0:020}"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x")
+    assert ask("list", f"0@file://{tmp_path}/", "--node", "7") == 2
+    assert "clusters another, cluster have objects of a log of node 7 there" in capsys.readouterr().err
+    assert ask("list", f"0@file://{tmp_path}/", "--node", "1") == 0

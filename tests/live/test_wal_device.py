@@ -18,9 +18,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("losetup") is 
 
 @pytest.fixture
 def device(tmp_path: Path) -> Iterator[str]:
-    """A loop device of 64 MiB with something on it from before."""
+    """A loop device of 64 MiB that was cleared."""
     backing = tmp_path / "backing"
-    backing.write_bytes(bytes(MIB) + os.urandom(MIB) + bytes(62 * MIB))
+    backing.write_bytes(bytes(64 * MIB))
     made = subprocess.run(["losetup", "--find", "--show", str(backing)], capture_output=True, text=True, check=False)
     if made.returncode:
         pytest.skip(made.stderr)
@@ -38,7 +38,7 @@ def broker_on(folder: Path, device: str, capacity: str, **more: str) -> LiveBrok
 def test_a_raw_device_is_a_wal(tmp_path: Path, device: str) -> None:
     """Through kill -9 and with another capacity at each start every record is there, in order; nothing beyond the capacity is touched."""
     values: list[bytes] = []
-    beyond = Path(tmp_path / "backing").read_bytes()[48 * MIB :]
+    beyond = os.urandom(16 * MIB)
     for number, capacity in enumerate(("16MiB", "48MiB", "8MiB", "32MiB")):
         with broker_on(tmp_path / "node", device, capacity) as broker, Client(broker.address) as client:
             if number == 0:
@@ -51,6 +51,10 @@ def test_a_raw_device_is_a_wal(tmp_path: Path, device: str) -> None:
                 assert broker.stop() == 0
             else:
                 broker.kill()
+        if number == 0:
+            with open(device, "r+b") as raw:
+                raw.seek(48 * MIB)
+                raw.write(beyond)
     assert Path(tmp_path / "backing").read_bytes()[48 * MIB :] == beyond
 
 
@@ -68,10 +72,18 @@ def test_what_a_device_cannot_be_is_said(tmp_path: Path, device: str) -> None:
     assert f"the WAL {device} is on no device that keeps other machines out" in refusal(
         broker_on(tmp_path / "reserved", device, "16MiB", reservation="require")
     )
-    subprocess.run(["mkswap", device], capture_output=True, check=True)
     with open(device, "r+b") as raw:
-        raw.write(b"x" * 8192)
-    assert "neither copy of the device header can be read" in refusal(broker_on(tmp_path / "other", device, "16MiB"))
+        raw.seek(MIB)
+        raw.write(b"left over")
+    assert f"{device} holds no WAL, but the bytes 6c 65 66 74 20 6f 76 65 at byte {MIB}" in refusal(
+        broker_on(tmp_path / "left", device, "16MiB")
+    )
+    subprocess.run(["mkswap", device], capture_output=True, check=True)
+    before = Path(tmp_path / "backing").read_bytes()
+    assert f"{device} holds no WAL, but swap space at byte 4086" in refusal(
+        broker_on(tmp_path / "other", device, "16MiB")
+    )
+    assert Path(tmp_path / "backing").read_bytes() == before
 
 
 def test_an_empty_log_dir_beside_a_used_device_is_refused(tmp_path: Path, device: str) -> None:

@@ -18,7 +18,7 @@ from tests.sim.run import Outcome
         ("epoch-not-raised", "epoch-not-raised"),
         ("never-expired", "prepared-for-ever"),
         ("prepared-for-years", "prepared-too-long"),
-        ("snapshot-incomplete", "replay-differs"),
+        ("snapshot-incomplete", "forgotten-object"),
         ("spoiled-taken", "spoiled-taken"),
         ("seal-skipped", "epoch-not-taken"),
         ("closed-before-reset", "closed-unsettled"),

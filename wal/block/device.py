@@ -22,9 +22,10 @@ from typing import Any
 
 from millrace.runtime.aligned import Arena
 from millrace.runtime.disk import BlockFile, Disk, DiskLocked
+from millrace.wal.block.blank import find_content, looks
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, Geometry, align_down, choose_device_header
 from millrace.wal.config import BlockWalSettings
-from millrace.wal.errors import WalCorrupt, WalFenced, WalMismatch
+from millrace.wal.errors import WalFenced, WalMismatch
 from millrace.wal.log import WalOwner
 
 
@@ -39,14 +40,15 @@ class BlockDevice:
 
     @staticmethod
     async def open(disk: Disk, path: str, settings: BlockWalSettings, owner: WalOwner) -> BlockDevice:
-        """Raises WalMismatch, WalFenced, WalCorrupt; DiskFull, DiskFailed, DiskLocked. A refused device is left untouched."""
+        """Formats what is blank. Raises WalMismatch, WalFenced, WalForeign, WalHeaderLost; DiskFull, DiskFailed, DiskLocked. A refused device is
+        left untouched."""
         capacity_bytes = align_down(settings.capacity_bytes)
         file = await disk.open_block(path, capacity_bytes, direct=settings.direct)
         try:
-            if file.size_bytes < RING_START:
-                await file.resize(capacity_bytes)  # a power cut met the making of the file
             header = await _read_header(file)
             _check(header, owner, file.size_bytes)
+            if header is None:
+                await _check_blank(disk, path, file)
             is_reserved = await _reserve(file, path, header, owner, settings)
             if header is None:
                 return await BlockDevice._format(file, capacity_bytes, owner, is_reserved)
@@ -80,10 +82,8 @@ class BlockDevice:
         self.header = header
 
     async def _check_still_ours(self) -> None:
-        try:
-            found = await _read_header(self.file)
-        except WalCorrupt:
-            return  # both copies rotted under us: the one that is written now is whole again
+        """Where both copies rotted under us nobody came: the one that is written now is whole again."""
+        found = await _read_header(self.file)
         if found is not None and found.epoch > self.header.epoch:
             raise WalFenced(self.header.epoch, found.epoch)
 
@@ -135,14 +135,17 @@ class ReadAhead:
 
 
 async def is_used(disk: Disk, path: str) -> bool:
-    """Whether there is a log, of whatever owner. A file or device without a header, or not there at all, is none. Raises DiskLocked where
-    another process has it open, WalCorrupt for what is neither."""
+    """Whether there is a log, of whatever owner. A file or device that is blank, or not there at all, is none. Raises DiskLocked where another
+    process has it open, WalForeign and WalHeaderLost for what is neither."""
     folder, _, name = path.rpartition("/")
     if name not in await disk.list_folder(folder or "/" if path.startswith("/") else folder or "."):
         return False
     file = await disk.open_block(path, 0)
     try:
-        return file.size_bytes >= RING_START and await _read_header(file) is not None
+        if await _read_header(file) is not None:
+            return True
+        await _check_blank(disk, path, file)
+        return False
     finally:
         await file.close()
 
@@ -153,7 +156,24 @@ def reservation_key(epoch: int) -> int:
 
 
 async def _read_header(file: BlockFile) -> DeviceHeader | None:
+    if file.size_bytes < RING_START:
+        return None
     return choose_device_header(await file.read_at(0, BLOCK_BYTES), await file.read_at(BLOCK_BYTES, BLOCK_BYTES))
+
+
+async def _check_blank(disk: Disk, path: str, file: BlockFile) -> None:
+    """Raises WalForeign or WalHeaderLost for a place without a header that holds anything else. A file that is too short for a header is one
+    whose making a power cut met, or not ours: it is read whole."""
+    if file.size_bytes < RING_START:
+        data = await disk.read_file(path) or b""
+        content = find_content(data, 0)
+        if content is not None:
+            raise content
+        return
+    for place, length in looks(file.size_bytes):
+        content = find_content(await file.read_at(place, length), place)
+        if content is not None:
+            raise content
 
 
 async def _reserve(

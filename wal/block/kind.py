@@ -41,4 +41,5 @@ BLOCK = WalKind(
     name_of=lambda address: address.target,
     mend="mend the device",
     verify="millrace wal verify",
+    file_of=lambda address: address.target,
 )

@@ -17,7 +17,7 @@ import struct
 from dataclasses import dataclass, replace
 
 from millrace.protocol.crc32c import crc32c
-from millrace.wal.errors import WalCorrupt, WalMismatch
+from millrace.wal.errors import WalMismatch
 
 BLOCK_BYTES = 4096
 RING_START = 2 * BLOCK_BYTES
@@ -141,17 +141,9 @@ def _reigns_of(values: tuple[int, ...]) -> tuple[Reign, ...]:
 
 
 def choose_device_header(first: bytes, second: bytes) -> DeviceHeader | None:
-    """The header that holds, or None for a device that was never formatted to the end.
-
-    Formatting writes both copies before anything else, so a copy of zeros beside an unreadable one is a format that was
-    cut short; two unreadable copies are damage, or another program's device.
-    """
+    """The header that holds, or None where neither copy can be read: a log may be made there if nothing else lies there (blank.py)."""
     found = [header for header in (decode_device_header(first), decode_device_header(second)) if header is not None]
-    if found:
-        return max(found, key=lambda header: header.sequence)
-    if not any(first) or not any(second):
-        return None
-    raise WalCorrupt(0, "neither copy of the device header can be read")
+    return max(found, key=lambda header: header.sequence, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from millrace.runtime.aligned import Arena, ArenaPool
-from millrace.runtime.disk import Buffer, Disk
+from millrace.runtime.disk import Buffer, Disk, DiskFailed
 from millrace.wal.block.batcher import Batcher
 from millrace.wal.block.device import BlockDevice, ReadAhead
 from millrace.wal.block.fill import ZeroFill
@@ -121,7 +121,13 @@ class BlockWal:
         reads = ReadAhead(self._device.file, self._space.geometry)
         try:
             while (wanted := scan.wanted()) is not None:
-                data = await reads.take(wanted)
+                try:
+                    data = await reads.take(wanted)
+                except DiskFailed:
+                    if not scan.is_cut:
+                        raise
+                    scan.stop()
+                    break
                 if len(scan.ends):
                     reads.begin(scan.following(sum(wanted)))
                 for record in scan.feed(data):
@@ -157,8 +163,8 @@ class BlockWal:
         for damage in damages:
             log.error(
                 "the WAL is damaged at position %d (byte %d of the file): %s. As wal.corruption=%s says, recovery goes on without positions "
-                "%d to %d",
-                damage.start, damage.place, damage.reason, self._settings.corruption, damage.start, damage.end,
+                "%d to %d, and so without %d records there that are sound",
+                damage.start, damage.place, damage.reason, self._settings.corruption, damage.start, damage.end, damage.sound_count,
             )  # fmt: skip
 
     def start(self, on_confirmed: Callable[[int], None], on_failed: Callable[[BaseException], None]) -> None:

@@ -13,14 +13,14 @@ header or a later block that says so. Then it is damage, and the policy says wha
     refuse      WalCorrupt names the place
     skip        the walk goes on at the next block that is sound and lawful; records between are lost. Where that leaves a hole in a
                 stream that its objects do not fill, the stream engine refuses it
-    truncate    the log ends before the damage; all that lies behind it is lost
+    truncate    the log ends before the damage; all that lies behind it is lost. The walk goes on as for `skip`, to say what that is
 
 Whoever skips or truncates finds the places in `damages`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.wal.block.layout import (
     BLOCK_BYTES,
@@ -46,12 +46,14 @@ REFUSE, SKIP, TRUNCATE = "refuse", "skip", "truncate"
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Nothing sound from `start` on, though it was durable; `end` is where the walk went on, or the end of what is known to have been there."""
+    """Nothing sound from `start` on, though it was durable; `end` is where the walk went on, or the end of what is known to have been there: all
+    between is given up."""
 
     start: int
     end: int
     place: int  # of `start` in the file
     reason: str
+    sound_count: int = 0  # records in blocks that are sound, and given up with the rest
 
 
 class RecoveryScan:
@@ -72,6 +74,9 @@ class RecoveryScan:
         self.damages: list[Damage] = []
         self._policy = policy
         self._found: Damage | None = None  # the one behind which the next sound block is looked for
+        self._cut: Damage | None = (
+            None  # where the log ends, when it is to be truncated; all that the walk meets from there on is given up
+        )
         self._at = header.head  # the place that is looked at
         self._rest = b""  # bytes from there on that were read before, the beginning of a block
         self._seek = self._walk
@@ -92,7 +97,33 @@ class RecoveryScan:
         self._read_bytes = min(2 * self._read_bytes, self._read_bytes_max)
         whole = self._rest + data if self._rest else data
         self._rest = b""
-        return self._seek(memoryview(whole))
+        cut = self._cut
+        found = self._seek(memoryview(whole))
+        if cut is not None:
+            self._cut = replace(cut, sound_count=cut.sound_count + len(found))
+            found = []
+        if self._is_done:
+            self._end_at_cut()
+        return found
+
+    @property
+    def is_cut(self) -> bool:
+        """The log has ended; only what is given up is looked at still."""
+        return self._cut is not None
+
+    def stop(self) -> None:
+        """Looks no further at what is given up: it cannot be read."""
+        assert self.is_cut
+        self._is_done = True
+        self._end_at_cut()
+
+    def _end_at_cut(self) -> None:
+        """Where the log was truncated, what was walked since is no part of it."""
+        if self._cut is not None:
+            known = (damage.end for damage in (*self.damages, *([self._found] if self._found else [])))
+            end = max(self.tail, self._certain, self._cut.end, *known)
+            self.damages = [replace(self._cut, end=end)]
+            self.tail = self._cut.start
 
     def _walk(self, data: memoryview) -> list[WalRecord]:
         found: list[WalRecord] = []
@@ -126,24 +157,14 @@ class RecoveryScan:
         return header.epoch == reign.epoch if reign is not None else self._epoch <= header.epoch < self._oldest_epoch
 
     def _records(self, data: memoryview, header: BlockHeader) -> list[WalRecord] | None:
-        """All records of a block, or None when one of them is torn."""
-        seed = epoch_seed(header.epoch)
-        at = BLOCK_HEADER_BYTES
-        found = []
-        for _ in range(header.record_count):
-            payload = decode_record(data, at, header.length, header.position + at, seed)
-            if payload is None:
-                return None
-            position = header.position + at
-            at += RECORD_HEADER_BYTES + len(payload)
-            found.append(WalRecord(position, header.position + at, payload))
-        return found if at == header.length else None
+        return block_records(data, header)
 
     def _accept(self, header: BlockHeader, records: list[WalRecord], found: list[WalRecord]) -> None:
         self._epoch = header.epoch
         self._certain = max(self._certain, header.confirmed)
         self._at = self.tail = header.end
-        self.ends.add(header.position + header.length)
+        if self._cut is None:
+            self.ends.add(header.position + header.length)
         found.extend(record for record in records if record.end > self._header.trim)
 
     def _on_bad_block(self) -> None:
@@ -185,9 +206,8 @@ class RecoveryScan:
         if self._policy == REFUSE:
             raise WalCorrupt(self.tail, f"{reason} (byte {place})")
         self._found = Damage(self.tail, end, place, reason)
-        if self._policy == TRUNCATE:
-            self._give_up()
-            return
+        if self._policy == TRUNCATE and self._cut is None:
+            self._cut = self._found
         self._at = self.tail + BLOCK_BYTES
         self._seek = self._look_for_next
         if self._at >= self._search_end:
@@ -198,13 +218,14 @@ class RecoveryScan:
         return self._stop if self._header.closed_end < 0 else self._header.closed_end
 
     def _give_up(self) -> None:
-        """The log ends where the damage begins."""
+        """Nothing sound follows: the log ends where the damage begins."""
         assert self._found is not None
         self.damages.append(self._found)
         self._is_done = True
 
     def _look_for_next(self, data: memoryview) -> list[WalRecord]:
         """Goes on at the first block behind the damage that is whole, sound and lawful, wherever the ones before it ended."""
+        assert self._found is not None
         for offset in range(0, len(data), BLOCK_BYTES):
             header = self._possible_header(data, offset)
             if header is None:
@@ -214,11 +235,11 @@ class RecoveryScan:
                 self._rest = bytes(data[offset:])
                 return []
             if self._records(data[offset:], header) is not None:
-                assert self._found is not None
                 self.damages.append(Damage(self.tail, header.position, self._found.place, self._found.reason))
                 self._at, self.tail = header.position, header.previous_end
                 self._seek = self._walk
                 return self._walk(data[offset:])
+            self._found = replace(self._found, end=max(self._found.end, header.end))
         self._at += align_up(len(data))
         if self._at >= self._search_end:
             self._give_up()
@@ -233,3 +254,18 @@ class RecoveryScan:
         if not self.tail < header.previous_end <= header.position or header.end > self._search_end:
             return None
         return header if header.end <= self._geometry.lap_end(header.position) else None
+
+
+def block_records(data: memoryview, header: BlockHeader) -> list[WalRecord] | None:
+    """All records of a block, or None when one of them is torn. `data` begins with the block."""
+    seed = epoch_seed(header.epoch)
+    at = BLOCK_HEADER_BYTES
+    found = []
+    for _ in range(header.record_count):
+        payload = decode_record(data, at, header.length, header.position + at, seed)
+        if payload is None:
+            return None
+        position = header.position + at
+        at += RECORD_HEADER_BYTES + len(payload)
+        found.append(WalRecord(position, header.position + at, payload))
+    return found if at == header.length else None

@@ -8,7 +8,7 @@ the owner knows. Memory: a name and a size for each object of the log, and what 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -51,6 +51,8 @@ AHEAD_BYTES = 32 << 20
 LOOKS_MAX = 5
 RETRIES = RetryPolicy(attempts_max=4, longest_wait_ms=2_000, attempt_timeout_ms=60_000)
 LISTED_MAX = 100
+FOLDERS_MAX = 1000  # clusters that are looked for where roots do not name them
+LAST = "~"  # above every part of a key of ours
 _NO_TOKEN = b""
 
 
@@ -90,6 +92,7 @@ class Inspected:
     held: list[Held] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    is_found: bool = False  # what the log is was told by its objects, whatever became of its root
 
     @property
     def is_sound(self) -> bool:
@@ -122,6 +125,7 @@ class Inspected:
             "listed": [asdict(one) for one in self.listed],
             "damages": [asdict(damage) for damage in self.damages],
             "faults": self.faults,
+            "is_found": self.is_found,
         }
 
     def report(self) -> WalReport:
@@ -132,7 +136,10 @@ class Inspected:
         state = "closed in order" if self.is_closed else "not closed in order, or in use"
         reach = f"begins at {self.position}, forgotten below {self.trim}, ends at {self.end}"
         rows = [(kind, count, size) for kind, (count, size) in self.counts().items()]
-        harms = [f"the log cannot be found: {fault}" for fault in self.faults]
+        harms = [
+            f"{fault}; the log was found by its other objects" if self.is_found else f"the log cannot be found: {fault}"
+            for fault in self.faults
+        ]
         harms += [damage_line(damage) for damage in self.damages]
         return WalReport(self.facts(), [f"{who}, epoch {self.epoch}; {state}", reach], rows, self._notes(), harms)
 
@@ -162,18 +169,52 @@ class _Look:
 
 
 async def nodes_of(store: ObjectStore) -> list[tuple[int, str]]:
-    """Nodes that have a log in the store, and their clusters; "" where the root cannot be read."""
-    found = []
+    """Nodes that have a log in the store, and their clusters: by their roots, and by its objects where a root is gone or cannot be read. "" where
+    nothing names the cluster."""
+    roots = {node_id: cluster_id async for node_id, cluster_id in _roots(store)}
+    found = [(node_id, cluster_id) for node_id, cluster_id in roots.items() if cluster_id]
+    found += [(node_id, cluster_id) async for node_id, cluster_id in _folders(store) if not roots.get(node_id)]
+    known = [node_id for node_id, _ in found]
+    return sorted([*found, *((node_id, "") for node_id in roots if node_id not in known)])
+
+
+async def _roots(store: ObjectStore) -> AsyncIterator[tuple[int, str]]:
+    """ "" for the cluster where the root cannot be read."""
     prefix = root_key(0)[:-1]
     async for entry in store.list(prefix):
         number = entry.key[len(prefix) :]
         if number.isdecimal() and root_key(int(number)) == entry.key:
             try:
                 header = decode_header(await store.get_range(entry.key, 0, HEADER_BYTES), 0)
-                found.append((int(number), header.cluster_id))
+                yield int(number), header.cluster_id
             except (WalCorrupt, ObjectMissing):
-                found.append((int(number), ""))
-    return found
+                yield int(number), ""
+
+
+async def _folders(store: ObjectStore) -> AsyncIterator[tuple[int, str]]:
+    """Nodes and clusters under whose keys objects of a log lie. A listing for each cluster and log, and no more."""
+    after = ""
+    for _ in range(FOLDERS_MAX):
+        key = await _first_key(store, "", after)
+        if key is None:
+            return
+        cluster_id = key.partition("/")[0]
+        after = f"{cluster_id}/{LAST}"
+        prefix = log_prefix(cluster_id, 0)[: -len("0/")]
+        log_key = await _first_key(store, prefix, "")
+        while log_key is not None:
+            name = log_key[len(prefix) :].partition("/")[0]
+            if name.isdecimal() and log_key.startswith(log_prefix(cluster_id, int(name))):
+                yield int(name), cluster_id
+            log_key = await _first_key(store, prefix, f"{prefix}{name}/{LAST}")
+
+
+async def _first_key(store: ObjectStore, prefix: str, after: str) -> str | None:
+    """Of those that have a folder."""
+    async for entry in store.list(prefix, after):
+        if "/" in entry.key:
+            return entry.key
+    return None
 
 
 class LogInspection:
@@ -273,6 +314,7 @@ class LogInspection:
     def _tell(self, look: _Look) -> None:
         found, listing, extent, tip = self._found, look.listing, look.extent, look.tip
         assert tip is not None, "it was found"
+        found.is_found = listing.newest_object() is not None
         found.epoch = max([tip.place.epoch, *listing.claims, *listing.sizes])
         found.is_closed, found.trim, found.position, found.end = tip.is_closed, extent.trim, extent.position, extent.end
         garbage = dict.fromkeys(find_garbage(listing, extent, tip.place.epoch))

@@ -171,6 +171,12 @@ class ObjectWal:
         keys = [self._key(place) for place in find_garbage(listing, extent, epoch)]
         keys += (claim_key(self._reader.prefix, claim) for claim in listing.claims if claim < epoch)
         self.damages = scan.damages
+        if self._taken.is_root_damaged:
+            log.warning(
+                "the WAL's object %s, where the log begins, is gone or cannot be read. As wal.corruption=%s says, the log was found by its other "
+                "objects; it is put anew when they are recovered",
+                root_key(self._owner.node_id), self._settings.corruption,
+            )  # fmt: skip
         if not self.damages and not self._taken.is_root_damaged:
             self._leftovers.add(keys)
             return

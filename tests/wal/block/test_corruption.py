@@ -6,12 +6,14 @@ import asyncio
 
 import pytest
 
+from millrace.runtime.disk import DiskFailed
 from millrace.runtime.rand import Rand
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START
+from millrace.wal.block.log import BlockWal
 from millrace.wal.errors import WalCorrupt
 from tests.sim.disk import SimDisk, holes, keep
 from tests.wal.block.test_damage import filled_disk
-from tests.wal.build import PATH, Journal, open_wal, payload, start_wal
+from tests.wal.build import PATH, Journal, open_wal, owner, payload, small_settings, start_wal
 
 COUNT = 12
 
@@ -34,6 +36,11 @@ def bytes_of(records: list[tuple[int, bytes]]) -> list[bytes]:
     return [data for _, data in records]
 
 
+def extents(wal: BlockWal) -> list[tuple[int, int, int, int]]:
+    """What recovery says that it gave up: positions, the first one's byte, and how many records of it are sound."""
+    return [(damage.start, damage.end, damage.place, damage.sound_count) for damage in wal.damages]
+
+
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "cut"])
 @pytest.mark.parametrize("number", [0, 5, COUNT - 2])
 def test_each_policy_on_one_damaged_block(number: int, is_closed: bool) -> None:
@@ -50,12 +57,11 @@ def test_each_policy_on_one_damaged_block(number: int, is_closed: bool) -> None:
         assert f"byte {RING_START + start}" in str(refused.value)
         wal, records = await open_wal(disk.restart(keep), 2, corruption="skip")
         assert [bytes(record.payload) for record in records] == bytes_of(sent[:number] + sent[number + 1 :])
-        assert [(damage.start, damage.end, damage.place) for damage in wal.damages] == [
-            (start, start + BLOCK_BYTES, RING_START + start)
-        ]
+        assert extents(wal) == [(start, start + BLOCK_BYTES, RING_START + start, 0)]
         wal, records = await open_wal(disk.restart(keep), 2, corruption="truncate")
         assert [bytes(record.payload) for record in records] == bytes_of(sent[:number])
-        assert [damage.start for damage in wal.damages] == [start]
+        assert extents(wal) == [(start, COUNT * BLOCK_BYTES, RING_START + start, COUNT - number - 1)]
+        assert len(wal._ends) == number, "blocks that are given up are not remembered"
 
     asyncio.run(run())
 
@@ -71,7 +77,73 @@ def test_damage_at_the_end_of_a_closed_log() -> None:
         for policy in ("skip", "truncate"):
             wal, records = await open_wal(disk.restart(keep), 2, corruption=policy)
             assert [bytes(record.payload) for record in records] == bytes_of(sent[:-1])
-            assert len(wal.damages) == 1
+            start = (COUNT - 1) * BLOCK_BYTES
+            assert extents(wal) == [(start, COUNT * BLOCK_BYTES, RING_START + start, 0)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "cut"])
+def test_the_whole_of_what_is_given_up_is_told(is_closed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Several places are damaged. Stepping over tells each from where it begins to where the log goes on; the last is followed by nothing sound, and
+    reaches to the end of the last block that is known of. Truncating tells one, from the first on to the end, with what is sound in it."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=is_closed)
+        starts = [position - position % BLOCK_BYTES for position, _ in sent]
+        disk.flip(PATH, RING_START + starts[2] + 1)
+        disk.flip(PATH, RING_START + starts[5] + 500)
+        disk.flip(PATH, RING_START + starts[6] + 500)
+        disk.flip(PATH, RING_START + starts[-3] + 1)
+        # The headers of the last two are sound: the first says that the block before it was durable, the other is the end of what is known.
+        disk.flip(PATH, RING_START + starts[-2] + 500)
+        disk.flip(PATH, RING_START + starts[-1] + 500)
+        wal, records = await open_wal(disk.restart(keep), 2, corruption="skip")
+        kept = [0, 1, 3, 4, 7, 8]
+        assert [bytes(record.payload) for record in records] == [sent[number][1] for number in kept]
+        assert extents(wal) == [
+            (starts[2], starts[3], RING_START + starts[2], 0),
+            (starts[5], starts[7], RING_START + starts[5], 0),
+            (starts[-3], starts[-1] + BLOCK_BYTES, RING_START + starts[-3], 0),
+        ]
+        caplog.clear()
+        wal, records = await open_wal(disk.restart(keep), 2, corruption="truncate")
+        assert [bytes(record.payload) for record in records] == bytes_of(sent[:2])
+        assert extents(wal) == [(starts[2], starts[-1] + BLOCK_BYTES, RING_START + starts[2], len(kept) - 2)]
+        assert f"without positions {starts[2]} to {starts[-1] + BLOCK_BYTES}, and so without 4 records" in caplog.text
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_read_behind_the_cut_does_not_keep_the_log_from_its_start() -> None:
+    """It is given up anyway. What is known to have been there is told still."""
+
+    async def run() -> None:
+        disk = SimDisk()
+        wal, _, journal = await start_wal(disk, capacity_bytes=8 << 20)
+        for number in range(100):
+            await journal.reach(wal.append(payload(number, 30_000)).end)
+        await wal.close()
+        disk = disk.restart(keep)
+        disk.flip(PATH, RING_START + 100)
+        wal = await BlockWal.open(disk, PATH, small_settings(corruption="truncate"), owner(2))
+        file = wal._device.file
+        read_at, reads = file.read_at, 0
+
+        async def fails_later(position: int, length: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            if reads > 2:
+                raise DiskFailed(PATH, "Input/output error")
+            return await read_at(position, length)
+
+        file.read_at = fails_later  # type: ignore[method-assign]
+        assert [record async for record in wal.recover()] == []
+        ((start, end, _, count),) = extents(wal)
+        assert (start, end) == (0, wal._device.header.confirmed)
+        assert 0 < count < 99
+        file.read_at = read_at  # type: ignore[method-assign]
+        await wal.reset()
 
     asyncio.run(run())
 
@@ -214,11 +286,15 @@ def test_random_damage_under_every_policy(is_closed: bool) -> None:
             positions = [record.position for record in records]
             for damage in skipping.damages:
                 assert not any(damage.start <= position < damage.end for position in positions)
+                assert damage.start < damage.end
             cutting, kept = await open_wal(damaged.restart(keep), 9, corruption="truncate")
             count = len(kept)
             assert [known[bytes(record.payload)] for record in kept] == numbers[:count]
             assert numbers[:count] == list(range(numbers[0], numbers[0] + count)) if count else True
-            assert cutting.damages[0].start == skipping.damages[0].start
+            (cut,) = cutting.damages
+            assert cut.start == skipping.damages[0].start
+            assert cut.sound_count == len(records) - count
+            assert cut.end >= max([skipping.damages[-1].end, *(record.end for record in records)])
         assert skipped_some > 10
 
     asyncio.run(run())

@@ -8,7 +8,7 @@ import pytest
 
 from millrace.runtime.rand import Rand
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START
-from millrace.wal.errors import WalCorrupt, WalMismatch
+from millrace.wal.errors import WalCorrupt, WalHeaderLost, WalMismatch
 from tests.sim.disk import Misdirect, SimDisk, keep
 from tests.wal.build import KIB, PATH, open_wal, payload, start_wal
 
@@ -146,7 +146,7 @@ def test_both_copies_unreadable_is_damage() -> None:
         disk, _, _ = await filled_disk(is_closed=True)
         disk.flip(PATH, 10)
         disk.flip(PATH, BLOCK_BYTES + 10)
-        assert isinstance(await outcome(disk), WalCorrupt)
+        assert isinstance(await outcome(disk), WalHeaderLost)
 
     asyncio.run(run())
 

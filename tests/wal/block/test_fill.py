@@ -67,7 +67,7 @@ def test_a_block_waits_for_zeros_in_its_place() -> None:
     """A block that must go where zeros are under way is written after them, though the device has a free slot."""
 
     async def run() -> None:
-        disk = SimDisk(Rand(b"wait"), hops=0)
+        disk = SimDisk(Rand(b"wait for zeros"), hops=0)
         wal, _, journal = await start_wal(disk, 1, capacity_bytes=4 * MIB, fill_ahead_bytes=MIB)
         disk.hops = 40
         await asyncio.sleep(0)

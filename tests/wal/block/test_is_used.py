@@ -8,14 +8,14 @@ import pytest
 
 from millrace.runtime.disk import DiskLocked
 from millrace.wal.block.device import is_used
-from millrace.wal.errors import WalCorrupt
+from millrace.wal.errors import WalForeign
 from tests.sim.disk import SimDisk
 from tests.wal.build import KIB, PATH, start_wal
 
 
 def test_a_place_is_used_once_it_has_a_header() -> None:
     """Nothing, an empty device and a file of zeros are unused; a closed log is used, one that is open somebody's; another program's device is
-    neither, and said to be damaged."""
+    neither, and named as that."""
 
     async def run() -> None:
         disk = SimDisk()
@@ -24,7 +24,7 @@ def test_a_place_is_used_once_it_has_a_header() -> None:
         assert not await is_used(disk, "/dev/disk/by-id/new")
         disk.add_device("/data/foreign", 256 * KIB)
         disk.files["/data/foreign"].durable[:8192] = disk.files["/data/foreign"].visible[:8192] = b"x" * 8192
-        with pytest.raises(WalCorrupt):
+        with pytest.raises(WalForeign):
             await is_used(disk, "/data/foreign")
         wal, _, journal = await start_wal(disk)
         with pytest.raises(DiskLocked):

@@ -10,7 +10,7 @@ import pytest
 from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
 from millrace.runtime.rand import Rand
 from millrace.wal.block.log import BlockWal
-from millrace.wal.errors import WalClosed, WalCorrupt, WalFenced, WalFull, WalMismatch
+from millrace.wal.errors import WalClosed, WalFenced, WalForeign, WalFull, WalMismatch
 from millrace.wal.log import WalOwner
 from tests.sim.disk import Fail, SimDisk, drop
 from tests.wal.build import KIB, PATH, open_wal, owner, payload, small_settings, start_wal
@@ -574,7 +574,7 @@ def test_a_foreign_device_is_not_formatted() -> None:
         disk = SimDisk()
         disk.add_device(PATH, 300 * KIB)
         disk.files[PATH].visible[:] = disk.files[PATH].durable[:] = b"\xeb" * (300 * KIB)
-        with pytest.raises(WalCorrupt):
+        with pytest.raises(WalForeign):
             await open_wal(disk, 1)
         assert bytes(disk.files[PATH].durable) == b"\xeb" * (300 * KIB)
 
