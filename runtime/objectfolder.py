@@ -83,8 +83,11 @@ class ObjectFolder:
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
-        """Makes the folder and sweeps the unfinished files of writers that are gone."""
-        Path(self._new).mkdir(parents=True, exist_ok=True)
+        """Makes the folder and sweeps the unfinished files of writers that are gone. ValueError where no folder can be."""
+        try:
+            Path(self._new).mkdir(parents=True, exist_ok=True)
+        except (NotADirectoryError, FileExistsError):
+            raise ValueError(f"{self._root} is a file, or lies below one, and a folder is needed") from None
         try:
             self._sync_folder(os.path.dirname(self._root))
         except PermissionError:

@@ -15,21 +15,24 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Corrupt, Exhausted, Fenced, MillraceError, Unavailable
 
 
-class StoreUnavailable(Unavailable):
+class SaidByStore(Exception):
+    """What a store said. `store` is its name, "" where nobody gave it one (objectstore_watched.py does)."""
+
+    store = ""
+
+    def __str__(self) -> str:
+        return ": ".join(str(part) for part in self.args if part != "")
+
+
+class StoreUnavailable(SaidByStore, Unavailable):
     """The store did not answer, or answered 5xx. The operation may have happened. Arguments: key, reason."""
 
-    def __str__(self) -> str:
-        return ": ".join(map(str, self.args))
 
-
-class StoreFull(Exhausted):
+class StoreFull(SaidByStore, Exhausted):
     """No room in the store (a directory on a full disk). Arguments: key, reason."""
 
-    def __str__(self) -> str:
-        return ": ".join(map(str, self.args))
 
-
-class ObjectMissing(Corrupt):
+class ObjectMissing(SaidByStore, Corrupt):
     """No object has that key."""
 
     def __init__(self, key: str) -> None:
@@ -62,11 +65,8 @@ class PreconditionFailed(Fenced):
         self.key = key
 
 
-class StoreDenied(MillraceError):
+class StoreDenied(SaidByStore, MillraceError):
     """Credentials or rights are missing. Not retried. Arguments: key, reason."""
-
-    def __str__(self) -> str:
-        return ": ".join(map(str, self.args))
 
 
 Keys = list[str]  # inside a store class, `list` is its own verb

@@ -37,12 +37,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`instead` is what the broker does without the property; empty when it cannot do without."""
+    """`instead` is what the broker does without the property; empty when it cannot do without. `advice`: what can be done about it here."""
 
     name: str
     verdict: Verdict
     seen: str
     instead: str = ""
+    advice: str = ""
 
     @property
     def is_fatal(self) -> bool:

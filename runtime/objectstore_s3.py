@@ -5,8 +5,8 @@ finds credentials and the bucket's address. One call is one request: botocore's 
 which outcomes may be repeated. (aiohttp may still resend a request on a connection that the server had closed; `put_if_absent` bears
 that like any repeat, by comparing what it finds.) Bodies are sent as views with our own CRC32C, which the store checks before it
 acknowledges; a put that is repeated keeps the sum of its first attempt (objectstore_body.py). What a store lacks is found by asking it
-once: bulk deletion, checksum headers. Not here: waiting, counting, what an error means (objectstore_s3_errors.py). Cancelled, an outcome
-is unknown.
+once: checksum headers, deleting many at once (objectstore_s3_delete.py). Not here: waiting, counting, what an error means
+(objectstore_s3_errors.py). Cancelled, an outcome is unknown.
 """
 
 from __future__ import annotations
@@ -37,20 +37,19 @@ from millrace.runtime.objectstore import (
     UnfinishedUpload,
 )
 from millrace.runtime.objectstore_body import Body, body_of
-from millrace.runtime.objectstore_s3_errors import S3_ERRORS, s3_error
+from millrace.runtime.objectstore_s3_delete import BULK_DELETE_KEYS, BulkDelete
+from millrace.runtime.objectstore_s3_errors import mapped
 from millrace.runtime.objectstore_s3_http import BeyondEnd, KeySource, S3Http
 from millrace.runtime.sigv4 import Keys as SigningKeys
 
 log = logging.getLogger(__name__)
 
-BULK_DELETE_KEYS = 1000
 _SINGLE_DELETES = 16
 # Keeps what it read of the library's description of S3, a megabyte of JSON: a second store opens without it.
 _LOADER = create_loader()
 _CRC_HEADER = "x-amz-checksum-crc32c"
 # How stores say that they do not know a header or a call.
 _NO_CHECKSUMS = ("NotImplemented", "InvalidArgument", "InvalidRequest", "UnsupportedArgument", "501", "400")
-_NO_BULK_DELETE = ("NotImplemented", "MethodNotAllowed", "MalformedXML", "MissingContentMD5", "InvalidRequest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,9 @@ class S3ObjectStore:
         self._bucket = settings.bucket
         self._stack = stack
         self._is_checksum_known = False
-        self._has_bulk_delete = True
+        self.bulk_delete = BulkDelete(client, settings.bucket)
+        if not self.has_checksums:
+            self.bulk_delete.leave_out_checksums()
         self._is_closed = False
 
     @staticmethod
@@ -89,10 +90,15 @@ class S3ObjectStore:
         session = session or AioSession()
         session.register_component("data_loader", _LOADER)
         stack = AsyncExitStack()
-        with _mapped(""):
-            client = await stack.enter_async_context(new_client(session, settings))
-            base_url = await bucket_url(client, settings.bucket)
+        try:
+            with mapped(""):
+                client = await stack.enter_async_context(new_client(session, settings))
+                base_url = await bucket_url(client, settings.bucket)
+        except BaseException:
+            await stack.aclose()
+            raise
         client.meta.events.register_last("before-call.s3", drop_expect)
+        client.meta.events.register_last("before-call.s3", stay_in_region)
         http = S3Http(
             base_url,
             client.meta.region_name,
@@ -161,7 +167,8 @@ class S3ObjectStore:
         failed: Keys = []
         for first in range(0, len(keys), BULK_DELETE_KEYS):
             some = keys[first : first + BULK_DELETE_KEYS]
-            bulk = await self._delete_bulk(some) if self._has_bulk_delete else None
+            with self._call(some[0]):
+                bulk = await self.bulk_delete.delete(some)
             failed += await self._delete_singly(some) if bulk is None else bulk
         return failed
 
@@ -231,7 +238,7 @@ class S3ObjectStore:
     def _call(self, key: str) -> Iterator[None]:
         if self._is_closed:
             raise Closed("object store")
-        with _mapped(key):
+        with mapped(key):
             yield
 
     async def _put(self, key: str, parts: Sequence[Buffer], headers: dict[str, str]) -> None:
@@ -270,26 +277,13 @@ class S3ObjectStore:
                 "the store refuses checksum headers (%s): it is sent none from now on; objects have their own", error
             )
         self.has_checksums = False
+        self.bulk_delete.leave_out_checksums()
 
     async def _is_content(self, key: str, content: bytes) -> bool:
         try:
             return await self.get_range(key, 0, len(content) + 1) == content
         except ObjectMissing:
             return False
-
-    async def _delete_bulk(self, keys: Sequence[str]) -> Keys | None:
-        """The keys that could not be deleted, or None when the store does not know the call."""
-        request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        try:
-            with self._call(keys[0]):
-                answer = await self._client.delete_objects(Bucket=self._bucket, Delete=request)
-        except StoreDenied as error:
-            if len(error.args) < 2 or error.args[1] not in _NO_BULK_DELETE:
-                raise
-            self._has_bulk_delete = False
-            log.warning("the store refuses bulk deletion (%s): objects are deleted one by one from now on", error)
-            return None
-        return [refused["Key"] for refused in answer.get("Errors", ()) if refused.get("Code") != "NoSuchKey"]
 
     async def _delete_singly(self, keys: Sequence[str]) -> Keys:
         failed: Keys = []
@@ -352,14 +346,6 @@ async def _checksum_of(body: Body) -> str:
     return base64.b64encode((await body.crc()).to_bytes(4, "big")).decode()
 
 
-@contextmanager
-def _mapped(key: str) -> Iterator[None]:
-    try:
-        yield
-    except S3_ERRORS as error:
-        raise s3_error(error, key) from error
-
-
 def new_client(session: AioSession, settings: S3Settings) -> Any:
     return session.create_client(
         "s3",
@@ -413,8 +399,7 @@ def _client_config(settings: S3Settings) -> AioConfig:
         connect_timeout=settings.connect_timeout_ms / 1000,
         read_timeout=settings.read_timeout_ms / 1000,
         retries={"total_max_attempts": 1, "mode": "standard"},
-        # Sums of our own go along with what we put; the client computes one only where the call demands it (bulk
-        # delete).
+        # Sums of our own go along with what we put; the client computes one only where the call demands it (objectstore_s3_delete.py).
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"addressing_style": style, "payload_signing_enabled": False},
@@ -425,6 +410,12 @@ def _client_config(settings: S3Settings) -> AioConfig:
 def drop_expect(params: dict[str, Any], **_: Any) -> None:
     """Without 100-continue: a round trip saved on every put, at the price of a body sent in vain when the store refuses."""
     params["headers"].pop("Expect", None)
+
+
+def stay_in_region(params: dict[str, Any], **_: Any) -> None:
+    """A bucket that is elsewhere is refused, as where its objects are put and read. The client would look for it, and without end where the answer
+    does not name a region."""
+    params["context"].setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _wall_ms(moment: Any) -> int:

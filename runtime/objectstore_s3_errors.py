@@ -4,12 +4,16 @@ status or code                                         raised as
 NoSuchKey, NoSuchUpload, any other 404                 ObjectMissing
 412                                                    PreconditionFailed
 507, XMinioStorageFull                                 StoreFull
-408, 409, 429, 5xx, and the codes of _AGAIN            StoreUnavailable: the outcome is unknown, or will change
+408, 409, 429, 5xx, and the codes of _AGAIN            StoreUnavailable: the outcome is unknown, or will change, as a clock that is
+                                                       set and a token that is renewed do: a broker outlives both
 no answer: connection, timeout, answer cut off         StoreUnavailable
 everything else (401, 403, NoSuchBucket, 501, ...)     StoreDenied: asking again would not help
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import aiohttp
 from botocore.exceptions import (
@@ -50,6 +54,11 @@ _AGAIN = frozenset(
         "XAmzContentChecksumMismatch",
     )
 )
+# What somebody has to do before it is answered otherwise: told with every attempt.
+_TO_DO = {
+    "RequestTimeTooSkewed": "this machine's clock and the store's are too far apart: set the clock",
+    "ExpiredToken": "the session token has expired: keys that are renewed by themselves will be, others take a start with new ones",
+}
 _AGAIN_STATUS = (408, 409, 429)
 _NO_ANSWER = (
     EndpointError,
@@ -91,9 +100,17 @@ def s3_refusal(status: int, code: str, key: str, message: str = "") -> Exception
     if status >= 500 and status != 501:
         return StoreUnavailable(key, code, status)
     if status in _AGAIN_STATUS or code in _AGAIN:
-        return StoreUnavailable(key, code, status)
+        return StoreUnavailable(key, code, status, *([_TO_DO[code]] if code in _TO_DO else []))
     if status == 412:
         return PreconditionFailed(key)
     if status == 404 and code != "NoSuchBucket":
         return ObjectMissing(key)
     return StoreDenied(key, code, status, message) if message else StoreDenied(key, code, status)
+
+
+@contextmanager
+def mapped(key: str) -> Iterator[None]:
+    try:
+        yield
+    except S3_ERRORS as error:
+        raise s3_error(error, key) from error

@@ -1,4 +1,5 @@
-"""What only S3 has, asked request by request, so that it is the server that is judged and not the client's remedies.
+"""What only S3 has, asked request by request, so that it is the server that is judged and not the client's remedies. Deleting many at once alone is
+asked as the broker asks it, remedies included.
 
 Conditions on ETags, checksum headers, pages of a listing, bulk deletion, the server's clock. The findings have the form of objectstore_probe.py.
 """
@@ -9,15 +10,15 @@ import base64
 import re
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from hashlib import md5
-from xml.sax.saxutils import escape
 
 from crc32c import crc32c
 
 from millrace.runtime.objectstore import StoreDenied
-from millrace.runtime.objectstore_probe import Finding, Unmet, Verdict, find_out
+from millrace.runtime.objectstore_probe import STORE_ERRORS, Finding, Unmet, Verdict, find_out
 from millrace.runtime.objectstore_s3 import S3ObjectStore
+from millrace.runtime.objectstore_s3_delete import Way
 from millrace.runtime.objectstore_s3_errors import S3_ERRORS, s3_error, s3_refusal
 from millrace.runtime.objectstore_s3_http import Answer
 from millrace.runtime.sigv4 import UNSIGNED_PAYLOAD
@@ -34,6 +35,7 @@ def _sum_of(content: bytes) -> str:
 
 class S3Probe:
     def __init__(self, store: S3ObjectStore, prefix: str) -> None:
+        self._store = store
         self._http = store.http
         self._prefix = prefix
 
@@ -46,8 +48,8 @@ class S3Probe:
         not_held = "a body that changes on its way is found by its first reader, not by the store"
         yield await find_out("wrong checksum refused", not_held, self.checksum_held())
         yield await find_out("list pages", "", self.pages())
-        yield await find_out("bulk delete", "objects are deleted one by one, 16 at a time", self.bulk_delete())
-        yield await self.clock()
+        found = await find_out("bulk delete", "objects are deleted one by one, 16 at a time", self.bulk_delete())
+        yield replace(found, instead="") if found.verdict is Verdict.WRONG else found  # the broker would not notice
 
     async def match(self) -> str:
         key = f"{self._prefix}match"
@@ -102,36 +104,39 @@ class S3Probe:
         keys = [f"{self._prefix}bulk/{number}" for number in range(3)]
         for key in keys:
             await self._put(key, b"x")
-        named = "".join(f"<Object><Key>{escape(key)}</Key></Object>" for key in [*keys, f"{self._prefix}bulk/none"])
-        body = f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>{named}</Delete>'.encode()
-        headers = {
-            "content-md5": base64.b64encode(md5(body, usedforsecurity=False).digest()).decode(),
-            "content-length": str(len(body)),
-        }
-        answer = await self._ask("POST", "", {"delete": ""}, headers, body)
-        if answer.status != 200:
-            raise self._denied(answer, "bulk", "POST ?delete")
-        if b"<Error>" in answer.content:
-            raise Unmet(f"some of 4 keys are refused ({answer.code})")
-        if (await self._ask("HEAD", keys[0])).status != 404:
-            raise Unmet("a bulk deletion is taken and deletes nothing")
-        return "four keys in one request, one of them missing"
+        bulk = self._store.bulk_delete
+        left = await bulk.delete([*keys, f"{self._prefix}bulk/none"])
+        told = "" if bulk.refusal is None else f"{bulk.refusal.args[1]}"
+        if left is None:
+            raise StoreDenied("POST ?delete", told)
+        if left:
+            raise Unmet(f"some of 4 keys are refused ({len(left)})")
+        still = [key for key in keys if (await self._ask("HEAD", key)).status != 404]
+        if still:
+            raise Unmet(f"a bulk deletion is taken, and {len(still)} of {len(keys)} keys are still there")
+        after = f", after {told} to {Way.CRC32.value}" if told else ""
+        return f"four keys in one request, one of them missing, under {bulk.way.value}{after}"
 
     async def clock(self) -> Finding:
+        """From the date of whatever the store answers: what is wrong with the clock may be all that it ever says."""
         began = time.time()
-        answer = await self._ask("GET", "", {"list-type": "2", "max-keys": "1", "prefix": self._prefix})
-        middle = (began + time.time()) / 2
+        harmless = "nothing depends on it but signatures"
         try:
+            answer = await self._ask("GET", "", {"list-type": "2", "max-keys": "1", "prefix": self._prefix})
+            middle = (began + time.time()) / 2
             skew_s = middle - parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+        except STORE_ERRORS:
+            return Finding("clock", Verdict.UNKNOWN, "no answer", harmless)
         except (TypeError, ValueError):
-            return Finding("clock", Verdict.UNKNOWN, "the server sends no Date", "nothing depends on it but signatures")
+            return Finding("clock", Verdict.UNKNOWN, "the server sends no Date", harmless)
         seen = (
             f"ours is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}" if abs(skew_s) >= 1.5 else "the same"
         )
         if abs(skew_s) < SKEW_WARNED_S:
             return Finding("clock", Verdict.YES, seen)
-        refused = f"signatures are refused beyond {SKEW_REFUSED_S // 60} minutes: set this machine's clock"
-        return Finding("clock", Verdict.WRONG, seen, refused if abs(skew_s) < SKEW_REFUSED_S else "")
+        refused = f"signatures are refused beyond {SKEW_REFUSED_S // 60} minutes"
+        advice = "set this machine's clock, unless it is the store's that is wrong"
+        return Finding("clock", Verdict.WRONG, seen, refused if abs(skew_s) < SKEW_REFUSED_S else "", advice)
 
     async def _put(self, key: str, content: bytes, headers: dict[str, str] | None = None) -> Answer:
         sized = {**(headers or {}), "content-length": str(len(content))}

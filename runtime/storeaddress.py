@@ -11,13 +11,15 @@ which the caller puts around what it opens.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
 
+_BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
 SECRETS = ("secretKey", "sessionToken")
 _HIDDEN = tuple(name.lower() for name in SECRETS)  # in whatever case somebody wrote them
 S3_OPTIONS = (
@@ -106,7 +108,41 @@ def parse_address(text: str) -> StoreAddress:
     address = StoreAddress(int(bucket_id), scheme.lower(), unquote(target), options)
     if address.scheme in ("s3", "file") and not address.target:
         raise AddressError(f"{address} names no {'bucket' if address.scheme == 's3' else 'path'}")
+    if address.scheme == "s3":
+        _check_bucket(address)
+        _check_endpoint(address)
     return address
+
+
+def _check_bucket(address: StoreAddress) -> None:
+    """A name, or the ARN of an access point, which only the client can judge."""
+    if address.target.startswith("arn:"):
+        return
+    bucket, _, prefix = address.target.rstrip("/").partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise AddressError(
+            f"{bucket!r} is no bucket's name, which is made of letters, digits, dots, hyphens and underscores, in {address}"
+        )
+    if prefix:
+        raise AddressError(
+            f"{prefix!r} would be a prefix within the bucket, which is not supported, in {address}: a cluster has a bucket to itself, "
+            f"say s3://{bucket}"
+        )
+
+
+def _check_endpoint(address: StoreAddress) -> None:
+    endpoint = address.text("endpoint")
+    if endpoint is None:
+        return
+    try:
+        parts = urlsplit(endpoint)
+        is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        is_sound = False
+    if not is_sound or not endpoint.isprintable() or " " in endpoint:
+        raise AddressError(
+            f"endpoint={endpoint} is not where a server listens, as in http://127.0.0.1:9000, in {address}"
+        )
 
 
 async def open_store(address: StoreAddress, clock: Clock) -> ObjectStore:
@@ -119,6 +155,8 @@ async def open_store(address: StoreAddress, clock: Clock) -> ObjectStore:
 
 async def _open_s3(address: StoreAddress, clock: Clock) -> ObjectStore:
     # Imported here: aiobotocore takes half a second and 30 MiB, which nobody else should pay.
+    from botocore.exceptions import BotoCoreError
+
     from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings
 
     has_key, has_secret = address.text("accessKey") is not None, address.text("secretKey") is not None
@@ -140,7 +178,10 @@ async def _open_s3(address: StoreAddress, clock: Clock) -> ObjectStore:
         connect_timeout_ms=address.number("connectTimeoutMs", 5_000),
         read_timeout_ms=address.number("apiCallAttemptTimeoutMs", 30_000),
     )
-    return await S3ObjectStore.open(settings)
+    try:
+        return await S3ObjectStore.open(settings)
+    except (BotoCoreError, ValueError) as error:  # what the client does not take: a region, a profile, an endpoint
+        raise AddressError(f"{address} cannot be used: {' '.join(str(error).split())}") from error
 
 
 async def _open_file(address: StoreAddress, clock: Clock) -> ObjectStore:

@@ -1,7 +1,7 @@
 """`millrace doctor ADDRESS`: can the broker live in this bucket, what would it do in place of what is missing, what must it be allowed.
 
-Works under a prefix of its own, which it removes. Exit codes: 0 usable (perhaps with something done another way), 1 not usable or not
-reachable, 2 for a mistake in the address. Not here: the probes (runtime/objectstore_probe.py, objectstore_s3_probe.py).
+Works under a prefix of its own, which it removes, with the folders that it made. Exit codes: 0 usable (perhaps with something done another way),
+1 not usable or not reachable, 2 for a mistake in the address. Not here: the probes (runtime/objectstore_probe.py, objectstore_s3_probe.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ABOUT = """\
 Tries a bucket before a broker lives in it: puts, ranged gets, multipart uploads, listings, conditional puts, checksums,
-deletion, the clock and the time each takes. It works under a prefix of its own and removes that again.
+deletion, the clock and the time each takes. It works under a prefix of its own and removes that again, as it does folders that it made.
 
   millrace doctor 's3://BUCKET?region=eu-central-1'
   millrace doctor 's3://BUCKET?endpoint=http://127.0.0.1:9000&pathStyle=true&accessKey=...&secretKey=...'
@@ -55,11 +55,14 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 
 async def examine(text: str, rounds: int, is_json: bool) -> int:
     from millrace.runtime import real_runtime
+    from millrace.runtime.objectfolder_trial import FolderTrial
     from millrace.runtime.objectstore_probe import STORE_ERRORS, measure_latency, sweep
     from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
     from millrace.runtime.storeaddress import AddressError, parse_address
 
     runtime = real_runtime()
+    prefix = f"millrace-doctor-{runtime.rand.uuid().hex()}/"
+    trial: FolderTrial | None = None
     try:
         address = parse_address(text if "@" in text.partition("://")[0] else f"0@{text}")
         unknown = address.unknown_options()
@@ -67,15 +70,18 @@ async def examine(text: str, rounds: int, is_json: bool) -> int:
             raise AddressError(
                 f"{', '.join(unknown)}: no such option; there are {', '.join(address.store_options) or 'none'}"
             )
+        if address.scheme == "file":
+            trial = FolderTrial(address.target, prefix)
         bare = await runtime.open_store(address, runtime.clock)
     except (AddressError, *STORE_ERRORS, OSError, ValueError) as error:
+        if trial is not None:
+            trial.clean()
         print(f"millrace: {error}", file=sys.stderr)
         return 2
-    prefix = f"millrace-doctor-{runtime.rand.uuid().hex()}/"
     patient = RetryingObjectStore(bare, runtime.rand.split("doctor"), RetryPolicy(attempts_max=3))
     findings: list[Finding] = []
     latencies: list[Latency] = []
-    fault, left = "", 0
+    fault, left, folders_left = "", 0, 0
     try:
         async for finding in _findings(patient, bare, prefix):
             findings.append(finding)
@@ -93,7 +99,11 @@ async def examine(text: str, rounds: int, is_json: bool) -> int:
         raise
     finally:
         await bare.close()
-    report = Report(address, findings, latencies, fault, f"{left} objects could not be removed" if left else "", prefix)
+        if trial is not None:
+            folders_left = len(trial.clean())
+    remainder = f"{left} objects and {folders_left} folders could not be removed" if left or folders_left else ""
+    made = trial.made[-1] if trial is not None and trial.made else ""
+    report = Report(address, findings, latencies, fault, remainder, prefix, made)
     print(report.as_json() if is_json else report.as_text())
     return 0 if report.is_usable else 1
 
@@ -111,19 +121,23 @@ async def _findings(store: ObjectStore, bare: ObjectStore, prefix: str) -> Async
         probe_ranges,
     )
 
+    s3 = None
+    if hasattr(bare, "http"):  # S3: the interface has no more to ask
+        from millrace.runtime.objectstore_s3 import S3ObjectStore
+        from millrace.runtime.objectstore_s3_probe import S3Probe
+
+        assert isinstance(bare, S3ObjectStore)
+        s3 = S3Probe(bare, prefix)
+        yield await s3.clock()  # first: with a wrong one nothing else is answered
     yield await find_out("put and get", "", probe_put_and_get(store, prefix))
     yield await find_out("ranged get", "", probe_ranges(store, prefix))
     yield await find_out("list", "", probe_list(store, prefix))
     yield await find_out("multipart", "", probe_multipart(store, prefix))
     yield await find_out("delete", "", probe_delete(store, prefix))
     yield await find_out("If-None-Match", NO_CONDITION, probe_put_if_absent(store, prefix))
-    if hasattr(bare, "http"):  # S3: the interface has no more to ask
-        from millrace.runtime.objectstore_s3 import S3ObjectStore
-        from millrace.runtime.objectstore_s3_probe import S3Probe
-
-        assert isinstance(bare, S3ObjectStore)
+    if s3 is not None:
         yield await find_out("list uploads", NO_UPLOAD_LIST, probe_list_uploads(store, prefix))
-        async for finding in S3Probe(bare, prefix).findings():
+        async for finding in s3.findings():
             yield finding
 
 
@@ -136,6 +150,7 @@ class Report:
         fault: str,
         remainder: str,
         prefix: str,
+        made: str = "",
     ) -> None:
         self.address = address
         self.findings = findings
@@ -143,6 +158,7 @@ class Report:
         self.fault = fault  # what ended the examination early
         self.remainder = remainder
         self.prefix = prefix
+        self.made = made  # a folder that was not there before
 
     @property
     def is_usable(self) -> bool:
@@ -153,11 +169,21 @@ class Report:
         fatal = [finding for finding in self.findings if finding.is_fatal]
         if fatal:
             names = ", ".join(finding.name for finding in fatal)
-            return f"not usable: the broker cannot do without {names} ({fatal[0].seen})"
+            advice = f"; {fatal[0].advice}" if fatal[0].advice else ""
+            return f"not usable: the broker cannot do without {names} ({fatal[0].seen}{advice})"
         if self.fault:
             return f"not usable: the store does not answer: {self.fault}"
         other = [finding.name for finding in self.findings if finding.verdict != "yes"]
         return f"usable; done another way: {', '.join(other)}" if other else "usable"
+
+    @property
+    def note(self) -> str:
+        if not self.made:
+            return ""
+        return (
+            f"{self.made} was not there: it was made for this, and removed again, as a broker makes it at its start. Where another disk belongs "
+            "there, mount that first: what was tried is the one that the folder would lie on now"
+        )
 
     def policy(self) -> dict[str, Any] | None:
         """The least that the broker must be allowed, as IAM says it."""
@@ -177,7 +203,8 @@ class Report:
 
     def as_json(self) -> str:
         found = [
-            {"name": f.name, "verdict": str(f.verdict), "seen": f.seen, "instead": f.instead, "fatal": f.is_fatal}
+            {name: str(getattr(f, name)) for name in ("name", "verdict", "seen", "instead", "advice")}
+            | {"fatal": f.is_fatal}
             for f in self.findings
         ]
         times = [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in self.latencies]
@@ -189,6 +216,7 @@ class Report:
                 "findings": found,
                 "latencies": times,
                 "left": self.remainder,
+                "note": self.note,
                 "policy": self.policy(),
             },
             indent=1,
@@ -200,7 +228,7 @@ class Report:
         for finding in self.findings:
             if finding.verdict != "yes":
                 instead = finding.instead or "the broker cannot do without it"
-                lines += ["", f"{finding.name}: {instead}."]
+                lines += ["", f"{finding.name}: {'; '.join(filter(None, (instead, finding.advice)))}."]
         if self.latencies:
             rows = [
                 (f"{one.verb} {one.size_bytes >> 10} KiB", one.count, *(f"{t:.1f}" for t in (one.p50_ms, one.p90_ms, one.p99_ms)),
@@ -211,6 +239,8 @@ class Report:
         policy = self.policy()
         if policy is not None:
             lines += ["", "The least IAM policy that suffices:", json.dumps(policy, indent=2)]
+        if self.note:
+            lines += ["", f"{self.note}."]
         if self.remainder:
             lines += ["", f"{self.remainder} under {self.prefix}"]
         return "\n".join([*lines, "", f"verdict: {self.sentence}"])

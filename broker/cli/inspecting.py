@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from millrace.broker.cli.serve import DEFAULT_DATA_DIR, Options, read_settings
+from millrace.broker.cli.serve import DEFAULT_DATA_DIR, Options, read_settings, say_mistakes
 from millrace.broker.errors import SettingsInvalid
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def settings_of(given: argparse.Namespace, env: Mapping[str, str]) -> BrokerSett
     try:
         return read_settings(options, env).settings
     except SettingsInvalid as error:
-        print("millrace: the settings hold mistakes:", *error.mistakes, sep="\n  ", file=sys.stderr)
+        say_mistakes(error)
         return None
 
 
@@ -70,6 +70,7 @@ async def look(settings: BrokerSettings, hold: bool, use: Callable[[Runtime, Ins
     from millrace.broker.inspection import inspect_metadata
     from millrace.runtime import real_runtime
     from millrace.runtime.errors import MillraceError
+    from millrace.runtime.storeaddress import AddressError
 
     runtime = real_runtime()
     try:
@@ -78,7 +79,7 @@ async def look(settings: BrokerSettings, hold: bool, use: Callable[[Runtime, Ins
             return await use(runtime, inspected)
         finally:
             inspected.release()
-    except (MillraceError, OSError) as error:
+    except (MillraceError, OSError, AddressError) as error:
         print(f"millrace: {sentence_of(error, settings) or repr(error)}", file=sys.stderr)
         return CANNOT_LOOK
 

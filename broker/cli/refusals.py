@@ -16,9 +16,10 @@ from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
 from millrace.runtime.disk_open import DirectRefused
 from millrace.runtime.errors import MillraceError
 from millrace.runtime.net import ListenFailed
-from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreFull, StoreUnavailable
+from millrace.runtime.objectstore import ObjectMissing, SaidByStore, StoreDenied, StoreFull, StoreUnavailable
+from millrace.runtime.objectstore_watched import WAL_STORE
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced
-from millrace.wal.errors import WalCorrupt, WalFenced, WalMismatch
+from millrace.wal.errors import WalCorrupt, WalFenced, WalForeign, WalHeaderLost, WalMismatch
 from millrace.wal.opening import kind_of
 
 RESTORE_LOG = "nothing was changed; restore the metadata log's directory from a copy"
@@ -61,6 +62,8 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
         return _mismatch(error, path)
     if isinstance(error, WalFenced | StreamFenced):
         return f"a later start of node {settings.node_id} has taken its WAL or its streams ({error}): let one process run with this node.id"
+    if isinstance(error, WalForeign | WalHeaderLost):
+        return _no_header(error, path)
     if isinstance(error, WalCorrupt | OffsetGap) or (isinstance(error, ObjectCorrupt) and not error.key):
         kind = kind_of(settings.wal)
         name = kind.name_of(settings.wal)
@@ -74,6 +77,20 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
     if isinstance(error, DirectRefused):
         return f"the file system of {path} has no direct I/O: put the WAL on a disk, or set wal.direct.io=prefer"
     return None
+
+
+def _no_header(error: WalForeign | WalHeaderLost, path: str) -> str:
+    if isinstance(error, WalForeign):
+        return (
+            f"{path} holds no WAL, but {error.reason}, which a WAL would overwrite; nothing was changed: give another file or device "
+            "(s3.wal.path); or, if nothing there is needed, delete the file, or clear the device so that all of it reads as zeros: "
+            f"`blkdiscard -z {path}`, or `dd if=/dev/zero of={path} bs=1M` (`wipefs` takes the names away alone)"
+        )
+    return (
+        f"the WAL {path} has lost its header: {error}; nothing was changed. `millrace wal verify {path}` shows the records that are left, but no "
+        "wal.corruption helps a start here, for where the log begins and ends is not known: put the whole file or device back from a copy; or "
+        "keep it aside, give another (s3.wal.path), and start once with wal.lost.accept=true, which gives up the records that only it held"
+    )
 
 
 def _mismatch(error: WalMismatch, path: str) -> str:
@@ -93,15 +110,17 @@ def _mismatch(error: WalMismatch, path: str) -> str:
 
 
 def _of_store(error: BaseException, settings: BrokerSettings) -> str | None:
-    bucket = settings.data
+    bucket, key = f"the data bucket {settings.data}", "s3.data.buckets"
+    if isinstance(error, SaidByStore) and error.store == WAL_STORE:
+        bucket, key = f"the store of the WAL {settings.wal}", "s3.wal.path"
     if isinstance(error, StoreDenied):
-        return f"the data bucket {bucket} refuses us: {error}; mend the credentials or the rights, or s3.data.buckets"
+        return f"{bucket} refuses us: {error}; mend the credentials or the rights, or {key}"
     if isinstance(error, StoreUnavailable):
-        return f"the data bucket {bucket} does not answer: {error}; it is needed to start"
+        return f"{bucket} does not answer: {error}; it is needed to start"
     if isinstance(error, StoreFull):
-        return f"the data bucket {bucket} is full: {error}"
+        return f"{bucket} is full: {error}"
     if isinstance(error, ObjectCorrupt):
-        return f"in the data bucket {bucket}, {error}"
+        return f"in {bucket}, {error}"
     if isinstance(error, ObjectMissing):
-        return f"the data bucket {bucket} lacks what should be in it: {error}"
+        return f"{bucket} lacks what should be in it: {error}"
     return None

@@ -67,7 +67,7 @@ def test_a_store_with_everything_is_usable(capsys: pytest.CaptureFixture[str]) -
         ("ignores-if-match", "If-Match", "wrong", "nothing asks for it"),
         ("refuses-checksums", "checksum header taken", "no", "left out"),
         ("ignores-checksums", "wrong checksum refused", "wrong", "first reader"),
-        ("clock-behind", "clock", "wrong", "clock"),
+        ("clock-behind", "clock", "wrong", "signatures"),
     ],
 )
 def test_what_can_be_done_another_way(
@@ -93,7 +93,9 @@ def test_what_can_be_done_another_way(
         ("list-late", "list", "wrong"),
         ("list-pages-overlap", "list pages", "wrong"),
         ("clock-hour-behind", "clock", "wrong"),
+        ("deletes-one", "bulk delete", "wrong"),
         ("denies", "put and get", "no"),
+        ("moved", "put and get", "no"),
     ],
 )
 def test_what_the_broker_cannot_do_without(
@@ -110,6 +112,121 @@ def test_what_the_broker_cannot_do_without(
     [found] = [finding for finding in report["findings"] if finding["name"] == name]
     assert (found["verdict"], found["fatal"], report["usable"]) == (verdict, True, False)
     assert name in report["verdict"]
+
+
+def seen_by(capsys: pytest.CaptureFixture[str], *faults: str) -> tuple[dict[str, dict[str, Any]], str]:
+    """Findings by name, and the verdict, of a store that cannot be used."""
+
+    async def main() -> int:
+        async with BadS3(*faults) as store:
+            return await examine(store.address, 1, True)
+
+    assert asyncio.run(main()) == 1
+    report = json.loads(capsys.readouterr().out)
+    return {finding["name"]: finding for finding in report["findings"]}, report["verdict"]
+
+
+def test_bulk_delete_is_tried_as_the_broker_does_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """A store that wants Content-MD5 is deleted from in bulk, by the broker and so by the doctor, which says how; one that deletes the first key
+    of many and says nothing is found out."""
+    code, report = examined(capsys, "wants-md5")
+    [found] = [finding for finding in report["findings"] if finding["name"] == "bulk delete"]
+    assert (code, report["verdict"], found["verdict"]) == (0, "usable", "yes")
+    assert "under Content-MD5, after MissingContentMD5 to x-amz-checksum-crc32" in found["seen"]
+
+    async def main() -> None:
+        async with BadS3("wants-md5") as bad:
+            store = await opened(bad)
+            for _ in range(2):
+                await store.put("a", [b"one"])
+                await store.put("b", [b"two"])
+                assert await store.delete(["a", "b"]) == []
+                assert bad.objects == {}
+            assert [request.split()[0] for request in bad.requests].count("POST") == 3
+            assert not [request for request in bad.requests if request.startswith("DELETE")]
+            await store.close()
+
+    asyncio.run(main())
+    findings, _ = seen_by(capsys, "deletes-one")
+    assert "2 of 3 keys are still there" in findings["bulk delete"]["seen"]
+
+
+def test_a_clock_that_is_wrong_is_told_before_all_else(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the store says nothing but that it is; with what to do about it, in the verdict too."""
+    for faults in (("clock-hour-behind",), ("clock-hour-behind", "skewed")):
+        findings, verdict = seen_by(capsys, *faults)
+        assert next(iter(findings)) == "clock"
+        assert findings["clock"]["seen"] in ("ours is 3600 s ahead", "ours is 3601 s ahead")
+        assert "set this machine's clock" in findings["clock"]["advice"]
+        assert "clock" in verdict
+        assert "set this machine's clock" in verdict
+    findings, verdict = seen_by(capsys, "skewed")
+    assert findings["clock"]["verdict"] == "yes"
+    assert "set the clock" in verdict
+    findings, verdict = seen_by(capsys, "expired")
+    assert "session token has expired" in verdict
+
+    async def shown() -> None:
+        async with BadS3("clock-hour-behind") as store:
+            await examine(store.address, 1, False)
+
+    asyncio.run(shown())
+    assert "clock: the broker cannot do without it; set this machine's clock" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://buck/prefix",
+        "s3://b c?region=r",
+        "s3://lake?endpoint=http://127.0.0.1:99999",
+        "s3://lake?endpoint=ftp://127.0.0.1",
+        "s3://lake?region=eu west",
+        "file:///etc/passwd",
+        "file:///etc/passwd/below",
+    ],
+)
+def test_a_mistake_in_the_address_is_a_sentence(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, code 2."""
+    assert asyncio.run(examine(address, 1, False)) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert told.err.startswith("millrace: ")
+    assert "key '" not in told.err
+
+
+def test_a_folder_is_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that was not there is not there afterwards, nor what was made above it, and the report says so; of one that was, nothing is changed."""
+    assert asyncio.run(examine(f"file://{tmp_path}/no/such", 1, True)) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert f"{tmp_path}/no/such was not there" in json.loads(capsys.readouterr().out)["note"]
+    (tmp_path / "there" / "empty").mkdir(parents=True)
+    (tmp_path / "there" / "object").write_text("x")
+    before = sorted(tmp_path.rglob("*"))
+    assert asyncio.run(examine(f"file://{tmp_path}/there", 1, True)) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["note"], report["left"]) == ("", "")
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "there" / ".new").mkdir()
+    asyncio.run(examine(f"file://{tmp_path}/there", 1, True))
+    assert (tmp_path / "there" / ".new").is_dir(), "a broker's, perhaps"
+
+
+def test_a_doctor_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    """Neither objects nor folders."""
+
+    async def main() -> None:
+        examining = asyncio.ensure_future(examine(f"file://{tmp_path}/no/such", 100_000, True))
+        for _ in range(1000):
+            await asyncio.sleep(0.01)
+            if list((tmp_path / "no" / "such").glob("millrace-doctor-*")):
+                break
+        examining.cancel()
+        await asyncio.wait([examining])
+
+    asyncio.run(main())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_and_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

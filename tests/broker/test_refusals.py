@@ -24,6 +24,7 @@ from millrace.runtime.disk_open import DirectRefused
 from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
 from millrace.runtime.escapes import CallbackFailed
 from millrace.runtime.net import ConnectFailed, ListenFailed
+from millrace.runtime.objectstore_watched import WAL_STORE
 from millrace.runtime.storeaddress import parse_address
 from millrace.s3stream import errors as s3stream
 from millrace.wal import errors as wal
@@ -42,6 +43,8 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (kraft.UnknownRecord("type 599"), "start the version that wrote it"),
     (kraft.LogFull("/d/log"), "/d/log"),
     (wal.WalCorrupt(8192, "no sound block"), "wal.lost.accept=true"),
+    (wal.WalForeign(65600, "a btrfs file system"), "clear the device"),
+    (wal.WalHeaderLost(8192, "a block of a log"), "wal.lost.accept=true"),
     (wal.WalMismatch("cluster", "ours", "theirs"), "s3.wal.path"),
     (wal.WalMismatch("node", 1, 2), "s3.wal.path"),
     (wal.WalMismatch("version", 1, 2), "later millrace"),
@@ -96,6 +99,26 @@ def test_a_damaged_log_of_objects_is_named_by_its_address(settings: BrokerSettin
         assert "`millrace wal verify 0@s3://lake?secretKey=***&capacity=1GiB`" in sentence
         assert "restore the object" in sentence
         assert "device" not in sentence
+
+
+OF_A_STORE = tuple(
+    kind("k", "reason") for kind in (objectstore.StoreDenied, objectstore.StoreUnavailable, objectstore.StoreFull)
+)
+
+
+@pytest.mark.parametrize("error", [*OF_A_STORE, objectstore.ObjectMissing("k")], ids=lambda one: type(one).__name__)
+def test_the_logs_store_is_not_taken_for_the_data_bucket(
+    settings: BrokerSettings, error: objectstore.SaidByStore
+) -> None:
+    """What the WAL's own store said names its address, and the setting that it comes from."""
+    of_objects = replace(settings, wal=parse_address("0@s3://log-lake"))
+    error.store = WAL_STORE
+    sentence = sentence_of(error, of_objects)
+    assert sentence is not None
+    assert "the store of the WAL 0@s3://log-lake" in sentence
+    assert "data bucket" not in sentence
+    assert "s3.data.buckets" not in sentence
+    assert "s3.wal.path" in sentence or not isinstance(error, objectstore.StoreDenied)
 
 
 def test_a_defect_has_none(settings: BrokerSettings) -> None:

@@ -37,7 +37,20 @@ FAULTS = (
     "clock-behind",
     "clock-hour-behind",
     "denies",
+    "away",  # answers, and never with anything else than 503
+    "skewed",
+    "expired",
+    "moved",
+    "wants-md5",
+    "deletes-one",
 )
+ALWAYS = {
+    "denies": (403, "AccessDenied"),
+    "away": (503, "SlowDown"),
+    "skewed": (403, "RequestTimeTooSkewed"),
+    "expired": (400, "ExpiredToken"),
+    "moved": (301, "PermanentRedirect"),
+}
 PAGE = 1000
 
 
@@ -74,8 +87,9 @@ class BadS3:
         body = await request.read()
         key = request.match_info["key"]
         self.requests.append(f"{request.method} {request.query_string}")
-        if "denies" in self.faults:
-            answer = _refusal(403, "AccessDenied")
+        refused = next((refusal for fault, refusal in ALWAYS.items() if fault in self.faults), None)
+        if refused is not None:
+            answer = _refusal(*refused)
         elif request.method == "POST":
             answer = self._post(request, key, body)
         elif request.method == "PUT":
@@ -139,7 +153,13 @@ class BadS3:
         if "delete" in request.query:
             if "no-bulk-delete" in self.faults:
                 return _refusal(501, "NotImplemented")
-            for found in re.findall(rb"<Key>([^<]+)</Key>", body):
+            sent = request.headers.get("Content-MD5")
+            if sent is None and "wants-md5" in self.faults:
+                return _refusal(400, "MissingContentMD5")
+            if sent not in (None, base64.b64encode(md5(body, usedforsecurity=False).digest()).decode()):
+                return _refusal(400, "InvalidDigest")
+            named = re.findall(rb"<Key>([^<]+)</Key>", body)
+            for found in named[: 1 if "deletes-one" in self.faults else None]:
                 self.objects.pop(found.decode(), None)
             return web.Response(text="<DeleteResult></DeleteResult>", content_type="application/xml")
         if "no-multipart" in self.faults:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
+from hashlib import md5, sha256
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -490,16 +490,40 @@ def test_delete_gives_back_what_was_refused() -> None:
 
 
 def test_delete_goes_one_by_one_where_there_is_no_bulk_delete() -> None:
-    """A store without the call is asked for it once; then keys are deleted singly, and a refused one comes back."""
+    """A store without the call is asked for it once under each checksum; then keys are deleted singly, and a refused one comes back."""
 
     async def test(store: S3ObjectStore) -> None:
         assert await store.delete(["c/1"]) == []
         assert await store.delete(["c/2"]) == ["c/2"]
         assert await store.delete(["c/3"]) == []
 
-    replies = [refusal(501, "NotImplemented"), answer(204), refusal(503, "SlowDown"), refusal(404, "NoSuchKey")]
+    never = refusal(501, "NotImplemented")
+    replies = [never, never, answer(204), refusal(503, "SlowDown"), refusal(404, "NoSuchKey")]
     requests = scripted(replies, test)
-    assert [request.method for request in requests] == ["POST", "DELETE", "DELETE", "DELETE"]
+    assert [request.method for request in requests] == ["POST", "POST", "DELETE", "DELETE", "DELETE"]
+
+
+@pytest.mark.parametrize("has_checksums", [True, False])
+def test_delete_goes_under_the_checksum_that_the_store_takes(has_checksums: bool) -> None:
+    """One that wants Content-MD5 is sent a CRC32 once, and Content-MD5 from then on; one that is to be sent no checksums is sent Content-MD5 at once,
+    for S3 demands one of the two. Never both."""
+
+    async def test(store: S3ObjectStore) -> None:
+        assert await store.delete(["c/1", "c/2"]) == []
+        assert await store.delete(["c/3"]) == []
+
+    done = answer(200, b"<DeleteResult></DeleteResult>")
+    replies = [refusal(400, "MissingContentMD5"), done, done] if has_checksums else [done, done]
+    requests = scripted(replies, test, has_checksums=has_checksums)
+    for request in requests[1 if has_checksums else 0 :]:
+        sent = base64.b64encode(md5(request.body, usedforsecurity=False).digest()).decode()
+        assert request.headers["content-md5"] == sent
+        assert not [name for name in request.headers if "checksum" in name]
+        assert "content-md5" in request.headers["authorization"]
+    if has_checksums:
+        assert "x-amz-checksum-crc32" in requests[0].headers
+        assert "content-md5" not in requests[0].headers
+    assert [request.method for request in requests] == ["POST"] * (3 if has_checksums else 2)
 
 
 def test_delete_bulk_is_cut_at_a_thousand() -> None:

@@ -28,6 +28,14 @@ from millrace.runtime.storeaddress import AddressError, open_store, parse_addres
             "b",
             {"endpoint": "http://127.0.0.1:9000/x", "secretKey": "a+b/c=", "pathStyle": "true", "empty": ""},
         ),
+        ("0@s3://buck/?region=r", "s3", "buck/", {"region": "r"}),
+        (
+            "0@s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/ap",
+            "s3",
+            "arn:aws:s3:eu-west-1:123456789012:accesspoint/ap",
+            {},
+        ),
+        ("0@s3://b?endpoint=https://[::1]:9000", "s3", "b", {"endpoint": "https://[::1]:9000"}),
         ("0@file:///dev/sdb?capacity=2147483648", "file", "/dev/sdb", {"capacity": "2147483648"}),
     ],
 )
@@ -49,6 +57,12 @@ def test_an_address_is_parsed(text: str, scheme: str, target: str, options: dict
         ("0@file://", "names no path"),
         ("0@s3://one,1@s3://two", "not a list"),
         ("0@s3://b?region=a&region=b", "twice"),
+        ("0@s3://buck/prefix", "say s3://buck"),
+        ("0@s3://b c", "no bucket's name"),
+        ("0@s3:///b", "no bucket's name"),
+        ("0@s3://b?endpoint=http://127.0.0.1:99999", "where a server listens"),
+        ("0@s3://b?endpoint=127.0.0.1:9000", "where a server listens"),
+        ("0@s3://b?endpoint=http://a b&secretKey=hush", "where a server listens"),
     ],
 )
 def test_a_malformed_address_says_why(text: str, reason: str) -> None:
@@ -66,6 +80,8 @@ def test_a_malformed_address_says_why(text: str, reason: str) -> None:
         ("0@s3://b?pathStyle=yes", "neither true nor false"),
         ("0@s3://b?maxConnections=-1", "not a number"),
         ("0@s3://b?checksumAlgorithm=md5", "neither crc32c nor none"),
+        ("0@s3://b?region=eu west", "cannot be used: "),
+        ("0@s3://arn:aws:s3?region=r", "cannot be used: "),
     ],
 )
 def test_an_address_that_cannot_be_opened_says_why(text: str, reason: str) -> None:

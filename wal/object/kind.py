@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from millrace.runtime.errors import Unavailable
 from millrace.wal.config import ObjectWalSettings
 from millrace.wal.errors import WalStoreUnfit
 from millrace.wal.kind import WalKind, WalPlace, WalReport, WalWords
 from millrace.wal.log import WalOwner, WriteAheadLog
 
+if TYPE_CHECKING:
+    from millrace.runtime.objectstore_retry import RetryingObjectStore
+
+log = logging.getLogger(__name__)
+
 ARENAS_AHEAD = 2
+LONGEST_WAIT_MS = 2_000
+LOGGED_EVERY = 10  # attempts at a store that does not answer
 
 
 def read_settings(words: WalWords) -> ObjectWalSettings:
@@ -44,9 +54,8 @@ async def _open(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
 async def _check_conditions(place: WalPlace) -> None:
     """The fence stands on conditional puts, and there are stores that take the header and ignore it. Waits for one that does not answer."""
     from millrace.runtime.objectstore_probe import conditional_put_fault
-    from millrace.runtime.objectstore_retry import RetryingObjectStore
 
-    store = RetryingObjectStore(await place.open_store(place.address), place.rand.split("wal conditions"))
+    store = await _open_patiently(place)
     try:
         fault = await conditional_put_fault(store, f"millrace-test-{place.rand.split('wal conditions').uuid().hex()}/")
     finally:
@@ -58,10 +67,24 @@ async def _check_conditions(place: WalPlace) -> None:
         )
 
 
+async def _open_patiently(place: WalPlace) -> RetryingObjectStore:
+    """A store of one's own that is asked until it answers, and says in the log that it does not."""
+    from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+
+    def on_retry(operation: str, attempts: int, error: Unavailable) -> None:
+        if attempts % LOGGED_EVERY == 1:
+            log.warning("the WAL's store does not answer (%s, %d attempts): %s", operation, attempts, error)
+
+    policy = RetryPolicy(attempts_max=None, longest_wait_ms=LONGEST_WAIT_MS)
+    bare = await place.open_store(place.address)
+    return RetryingObjectStore(bare, place.rand.split("wal conditions"), policy, on_retry)
+
+
 async def _is_used(place: WalPlace, node_id: int) -> bool:
+    """Waits for a store that does not answer."""
     from millrace.wal.object.log import is_used
 
-    store = await place.open_store(place.address)
+    store = await _open_patiently(place)
     try:
         return await is_used(store, node_id)
     finally:
