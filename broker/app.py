@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from millrace.broker.addresses import AdvertisedAddresses, Endpoint
 from millrace.broker.admin_http import AdminHttp, health_pages
@@ -31,6 +32,7 @@ from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters import StoreCounts, show_compaction, show_edge, show_engine, show_metadata, show_traffic
 from millrace.broker.object_cleaner import ObjectCleaner
 from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.server import Server
 from millrace.broker.start_watch import RetryLog, StartWatch
 from millrace.broker.stores import NodeStores, stack_stores
@@ -44,12 +46,15 @@ from millrace.runtime import Runtime
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, StoreFull
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore_watched import WAL_STORE, StoreWatch, WatchedObjectStore
 from millrace.runtime.storeaddress import StoreAddress
 from millrace.runtime.tasks import Tasks
 from millrace.s3stream.storage import Storage
 from millrace.wal.kind import WalPlace
-from millrace.wal.log import WalOwner, WriteAheadLog
+from millrace.wal.log import WalOwner
 from millrace.wal.opening import is_wal_used, open_wal
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 START_RETRIES = RetryPolicy(attempts_max=None, longest_wait_ms=2_000)
@@ -68,6 +73,7 @@ class Broker:
         self._tasks = Tasks()
         self._endings: list[tuple[str, Callable[[], Awaitable[object]]]] = []
         self._watch = StartWatch()
+        self._wal_store = StoreWatch(WAL_STORE)
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.listeners: Sequence[Endpoint] = ()
         self.admin_port: int | None = None
@@ -128,8 +134,9 @@ class Broker:
         settings, disk, bucket = self._settings, self._runtime.disk, str(self._settings.data)
         bound_cluster = await self._reach_store(stores.plain, bucket)
         self._watch.enter("opening the metadata log")
+        self._watch.blocked_reason = lambda: self._wal_store.reason
         if await read_meta_properties(disk, settings.controller.log_dir) is None:
-            is_used = await is_wal_used(self._wal_place(stores), settings.node_id)
+            is_used = await self._asked_of_wal(is_wal_used(self._wal_place(stores), settings.node_id))
             check_first_start(is_used, str(settings.wal), bucket, bound_cluster)
         node = await ControllerNode.open(
             disk,
@@ -161,29 +168,33 @@ class Broker:
     async def _start_engine(self, node: ControllerNode, client: ControllerClient, stores: NodeStores) -> Storage:
         settings, image = self._settings, node.publisher.image
         owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch)
-        wal = await self._open_wal(stores, owner)
+        wal = await self._asked_of_wal(open_wal(self._wal_place(stores), owner))
         self._ends_with("WAL", wal.close)
         check_wal(wal.is_new, settings.is_lost_wal_accepted, settings.wal.target, image, settings.node_id)
         storage = Storage(wal, stores.engine, client, client, settings.streams, node.cluster_id, self._on_failed)
         self._ends_with("stream engine", lambda: storage.close(CLOSE_MS))
-        self._watch.blocked_reason = lambda: wal.blocked_reason or storage.upload_blocked_reason
+        self._watch.blocked_reason = lambda: (
+            wal.blocked_reason or storage.upload_blocked_reason or self._wal_store.reason
+        )
         await storage.start()
+        self._watch.blocked_reason = lambda: wal.blocked_reason or storage.upload_blocked_reason
         show_engine(self._registry, wal, storage)
         return storage
 
-    async def _open_wal(self, stores: NodeStores, owner: WalOwner) -> WriteAheadLog:
+    async def _asked_of_wal(self, asked: Awaitable[T]) -> T:
         try:
-            return await open_wal(self._wal_place(stores), owner)
+            return await asked
         except (StoreDenied, StoreFull, ObjectMissing, ValueError) as error:
-            raise BindingRefused(f"{self._settings.wal} cannot hold the WAL: {error}") from error
+            remedy = "; mend the credentials or the rights, or s3.wal.path" if isinstance(error, StoreDenied) else ""
+            raise BindingRefused(f"{self._settings.wal} cannot hold the WAL: {error}{remedy}") from error
 
     def _wal_place(self, stores: NodeStores) -> WalPlace:
-        """Its store is counted and not repeated: the log repeats what has no answer itself. It has connections of its own, which no upload
-        holds up."""
+        """Its store is counted and watched, and not repeated: the log repeats what has no answer itself. It has connections of its own, which no
+        upload holds up."""
         settings, runtime = self._settings, self._runtime
 
         async def open_store(address: StoreAddress) -> ObjectStore:
-            return stores.wal(await runtime.open_store(address, runtime.clock))
+            return WatchedObjectStore(stores.wal(await runtime.open_store(address, runtime.clock)), self._wal_store)
 
         return WalPlace(
             settings.wal,
@@ -216,7 +227,13 @@ class Broker:
         node.publisher.subscribe(groups.on_image)
         self._ends_with("groups", groups.stop)
         creation = TopicCreation(node.channel, internal_topics(settings))
-        return Parts(settings, self._runtime, node.channel, cache, client, storage, directory, creation, lookup, groups)
+        offload = self._runtime.offload()
+        self._ends_with("threads of codecs", offload.close)
+        unpacking = Unpacking(offload, settings.memory.total_bytes)
+        runtime = self._runtime
+        return Parts(
+            settings, runtime, node.channel, cache, client, storage, directory, creation, lookup, groups, unpacking
+        )
 
     def _start_tasks(self, node: ControllerNode, parts: Parts, stores: NodeStores) -> None:
         settings, clock = self._settings, self._runtime.clock

@@ -114,7 +114,7 @@ class Loaded:
 def load(
     given: Mapping[str, Given], *, data_dir: str, machine_bytes: int, mistakes: tuple[str, ...] | list[str] = ()
 ) -> Loaded:
-    """The settings, or SettingsInvalid with every mistake, `mistakes` first. `data_dir` is absolute."""
+    """The settings, or SettingsInvalid with every mistake, `mistakes` first, and every warning. `data_dir` is absolute."""
     values = Values(all_keys(), given)
     fill_storage(values, data_dir)
     node_id = read_node_id(values)
@@ -131,7 +131,7 @@ def load(
     wal_settings = _wal_settings(values, wal)
     found = [*mistakes, *values.mistakes]
     if found:
-        raise SettingsInvalid(found)
+        raise SettingsInvalid(found, values.warnings)
     static_configs = values.given_texts()
     settings = BrokerSettings(
         node_id=node_id,

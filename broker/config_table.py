@@ -232,7 +232,7 @@ GROUPS = (
         "offsets.topic.num.partitions",
         INT,
         "50",
-        "Partitions of __consumer_offsets; must never change afterwards.",
+        "Partitions of __consumer_offsets when it is made; CreatePartitions is refused there.",
         low=1,
         high=10_000,
     ),

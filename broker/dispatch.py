@@ -5,6 +5,8 @@ Not here: sockets, order and budgets (connection.py), meaning (handlers). Kept t
   * `begin` raises WireError for what must end the connection unanswered (unknown API, a version outside the advertised range,
     an undecodable header or body, or one that is too large) and nothing else: whatever a handler raises becomes an answer.
   * An ApiVersions request of a version we do not know is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
+  * What a cold handler answers may be large, and is encoded in slices (broker/slices.py) as soon as it is there. A large request of
+    SLICED_KEYS is decoded in slices too: its handler is called when it is decoded, and requests behind it may have begun by then.
   * Every answer that is an error is built by the handler's own `refuse(request, code)` where it has one, else by the response's
     top-level error_code where that version carries one; else there is no honest answer and the connection closes.
 """
@@ -13,19 +15,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 from millrace.broker.errors import code_of
 from millrace.broker.request import CLOSE, ConnectionInfo, Handle, RequestContext, Verdict
+from millrace.broker.slices import pause
 from millrace.protocol.apis import API, Api
-from millrace.protocol.codec import decode_request, encode_response
+from millrace.protocol.codec import decode_request, decode_request_in_steps, encode_response, encode_response_in_steps
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import WireError
 from millrace.protocol.header import API_VERSIONS_KEY, decode_request_header
 from millrace.runtime.disk import Buffer
 from millrace.runtime.metrics import Histogram, measured_s
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 PRODUCE_KEY = 0
@@ -34,6 +39,9 @@ PRODUCE_KEY = 0
 BARRIER_KEYS = frozenset((8, 19, 20, 21, 33, 37, 42, 44, 47))
 # A request that carries no records is never this large; what is decoded of one may take several times its bytes (text above all).
 OTHER_REQUEST_BYTES_MAX = 16 << 20
+# Questions, whose answers hold for a moment between their beginning and their end, and what all behind it waits for.
+SLICED_KEYS = BARRIER_KEYS | frozenset((2, 3, 9, 10, 15, 23, 32, 34, 35, 61, 75))
+SLICED_FROM_BYTES = 64 << 10
 TRACE_FREE = (WireError, asyncio.CancelledError)
 
 
@@ -75,11 +83,15 @@ class Late:
         self.make = make
 
 
+class Encoded(list[Buffer]):
+    """A response as the bytes of its reply."""
+
+
 class Exchange:
     """One request and its place in the connection's line of replies.
 
-    `outcome` is what the handler gave back: a response, a Verdict, or a future of either (`is_parked`). `version` is the version
-    that the reply is encoded in, the request's own but for the answer to an unknown ApiVersions. `began_s`: by the clock of what is
+    `outcome` is what the handler gave back: a response, a Verdict, or a future of either, or of an Encoded (`is_parked`). `version` is the
+    version that the reply is encoded in, the request's own but for the answer to an unknown ApiVersions. `began_s`: by the clock of what is
     measured.
     """
 
@@ -152,6 +164,8 @@ class Dispatcher:
             )
         if len(frame) > OTHER_REQUEST_BYTES_MAX and header.api_key != PRODUCE_KEY:
             raise WireError(f"{route.api.name} of {len(frame)} bytes, the bound is {OTHER_REQUEST_BYTES_MAX}")
+        if len(frame) >= SLICED_FROM_BYTES and header.api_key in SLICED_KEYS:
+            return self._begin_large(Exchange(route, context, None, None, version, began_s), frame, position)
         request = decode_request(route.api, version, frame, position)
         route.requests_count += 1
         exchange = Exchange(route, context, request, None, version, began_s)
@@ -160,15 +174,23 @@ class Dispatcher:
             if isinstance(outcome, asyncio.Future):
                 exchange.is_parked = True
             elif type(outcome) is not route.api.response_type and not isinstance(outcome, Verdict):
-                outcome = outcome if asyncio.isfuture(outcome) else self._start_task(outcome)
+                if not asyncio.isfuture(outcome):
+                    assert asyncio.iscoroutine(outcome), outcome
+                    outcome = self._start_task(encoded(exchange, outcome))
                 exchange.is_parked = True
             exchange.outcome = outcome
         except Exception as error:
             exchange.outcome = self._answer_error(exchange, error)
         return exchange
 
+    def _begin_large(self, exchange: Exchange, frame: Buffer, position: int) -> Exchange:
+        exchange.route.requests_count += 1
+        exchange.is_parked = True
+        exchange.outcome = self._start_task(answered(exchange, frame, position))
+        return exchange
+
     def settle(self, exchange: Exchange) -> Any:
-        """The outcome of a parked exchange whose future is done: a response or a Verdict, never an exception."""
+        """The outcome of a parked exchange whose future is done: a response, Encoded or not, or a Verdict, never an exception."""
         try:
             return exchange.outcome.result()
         except (Exception, asyncio.CancelledError) as error:
@@ -177,6 +199,8 @@ class Dispatcher:
     def encode(self, exchange: Exchange, response: Any) -> list[Buffer] | None:
         """The reply's bytes, or None when there is none that could be sent: the connection is to close."""
         exchange.route.seconds.observe(measured_s() - exchange.began_s)
+        if isinstance(response, Encoded):
+            return response
         correlation_id = exchange.context.correlation_id
         try:
             return encode_response(exchange.route.api, exchange.version, correlation_id, response)
@@ -194,6 +218,8 @@ class Dispatcher:
         """A response that says the error, or CLOSE."""
         exchange.route.errors_count += 1
         if isinstance(error, TRACE_FREE):
+            if isinstance(error, WireError):
+                log.info("%s of %r: %s", exchange.route.api.name, exchange.context.client_id, error)
             return CLOSE
         code = code_of(error)
         name = exchange.route.api.name
@@ -215,6 +241,36 @@ class Dispatcher:
         if has_error_code(route.api.response_type, version):
             return route.api.response_type(error_code=int(code))
         return CLOSE
+
+
+async def answered(exchange: Exchange, frame: Buffer, position: int) -> Any:
+    """What becomes of a large request. WireError for one that cannot be decoded."""
+    route, context = exchange.route, exchange.context
+    exchange.request = await in_steps(decode_request_in_steps(route.api, exchange.version, frame, position))
+    outcome = route.handle(context, exchange.request)
+    if asyncio.iscoroutine(outcome):
+        return await encoded(exchange, outcome)
+    return await outcome if asyncio.isfuture(outcome) else outcome
+
+
+async def encoded(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Encoded | Verdict:
+    """What a cold handler's coroutine comes to, in the bytes of the reply. ValueError for what its version cannot carry."""
+    response = await answer
+    if isinstance(response, Verdict):
+        return response
+    steps = encode_response_in_steps(exchange.route.api, exchange.version, exchange.context.correlation_id, response)
+    return Encoded(await in_steps(steps))
+
+
+async def in_steps(steps: Generator[None, None, T]) -> T:
+    """What the steps come to; others have the loop between any two."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await pause()
 
 
 def has_error_code(response_type: type[Any], version: int) -> bool:

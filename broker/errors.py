@@ -1,6 +1,6 @@
 """The broker's own errors, and the one table from errors to Kafka's codes.
 
-    MillraceError <- SettingsInvalid   what was asked for at start cannot be; carries every mistake
+    MillraceError <- SettingsInvalid   what was asked for at start cannot be; carries every mistake and warning
 
 `code_of` is what the dispatcher answers with when an error of the house escapes a handler. A class is looked up along its bases, so
 a package's error needs a row only when its answer differs from its remedy's; those without a remedy must have one. Every code
@@ -28,11 +28,13 @@ class CommandRefused(MillraceError):
 
 
 class SettingsInvalid(MillraceError):
-    """The settings hold mistakes: all of them, each one line for people."""
+    """The settings hold mistakes: all of them, each one line for people. `warnings` are what a start without mistakes would warn of: who
+    mends the mistakes mends a misspelt key with them."""
 
-    def __init__(self, mistakes: Sequence[str]) -> None:
+    def __init__(self, mistakes: Sequence[str], warnings: Sequence[str] = ()) -> None:
         super().__init__(*mistakes)
         self.mistakes = tuple(mistakes)
+        self.warnings = tuple(warnings)
 
 
 # Remedies first, then the exceptions to them. A row covers the class and everything under it that has no row of its own.

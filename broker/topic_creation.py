@@ -1,6 +1,7 @@
 """Topics made on the way: by Metadata for names nobody has, and internal ones on first need.
 
-One creation of a name is in flight at a time, however many ask, and names asked for together are created together. Not here: what a
+One creation of a name is in flight at a time, however many ask, and names asked for together are created together, very many of them a
+request at a time between others' turns. Not here: what a
 topic may be (the controller decides). An internal topic that this broker has no use for is not made for a client that names it: it would
 have the wrong configuration on the day it is needed. One that the controller refuses is told to the operator, at a bounded rate: the clients
 that wait for it are told only to ask again.
@@ -13,7 +14,9 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS
+from millrace.broker.slices import pause
 from millrace.kraft.channel import ControllerChannel
+from millrace.kraft.tables.create_topics import name_fault
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import (
     CreatableTopic,
@@ -41,20 +44,25 @@ class TopicCreation:
 
     def may_create(self, name: str) -> bool:
         """Whether a client that merely names it gets it."""
-        return name not in INTERNAL_TOPICS or name in self._internal
+        return name_fault(name) is None and (name not in INTERNAL_TOPICS or name in self._internal)
 
     async def ensure(self, names: Sequence[str]) -> dict[str, int]:
         """Makes what is not there; gives an error code per name, NONE also when it was there by then."""
         new = [name for name in dict.fromkeys(names) if name not in self._in_flight]
         for first in range(0, len(new), NAMES_A_REQUEST):
-            self._start(new[first : first + NAMES_A_REQUEST])
+            self._start(new[first : first + NAMES_A_REQUEST], is_first=not first)
         tasks = {name: self._in_flight[name] for name in names}
         return {name: (await asyncio.shield(task))[name] for name, task in tasks.items()}
 
-    def _start(self, names: list[str]) -> None:
-        task = asyncio.get_running_loop().create_task(self._create(names), name=f"create {len(names)} topics")
+    def _start(self, names: list[str], *, is_first: bool) -> None:
+        create = self._create(names) if is_first else self._create_in_turn(names)
+        task = asyncio.get_running_loop().create_task(create, name=f"create {len(names)} topics")
         self._in_flight.update(dict.fromkeys(names, task))
         task.add_done_callback(lambda _: [self._in_flight.pop(name, None) for name in names])
+
+    async def _create_in_turn(self, names: list[str]) -> dict[str, int]:
+        await pause()
+        return await self._create(names)
 
     async def _create(self, names: list[str]) -> dict[str, int]:
         request = CreateTopicsRequest(topics=[self._topic(name) for name in names], timeout_ms=CREATION_TIMEOUT_MS)

@@ -9,20 +9,24 @@ messages/*_hot.py stand in for the compiled codec where there is one; both give 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from struct import Struct, error
 from typing import Any, TypeAlias
 
 from millrace.protocol.apis import Api
-from millrace.protocol.compile import build_decoder, decoder, encoder, parts_encoder
+from millrace.protocol.compile import build_decoder, build_decoder_steps, build_steps, decoder, encoder, parts_encoder
 from millrace.protocol.frame import joined_small
 from millrace.protocol.header import decode_response_header, has_tagged_response_header, request_header
 from millrace.protocol.primitives import REQUEST_ELEMENTS_MAX, Buffer
 
 DecodeRequest: TypeAlias = Callable[[Buffer, int], Any]
 EncodeResponse: TypeAlias = Callable[[int, Any], list[Buffer]]
+DecodeSteps: TypeAlias = Callable[[Buffer, int], Generator[None, None, Any]]
+EncodeSteps: TypeAlias = Callable[[int, Any], Generator[None, None, list[Buffer]]]
 
 PRODUCE, FETCH = 0, 1
+ELEMENTS_A_STEP = 2_000
+PIECES_A_STEP = 5_000  # a millisecond or two
 
 _FRAME = Struct(">ii")
 _FRAME_TAGGED = Struct(">iix")
@@ -36,6 +40,15 @@ def decode_request(api: Api, version: int, frame: Buffer, pos: int) -> Any:
     return decode(frame, pos)
 
 
+def decode_request_in_steps(api: Api, version: int, frame: Buffer, pos: int) -> Generator[None, None, Any]:
+    """The value of `decode_request`, with stops on the way: a small request has none. `frame` must not change meanwhile."""
+    if (api.key, version) not in _step_decoders:
+        made = build_decoder_steps(api.request_type, version, ELEMENTS_A_STEP, REQUEST_ELEMENTS_MAX)
+        _step_decoders[api.key, version] = made
+    decode = _step_decoders[api.key, version]
+    return decode_request(api, version, frame, pos) if decode is None else (yield from decode(frame, pos))
+
+
 def encode_response(api: Api, version: int, correlation_id: int, response: Any) -> list[Buffer]:
     """The frame of a response, its length in front. A value that the version cannot carry is a ValueError."""
     encode = _response_encoders.get((api.key, version))
@@ -43,6 +56,19 @@ def encode_response(api: Api, version: int, correlation_id: int, response: Any) 
         encode = _response_encoders[api.key, version] = response_encoder(api, version)
     try:
         return encode(correlation_id, response)
+    except error as reason:
+        raise ValueError(f"{api.name} v{version}: {reason}") from reason
+
+
+def encode_response_in_steps(
+    api: Api, version: int, correlation_id: int, response: Any
+) -> Generator[None, None, list[Buffer]]:
+    """The bytes of `encode_response`, with stops on the way: a small response has none. Record bytes are copied."""
+    encode = _step_encoders.get((api.key, version))
+    if encode is None:
+        encode = _step_encoders[api.key, version] = step_encoder(api, version)
+    try:
+        return (yield from encode(correlation_id, response))
     except error as reason:
         raise ValueError(f"{api.name} v{version}: {reason}") from reason
 
@@ -63,6 +89,8 @@ def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Any]:
 # Filled on first use of an API and version; bounded by the table of APIs.
 _request_decoders: dict[tuple[int, int], DecodeRequest] = {}
 _response_encoders: dict[tuple[int, int], EncodeResponse] = {}
+_step_decoders: dict[tuple[int, int], DecodeSteps | None] = {}
+_step_encoders: dict[tuple[int, int], EncodeSteps] = {}
 
 
 def request_decoder(api: Api, version: int) -> DecodeRequest:
@@ -96,6 +124,30 @@ def response_encoder(api: Api, version: int) -> EncodeResponse:
 def compiled_request_decoder(api: Api, version: int) -> DecodeRequest:
     decode = build_decoder(api.request_type, version, REQUEST_ELEMENTS_MAX)
     return lambda frame, pos: decode(frame, pos)[0]
+
+
+def step_encoder(api: Api, version: int) -> EncodeSteps:
+    steps = build_steps(api.response_type, version)
+    head = _FRAME_TAGGED if has_tagged_response_header(api, version) else _FRAME
+
+    def encode_at_once(correlation_id: int, response: Any) -> Generator[None, None, list[Buffer]]:
+        yield from ()
+        return encode_response(api, version, correlation_id, response)
+
+    def encode(correlation_id: int, response: Any) -> Generator[None, None, list[Buffer]]:
+        assert steps is not None
+        chunks: list[Buffer] = [b""]
+        pieces: list[Buffer] = []
+        for _ in steps(pieces.append, response):
+            if len(pieces) >= PIECES_A_STEP:
+                chunks.append(b"".join(pieces))
+                pieces.clear()
+                yield
+        chunks.append(b"".join(pieces))
+        chunks[0] = head.pack(head.size - 4 + sum(map(len, chunks)), correlation_id)
+        return joined_small(chunks)
+
+    return encode_at_once if steps is None else encode
 
 
 def compiled_response_encoder(api: Api, version: int) -> EncodeResponse:

@@ -40,21 +40,26 @@ from __future__ import annotations
 
 import linecache
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 from millrace.protocol.compile_decode import decode_text
-from millrace.protocol.compile_encode import encode_text
+from millrace.protocol.compile_decode import holds_arrays as has_steps
+from millrace.protocol.compile_encode import encode_text, holds_arrays
 from millrace.protocol.declare import Versions
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import READ_ERRORS, UNBOUNDED, Buffer
 
 T = TypeVar("T")
 Decode: TypeAlias = Callable[[Buffer, int], tuple[T, int]]
+# The same with stops; the value alone.
+DecodeSteps: TypeAlias = Callable[[Buffer, int], Generator[None, None, T]]
 Encode: TypeAlias = Callable[[T], bytes]
 # Gives the message to `out` piece by piece, record bytes as they are; what Fetch-like responses are sent with.
 EncodeParts: TypeAlias = Callable[[Callable[[Buffer], object], T], None]
+# The same with a stop behind each element of an array of structures.
+EncodeSteps: TypeAlias = Callable[[Callable[[Buffer], object], T], Generator[None, None, None]]
 
 
 def decoder(cls: type[T], version: int) -> Decode[T]:
@@ -89,6 +94,38 @@ def build_decoder(cls: type[Any], version: int, elements_max: int = UNBOUNDED) -
     return decode
 
 
+def build_decoder_steps(
+    cls: type[Any], version: int, elements_a_step: int, elements_max: int = UNBOUNDED
+) -> DecodeSteps[Any] | None:
+    """Like `build_decoder`, with a stop behind so many elements that are not numbers; None for what has no such array in that version.
+    Several decodings may be under way at a time."""
+    check_version(cls, version)
+    versions: Versions = cls.VERSIONS
+    if not has_steps(cls, version, versions.is_flexible(version)):
+        return None
+    text, names = decode_text(cls, version, in_steps=True)
+    read = load(text, names, f"<decode {cls.__name__} v{version} in steps>", f"steps_{cls.__name__}")
+    left: list[int] = names["left"]
+
+    def decode(buf: Buffer, pos: int) -> Generator[None, None, Any]:
+        left[0], count = elements_max, 0
+        elements = read(buf, pos, len(buf))
+        while True:
+            try:
+                next(elements)
+            except StopIteration as end:
+                return end.value[0]
+            except READ_ERRORS as error:
+                raise WireError(f"{cls.__name__} v{version}: {error}") from error
+            count += 1
+            if count == elements_a_step:
+                kept, count = left[0], 0
+                yield
+                left[0] = kept
+
+    return decode
+
+
 def build_encoder(cls: type[Any], version: int) -> Encode[Any]:
     give = compiled_parts(cls, version)
 
@@ -112,6 +149,19 @@ def build_parts(cls: type[Any], version: int) -> EncodeParts[Any]:
             raise ValueError(f"{cls.__name__} v{version}: {error}") from error
 
     return give
+
+
+def build_steps(cls: type[Any], version: int) -> EncodeSteps[Any] | None:
+    """Like `build_parts`, to be stopped on the way; None for what has no arrays of structures in that version."""
+    check_version(cls, version)
+    versions: Versions = cls.VERSIONS
+    if not holds_arrays(cls, version, versions.is_flexible(version)):
+        return None
+    text, names = encode_text(cls, version, in_steps=True)
+    return cast(
+        "EncodeSteps[Any]",
+        load(text, names, f"<encode {cls.__name__} v{version} in steps>", f"steps_{cls.__name__}"),
+    )
 
 
 def source(cls: type[Any], version: int) -> str:

@@ -4,6 +4,9 @@ Locals carry the fields' own names; those of the machinery are in OWN_LOCALS. Ru
 `unpack_from`. Every length is compared with `end` (or with `stop`, the end of a tagged field) before it is used. `left`, a list of one
 number that a decoder's functions share, bounds what all arrays and tagged sections of a message hold together.
 
+Or of one that can be stopped: a structure that holds arrays of anything but numbers, near or far, gets a generator `steps_X(buf, pos, end)`
+instead, which stops behind each element of such an array. Others may use the functions meanwhile: who goes on sets `left` to what it was.
+
 Not here: which errors leave a decoder (compile.py turns those in READ_ERRORS into WireError).
 """
 
@@ -30,9 +33,9 @@ OWN_LOCALS = frozenset({"buf", "pos", "end", "stop", "n", "item", "upto", "tag",
 OWN_GLOBALS = frozenset({"unpack", "str", "bytes", "list", "range", "memoryview", "left", "spend"})
 
 
-def decode_text(cls: type[Any], version: int) -> tuple[str, dict[str, Any]]:
+def decode_text(cls: type[Any], version: int, *, in_steps: bool = False) -> tuple[str, dict[str, Any]]:
     """The text of the decoder of `cls` at `version`, and the globals it needs."""
-    text = Text(cls, version)
+    text = Text(cls, version, in_steps=in_steps)
     text.names |= {"WireError": WireError, "unpack": struct.unpack_from}
     text.names |= {"read_uvarint": read_uvarint, "skip_tags": skip_tags, "spend": spend, "left": [0]}
     write_structure(text, cls)
@@ -54,7 +57,7 @@ def write_structure(text: Text, cls: type[Any]) -> None:
         if inner.structure is not None:
             write_structure(text, inner.structure)
     text.names[cls.__name__] = cls
-    text.add(0, f"def read_{cls.__name__}(buf, pos, end):")
+    text.add(0, f"def {'steps' if is_stepped(text, cls) else 'read'}_{cls.__name__}(buf, pos, end):")
     for run in runs(ordered):
         if run[0].type.kind in LETTERS:
             write_run(text, run)
@@ -68,6 +71,19 @@ def write_structure(text: Text, cls: type[Any]) -> None:
     values = ", ".join(local(field.name) if field.name in here else fresh(text, field) for field in wire_fields(cls))
     text.add(1, f"return {cls.__name__}({values}), pos")
     text.add(0, "")
+
+
+def is_stepped(text: Text, cls: type[Any]) -> bool:
+    return text.in_steps and holds_arrays(cls, text.version, text.flexible)
+
+
+def holds_arrays(cls: type[Any], version: int, flexible: bool) -> bool:
+    """Of anything but numbers, in that version."""
+    ordered, tagged = present(cls, version, flexible)
+    types = [field.type for field in ordered + tagged]
+    if any(one.element is not None and one.element.kind not in NUMBERS for one in types):
+        return True
+    return any(one.structure is not None and holds_arrays(one.structure, version, flexible) for one in types)
 
 
 def runs(fields: list[WireField]) -> list[list[WireField]]:
@@ -124,7 +140,8 @@ def write_value(text: Text, indent: int, target: str, wire: WireType, nullable: 
 
 def write_nested(text: Text, indent: int, target: str, wire: WireType, nullable: bool, bound: str) -> None:
     assert wire.structure is not None
-    call = f"{target}, pos = read_{wire.structure.__name__}(buf, pos, {bound})"
+    name = f"{wire.structure.__name__}(buf, pos, {bound})"
+    call = f"{target}, pos = {'yield from steps' if is_stepped(text, wire.structure) else 'read'}_{name}"
     if not nullable:
         text.add(indent, call)
         return
@@ -174,6 +191,8 @@ def write_array(text: Text, indent: int, target: str, wire: WireType, bound: str
     # A loop over strings needs n for its own lengths; range() holds the count already.
     write_value(text, indent + 1, "item", element, element.nullable, bound)
     text.add(indent + 1, f"{target}.append(item)")
+    if text.in_steps:
+        text.add(indent + 1, "yield")
 
 
 def write_tags(text: Text, tagged: list[WireField]) -> None:

@@ -1,5 +1,8 @@
 """Writes the text of an encoder: one function a structure, `write_X(out, value)`, which gives pieces to `out`.
 
+Or of one that can be stopped: a structure that holds arrays of structures, near or far, gets a generator `steps_X(out, value)` instead, which
+stops behind each element of such an array.
+
 Runs of fixed-size fields are one `pack`, into which the length that follows a run (where it is not a varint) and an
 empty tagged section are drawn. Fields that the version does not carry are checked against their default, unless
 ignorable. A field that is never null is not checked for None: the type checker does that.
@@ -21,9 +24,9 @@ from millrace.protocol.primitives import ONE_BYTE, string_bytes, tag_section, to
 READY_COUNT = 8
 
 
-def encode_text(cls: type[Any], version: int) -> tuple[str, dict[str, Any]]:
+def encode_text(cls: type[Any], version: int, *, in_steps: bool = False) -> tuple[str, dict[str, Any]]:
     """The text of the encoder of `cls` at `version`, and the globals it needs."""
-    text = Text(cls, version)
+    text = Text(cls, version, in_steps=in_steps)
     text.names |= {
         "ONE_BYTE": ONE_BYTE,
         "string_bytes": string_bytes,
@@ -79,7 +82,7 @@ def write_structure(text: Text, cls: type[Any]) -> None:
         inner = field.type.element or field.type
         if inner.structure is not None:
             write_structure(text, inner.structure)
-    text.add(0, f"def write_{cls.__name__}(out, value):")
+    text.add(0, f"def {entry(text, cls)}(out, value):")
     write_absent(text, cls, {field.name for field in ordered + tagged})
     run = Run(text)
     for field in ordered:
@@ -93,6 +96,24 @@ def write_structure(text: Text, cls: type[Any]) -> None:
     if text.lines[-1].startswith("def "):
         text.add(1, "pass")
     text.add(0, "")
+
+
+def entry(text: Text, cls: type[Any]) -> str:
+    """The name of the function of `cls`."""
+    return f"{'steps' if is_stepped(text, cls) else 'write'}_{cls.__name__}"
+
+
+def is_stepped(text: Text, cls: type[Any]) -> bool:
+    return text.in_steps and holds_arrays(cls, text.version, text.flexible)
+
+
+def holds_arrays(cls: type[Any], version: int, flexible: bool) -> bool:
+    """Of structures, in that version."""
+    ordered, tagged = present(cls, version, flexible)
+    types = [field.type for field in ordered + tagged]
+    if any(one.element is not None and one.element.structure is not None for one in types):
+        return True
+    return any(one.structure is not None and holds_arrays(one.structure, version, flexible) for one in types)
 
 
 def write_absent(text: Text, cls: type[Any], here: set[str]) -> None:
@@ -149,7 +170,8 @@ def write_sized(text: Text, indent: int, run: Run, value: str, wire: WireType) -
     if wire.kind == "struct":
         assert wire.structure is not None
         run.flush(indent)
-        text.add(indent, f"write_{wire.structure.__name__}(out, {value})")
+        call = f"{entry(text, wire.structure)}(out, {value})"
+        text.add(indent, f"yield from {call}" if is_stepped(text, wire.structure) else call)
     elif wire.kind == "array":
         write_array(text, indent, run, value, wire)
     elif wire.kind == "records":
@@ -193,6 +215,8 @@ def write_array(text: Text, indent: int, run: Run, value: str, wire: WireType) -
     text.add(indent, f"for {name} in {value}:")
     write_value(text, indent + 1, run, name, element, element.nullable)
     run.flush(indent + 1)
+    if text.in_steps and element.structure is not None:
+        text.add(indent + 1, "yield")
 
 
 @cache

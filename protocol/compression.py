@@ -7,14 +7,18 @@
     zstd     plain frames; the content size may be missing
 
 Not here: records (records.py), or when to recompress (the partition, for topics whose compression.type is not
-`producer`). Kept true: nothing larger than the given bound is built whatever a batch claims, and an output's size is
-computed from the input's own block headers before it is allocated. Bad input is a WireError.
+`producer`). Kept true: nothing larger than the given bound is built whatever a batch claims, and memory is taken for
+what comes out, not for what might. Bad input is a WireError.
+
+Any of it may run in a thread beside the interpreter's own: what is large is in the codecs, which let go of the interpreter, and is
+neither zeroed nor copied outside of them.
 
 The library is imported on first use: most of the serve path never looks inside a batch.
 """
 
 from __future__ import annotations
 
+import mmap
 import struct
 import zlib
 from collections.abc import Callable
@@ -36,7 +40,9 @@ CODEC_BY_NAME: Final = {
     "zstd": Codec.ZSTD,
 }
 
-GZIP_MEMBERS_MAX: Final = 64  # each further member costs a copy of what is left
+GZIP_MEMBERS_MAX: Final = 64  # each further member costs a copy of what was given with its end
+GZIP_RATIO_MAX: Final = 1032  # 258 bytes from two bits
+SNAPPY_RATIO_MAX: Final = 22  # 64 bytes from three
 LZ4_FAST_LEVEL: Final = 1
 LZ4_DEFAULT_LEVEL: Final = 9  # Kafka's name for "the fast compressor"; its other levels are of the slow one
 ZSTD_DEFAULT_LEVEL: Final = 3
@@ -45,6 +51,11 @@ _GZIP_WINDOW = 31  # the largest window, in gzip's wrapping
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
+_GZIP_INPUT_BYTES = 64 << 10  # given, and
+_GZIP_OUTPUT_BYTES = 256 << 10  # taken in one call
+_WALKED_BYTES_MAX = 16 << 10  # of input, to tell what may come out: the walk is Python's
+_LZ4_INPUT_BYTES = 256 << 10
+_HEAP_BYTES_MAX = 256 << 10
 _ZSTD_BLOCK_BYTES_MAX = 128 * 1024
 _ZSTD_MAGIC = 0xFD2FB528
 _LZ4_MAGIC = 0x184D2204
@@ -54,10 +65,59 @@ _BIG_I32 = struct.Struct(">i")
 _LITTLE_U32 = struct.Struct("<I")
 
 
+class RecordsTooLarge(WireError):
+    """More comes out than the bound that was given."""
+
+
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """`data` compressed; `level` is the codec's own as the topic's configuration has it, None for Kafka's default."""
+    return bytes(_compress(codec, data, level))
+
+
+def decompress(codec: int, data: Buffer, bytes_max: int = RECORDS_BYTES_MAX) -> bytes:
+    """What `data` was before it was compressed, as `unpack`, in memory of the interpreter's own."""
+    return bytes(unpack(codec, data, bytes_max))
+
+
+def unpack(codec: int, data: Buffer, bytes_max: int = RECORDS_BYTES_MAX) -> Buffer:
+    """What `data` was before it was compressed; `data` itself where it was not. Raises WireError when it is broken, RecordsTooLarge when it
+    comes to more than `bytes_max`. What is large goes back to the system when the last view of it goes."""
     if codec == Codec.NONE:
-        return bytes(data)
+        return data
+    if codec == Codec.GZIP:
+        return _unpack_gzip(memoryview(data), bytes_max)
+    if codec == Codec.SNAPPY:
+        return _unpack_snappy(memoryview(data), bytes_max)
+    if codec not in (Codec.LZ4, Codec.ZSTD):
+        raise WireError(f"codec {codec}")
+    import cramjam
+
+    if codec == Codec.LZ4:
+        return _unpack_frames(cramjam.lz4.decompress_into, data, _lz4_frame_size, bytes_max)
+    return _unpack_frames(cramjam.zstd.decompress_into, data, _zstd_frame_size, bytes_max)
+
+
+def recompress(view: memoryview, codec: int, level: int | None = None) -> bytes:
+    """A copy of a batch with its records under another codec; offsets, timestamps and producer fields stay.
+
+    Kafka leaves a batch alone that has the topic's codec already, at whatever level: ask `header.codec` first.
+    """
+    header = BatchHeader(view)
+    return repack(header, unpack(header.codec, view[HEADER_BYTES : header.size_bytes]), codec, level)
+
+
+def repack(header: BatchHeader, records: Buffer, codec: int, level: int | None, bytes_max: int | None = None) -> bytes:
+    """The batch of `header` with these records under a codec. Raises RecordsTooLarge, which says how large, for a batch above `bytes_max`."""
+    payload = _compress(codec, records, level)
+    size_bytes = HEADER_BYTES + len(payload)
+    if bytes_max is not None and size_bytes > bytes_max:
+        raise RecordsTooLarge(f"batch of {size_bytes} bytes")
+    return pack_batch(header, payload, header.attributes & ~CODEC_MASK | codec, header.max_timestamp)
+
+
+def _compress(codec: int, data: Buffer, level: int | None) -> Buffer:
+    if codec == Codec.NONE:
+        return data
     if codec == Codec.GZIP:
         return zlib.compress(data, -1 if level is None else level, _GZIP_WINDOW)
     if codec == Codec.SNAPPY:
@@ -67,36 +127,8 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     if codec == Codec.ZSTD:
         import cramjam
 
-        return bytes(cramjam.zstd.compress(data, level=ZSTD_DEFAULT_LEVEL if level is None else level))
+        return memoryview(cramjam.zstd.compress(data, level=ZSTD_DEFAULT_LEVEL if level is None else level))
     raise ValueError(f"no codec {codec}")
-
-
-def decompress(codec: int, data: Buffer, bytes_max: int = RECORDS_BYTES_MAX) -> bytes:
-    """What `data` was before it was compressed. Raises WireError when it is broken or comes to more than `bytes_max`."""
-    if codec == Codec.NONE:
-        return bytes(data)
-    if codec == Codec.GZIP:
-        return _decompress_gzip(data, bytes_max)
-    if codec == Codec.SNAPPY:
-        return _decompress_snappy(memoryview(data), bytes_max)
-    if codec not in (Codec.LZ4, Codec.ZSTD):
-        raise WireError(f"codec {codec}")
-    import cramjam
-
-    if codec == Codec.LZ4:
-        return _decompress_into(cramjam.lz4.decompress_into, data, _walk(data, _lz4_frame_size), bytes_max)
-    return _decompress_into(cramjam.zstd.decompress_into, data, _walk(data, _zstd_frame_size), bytes_max)
-
-
-def recompress(view: memoryview, codec: int, level: int | None = None) -> bytes:
-    """A copy of a batch with its records under another codec; offsets, timestamps and producer fields stay.
-
-    Kafka leaves a batch alone that has the topic's codec already, at whatever level: ask `header.codec` first.
-    """
-    header = BatchHeader(view)
-    records = decompress(header.codec, view[HEADER_BYTES : header.size_bytes])
-    attributes = header.attributes & ~CODEC_MASK | codec
-    return pack_batch(header, compress(codec, records, level), attributes, header.max_timestamp)
 
 
 def _compress_snappy(data: Buffer) -> bytes:
@@ -110,39 +142,70 @@ def _compress_snappy(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _compress_lz4(data: Buffer, level: int) -> bytes:
+def _compress_lz4(data: Buffer, level: int) -> memoryview:
     import cramjam
 
     # Below 3 the library's levels are the fast compressor, above 12 they are all the same.
     level = LZ4_FAST_LEVEL if level == LZ4_DEFAULT_LEVEL else min(max(level, 3), 12)
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-    compressor.compress(data)
-    return bytes(compressor.finish())
+    view = memoryview(data)
+    for start in range(0, len(view), _LZ4_INPUT_BYTES):  # bytes are all that it takes
+        compressor.compress(bytes(view[start : start + _LZ4_INPUT_BYTES]))
+    return memoryview(compressor.finish())
 
 
-def _decompress_gzip(data: Buffer, bytes_max: int) -> bytes:
-    out = b""
-    rest: Buffer = data
+def _memory(size_bytes: int) -> memoryview:
+    """Zeroes. Of what is large only the pages that are written to take memory."""
+    if size_bytes <= _HEAP_BYTES_MAX:
+        return memoryview(bytearray(size_bytes))
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return memoryview(mmap.mmap(-1, size_bytes))
+    return memoryview(mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def _unpack_gzip(view: memoryview, bytes_max: int) -> memoryview:
+    """What ends a member says how long it was, and is nearly always right; what is short by its word is tried with that much memory."""
+    told_bytes = _LITTLE_U32.unpack_from(view, len(view) - 4)[0] if len(view) >= 4 else 0
+    if told_bytes <= min(_HEAP_BYTES_MAX, bytes_max):
+        try:
+            return _unpack_members(view, told_bytes)
+        except RecordsTooLarge:
+            pass
+    return _unpack_members(view, min(bytes_max, GZIP_RATIO_MAX * len(view)))
+
+
+def _unpack_members(view: memoryview, bytes_max: int) -> memoryview:
+    out = _memory(bytes_max)
+    position = size_bytes = 0
     for _ in range(GZIP_MEMBERS_MAX):
         member = zlib.decompressobj(_GZIP_WINDOW)
-        try:
-            out += member.decompress(rest, bytes_max - len(out) + 1)
-        except zlib.error as error:
-            raise WireError(f"gzip: {error}") from error
-        if len(out) > bytes_max:
-            raise WireError(f"gzip: more than {bytes_max} bytes")
-        if not member.eof:
-            raise WireError("gzip: cut off")
-        rest = member.unused_data
-        if not rest.startswith(b"\x1f\x8b"):
-            return out  # what follows a member and starts no other is ignored, as Java ignores it
+        rest: Buffer = b""
+        while not member.eof:
+            if not rest:
+                rest = view[position : position + _GZIP_INPUT_BYTES]
+                position += len(rest)
+            try:
+                part = member.decompress(rest, _GZIP_OUTPUT_BYTES)
+            except zlib.error as error:
+                raise WireError(f"gzip: {error}") from error
+            if not part and not rest:
+                raise WireError("gzip: cut off")
+            if len(part) > len(out) - size_bytes:
+                raise RecordsTooLarge(f"gzip: more than {bytes_max} bytes")
+            out[size_bytes : size_bytes + len(part)] = part
+            size_bytes += len(part)
+            rest = member.unconsumed_tail
+        position -= len(member.unused_data)
+        if bytes(view[position : position + 2]) != b"\x1f\x8b":
+            return out[:size_bytes]  # what follows a member and starts no other is ignored, as Java ignores it
     raise WireError(f"gzip: more than {GZIP_MEMBERS_MAX} members")
 
 
-def _decompress_snappy(view: memoryview, bytes_max: int) -> bytes:
+def _unpack_snappy(view: memoryview, bytes_max: int) -> memoryview:
+    out = _memory(min(bytes_max, SNAPPY_RATIO_MAX * len(view)))
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _decompress_snappy_block(view, bytes_max)
-    position, parts, total = 0, [], 0
+        return out[: _unpack_snappy_block(view, out, bytes_max)]
+    position = size_bytes = 0
     while position < len(view):
         if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)  # at the start, and where streams were joined
@@ -153,35 +216,42 @@ def _decompress_snappy(view: memoryview, bytes_max: int) -> bytes:
         position += 4
         if not 0 < length <= len(view) - position:
             raise WireError(f"snappy: block of {length} bytes in {len(view) - position}")
-        part = _decompress_snappy_block(view[position : position + length], bytes_max - total)
-        parts.append(part)
-        total += len(part)
+        size_bytes += _unpack_snappy_block(view[position : position + length], out[size_bytes:], bytes_max - size_bytes)
         position += length
-    return b"".join(parts)
+    return out[:size_bytes]
 
 
-def _decompress_snappy_block(block: memoryview, bytes_max: int) -> bytes:
+def _unpack_snappy_block(block: memoryview, out: memoryview, bytes_max: int) -> int:
     import cramjam
 
     try:
-        size_bytes = cramjam.snappy.decompress_raw_len(block)
+        size_bytes = int(cramjam.snappy.decompress_raw_len(block))
         if size_bytes > bytes_max:
-            raise WireError(f"snappy: {size_bytes} bytes, more than {bytes_max}")
-        return bytes(cramjam.snappy.decompress_raw(block))
+            raise RecordsTooLarge(f"snappy: {size_bytes} bytes, more than {bytes_max}")
+        if size_bytes > len(out):
+            raise WireError(f"snappy: {len(block)} bytes say that they are {size_bytes}")
+        return int(cramjam.snappy.decompress_raw_into(block, out[:size_bytes]))
     except cramjam.DecompressionError as error:
         raise WireError(f"snappy: {error}") from error
 
 
-def _decompress_into(run: Callable[[Buffer, bytearray], int], data: Buffer, bound: int, bytes_max: int) -> bytes:
-    """One decompression into a buffer that its input says is large enough, or that the bound says is."""
+def _unpack_frames(
+    run: Callable[[Buffer, memoryview], int],
+    data: Buffer,
+    frame_size: Callable[[memoryview, int], tuple[int, int]],
+    bytes_max: int,
+) -> memoryview:
+    """One decompression into a buffer that a short input says is large enough, or that the bound says is."""
     import cramjam
 
-    out = bytearray(min(bound, bytes_max))
+    bound = _walk(data, frame_size) if len(data) <= _WALKED_BYTES_MAX else bytes_max + 1
+    out = _memory(min(bound, bytes_max))
     try:
-        size_bytes = run(data, out)
+        return out[: run(data, out)]
     except cramjam.DecompressionError as error:
+        if bound > bytes_max and "write whole buffer" in str(error):
+            raise RecordsTooLarge(f"records of more than {bytes_max} bytes") from error
         raise WireError(f"records of at most {len(out)} bytes: {error}") from error
-    return bytes(memoryview(out)[:size_bytes])
 
 
 def _walk(data: Buffer, frame_size: Callable[[memoryview, int], tuple[int, int]]) -> int:

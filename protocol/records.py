@@ -9,6 +9,8 @@ Not here: the batch's header and its making (batches.py). The produce and fetch 
 Kept true: a length or a count is compared with the bytes that remain before it is used; a batch yields exactly the
 records its header counts or raises WireError. What is yielded is copied out, so that it pins no frame and no block. A
 batch that is walked takes its payload, unpacked, and one record: up to 34 times its bytes where it is all empty headers.
+
+Who unpacks a batch elsewhere walks the payload here (`times_in`, `keyless_in`): generators, to be left and taken up again.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from millrace.protocol.batches import APPEND_TIME_BIT, HEADER_BYTES, BatchHeader
-from millrace.protocol.compression import RECORDS_BYTES_MAX, decompress
+from millrace.protocol.compression import RECORDS_BYTES_MAX, unpack
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import Buffer, read_varint, read_varlong, varint
 
 Headers = Sequence[tuple[bytes, bytes | None]]
+
+WINDOW_BYTES = 64 << 10
+HEAD_BYTES_MAX = 32  # lengths of a record and of its key, attributes and two deltas: 26
 
 _CONTROL_KEY = struct.Struct(">hh")
 _END_MARKER = struct.Struct(">hi")
@@ -56,7 +61,7 @@ class ControlType(IntEnum):
 def iter_records(view: memoryview, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:
     """The records of the batch at the start of `view`, in order."""
     header = BatchHeader(view)
-    payload = _payload(view, header, bytes_max)
+    payload = bytes(_payload(view, header, bytes_max))
     append_time = header.max_timestamp if header.attributes & APPEND_TIME_BIT else None
     for position, end in _spans(payload, header.record_count):
         record = decode_record(payload, position, end)
@@ -68,25 +73,31 @@ def iter_records(view: memoryview, bytes_max: int = RECORDS_BYTES_MAX) -> Iterat
 def iter_times(view: memoryview, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[tuple[int, int]]:
     """(offset, timestamp) of each record of a batch; keys, values and headers are stepped over."""
     header = BatchHeader(view)
-    payload = _payload(view, header, bytes_max)
+    return times_in(header, _payload(view, header, bytes_max))
+
+
+def times_in(header: BatchHeader, payload: Buffer) -> Iterator[tuple[int, int]]:
+    """(offset, timestamp) of each record of a batch that is unpacked."""
     append_time = header.max_timestamp if header.attributes & APPEND_TIME_BIT else None
-    for position, end in _spans(payload, header.record_count):
-        timestamp_delta, offset_delta, _ = _read_deltas(payload, position, end)
-        timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
-        yield header.base_offset + offset_delta, timestamp
+    base_timestamp, base_offset = header.base_timestamp, header.base_offset
+    for window, position, end in _heads(payload, header.record_count):
+        timestamp_delta, offset_delta, _ = _read_deltas(window, position, end)
+        yield base_offset + offset_delta, base_timestamp + timestamp_delta if append_time is None else append_time
 
 
 def indexes_without_key(view: memoryview, bytes_max: int = RECORDS_BYTES_MAX) -> list[int]:
     """Which records of a batch (0 for the first) have no key: a compacted topic takes none of these."""
     header = BatchHeader(view)
-    payload = _payload(view, header, bytes_max)
-    found = []
-    for index, (position, end) in enumerate(_spans(payload, header.record_count)):
-        _, _, position = _read_deltas(payload, position, end)
-        length, _ = _read_length(payload, position, end)
-        if length < 0:
-            found.append(index)
-    return found
+    keyless = keyless_in(header, _payload(view, header, bytes_max))
+    return [index for index, is_keyless in enumerate(keyless) if is_keyless]
+
+
+def keyless_in(header: BatchHeader, payload: Buffer) -> Iterator[bool]:
+    """Whether each record of a batch that is unpacked has no key."""
+    for window, position, end in _heads(payload, header.record_count):
+        _, _, position = _read_deltas(window, position, end)
+        length, _ = _read_length(window, position, end)
+        yield length < 0
 
 
 def encode_records(records: Sequence[Record], base_timestamp: int) -> bytes:
@@ -132,10 +143,10 @@ def decode_record(payload: bytes, position: int, end: int) -> Record:
     return Record(key, value, timestamp_delta, headers, offset_delta)
 
 
-def _payload(view: memoryview, header: BatchHeader, bytes_max: int) -> bytes:
+def _payload(view: memoryview, header: BatchHeader, bytes_max: int) -> Buffer:
     if not HEADER_BYTES <= header.size_bytes <= len(view):
         raise WireError(f"batch of {header.size_bytes} bytes in {len(view)}")
-    return decompress(header.codec, view[HEADER_BYTES : header.size_bytes], bytes_max)
+    return unpack(header.codec, view[HEADER_BYTES : header.size_bytes], bytes_max)
 
 
 def _spans(payload: bytes, count: int) -> Iterator[tuple[int, int]]:
@@ -148,6 +159,26 @@ def _spans(payload: bytes, count: int) -> Iterator[tuple[int, int]]:
             raise WireError(f"record of {length} bytes in {size - position}")
         yield position, end
         position = end
+    if position != size:
+        raise WireError(f"{size - position} bytes after the last of {count} records")
+
+
+def _heads(payload: Buffer, count: int) -> Iterator[tuple[bytes, int, int]]:
+    """(bytes, start, end) of each record after its length. They fill the payload exactly. The bytes hold all of a record up to its key, and
+    maybe no more: a window is copied out at a time, since to index bytes takes half as long as to index a view, and nobody looks further."""
+    view, size = memoryview(payload), len(payload)
+    position = start = whole_end = 0  # a record that begins below `whole_end` has its head in the window
+    window = b""
+    for _ in range(count):
+        if position >= whole_end:
+            window, start = bytes(view[position : position + WINDOW_BYTES]), position
+            window_end = start + len(window)
+            whole_end = size + 1 if window_end == size else window_end - HEAD_BYTES_MAX
+        length, head = _read_length(window, position - start, size - start)
+        position = start + head + length
+        if length < 0 or position > size:
+            raise WireError(f"record of {length} bytes in {size - start - head}")
+        yield window, head, head + length
     if position != size:
         raise WireError(f"{size - position} bytes after the last of {count} records")
 

@@ -10,6 +10,7 @@ from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk
 from millrace.runtime.net import Net
 from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.offload import InlineOffload, Offload, ThreadOffload
 from millrace.runtime.rand import Rand
 from millrace.runtime.steps import StepLine, line_of
 from millrace.runtime.storeaddress import StoreAddress, open_store
@@ -25,6 +26,7 @@ class Runtime:
     net: Net
     open_store: StoreOpener  # bare: retries and meters are put around it by who opens
     line: Callable[[], StepLine] = StepLine  # in which a node's steps stand: a new one, where its loop is not its own
+    offload: Callable[[], Offload] = InlineOffload  # for what would hold the loop
 
 
 def real_runtime() -> Runtime:
@@ -40,4 +42,5 @@ def real_runtime() -> Runtime:
         LoopNet(),
         open_store,
         lambda: line_of(asyncio.get_running_loop()),
+        ThreadOffload,
     )

@@ -1,7 +1,7 @@
 """`millrace serve`: settings, then the broker, then a signal, then its orderly end.
 
 Exit codes: 0 after an orderly end, 1 when the broker could not start or had to end, 2 for mistakes in the settings (all of them
-are printed), 128 + the signal's number when a second signal ends it at once. Not here: what is built and in which order (app.py).
+are printed, with the warnings), 128 + the signal's number when a second signal ends it at once. Not here: what is built and in which order (app.py).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     try:
         loaded = read_settings(options, env)
     except SettingsInvalid as error:
-        print("millrace: the settings hold mistakes:", *error.mistakes, sep="\n  ", file=sys.stderr)
+        say_mistakes(error)
         return 2
     form = "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s"
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, datefmt="%Y-%m-%d %H:%M:%S")
@@ -114,6 +114,13 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
         settings.memory,
     )
     return run_loop(serve(settings))
+
+
+def say_mistakes(error: SettingsInvalid) -> None:
+    """All that there is to mend, and what would be ignored, at once."""
+    print("millrace: the settings hold mistakes:", *error.mistakes, sep="\n  ", file=sys.stderr)
+    if error.warnings:
+        print("and beside them:", *error.warnings, sep="\n  ", file=sys.stderr)
 
 
 def within_files(settings: BrokerSettings, file_limit: int) -> BrokerSettings:

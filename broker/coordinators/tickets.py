@@ -9,7 +9,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from millrace.broker.slices import in_slices
+
 R = TypeVar("R")
+
+OUTCOMES_A_SLICE = 2000
 
 
 class Waiting(Protocol):
@@ -60,4 +64,7 @@ def as_it_is(answer: R) -> R:
 
 async def all_of(outcomes: Sequence[R | asyncio.Future[R]]) -> list[R]:
     """The outcomes in their order, when the last one is there. They go on by themselves; cancelling this loses nothing of them."""
-    return [await asyncio.shield(outcome) if asyncio.isfuture(outcome) else outcome for outcome in outcomes]
+    found: list[R] = []
+    async for part in in_slices(outcomes, OUTCOMES_A_SLICE):
+        found += [await asyncio.shield(outcome) if asyncio.isfuture(outcome) else outcome for outcome in part]
+    return found

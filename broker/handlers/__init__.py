@@ -18,6 +18,7 @@ from millrace.broker.handlers.metadata import Metadata
 from millrace.broker.handlers.produce import Produce
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.producer_ids import ProducerIds
 from millrace.broker.request import Handle
 from millrace.broker.topic_creation import TopicCreation
@@ -47,6 +48,7 @@ class Parts:
     creation: TopicCreation
     lookup: ConfigLookup
     groups: GroupCoordinator
+    unpacking: Unpacking
 
 
 def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
@@ -58,10 +60,10 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
     groups = parts.groups
     forwarding = Forwarding(parts.channel, settings.request_timeout_ms)
     handlers: dict[int, Handle | Late] = {
-        0: Produce(directory, cache, parts.storage, clock).handle,
+        0: Produce(directory, cache, parts.storage, clock, parts.unpacking).handle,
         1: Fetch(directory, cache, sessions, response_bytes_max=settings.fetch.response_bytes_max).handle,
         3: Metadata(cache, parts.creation, auto_create=settings.topics.is_auto_created).handle,
-        2: late("list_offsets.ListOffsets", directory),
+        2: late("list_offsets.ListOffsets", directory, parts.unpacking),
         8: late("offset_commit.OffsetCommit", groups, cache),
         9: late("offset_fetch.OffsetFetch", groups, cache),
         10: late("find_coordinator.FindCoordinator", cache, parts.creation),

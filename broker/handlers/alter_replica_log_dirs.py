@@ -7,9 +7,13 @@ UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, NOT_LEADER_OR_FO
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import Any
 
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
+from millrace.kraft.tables.topics import Topics
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -18,25 +22,51 @@ from millrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 
+PARTITIONS_A_SLICE = 1000
+Place = tuple[
+    AlterReplicaLogDirTopicResult, int, bool
+]  # where its answer goes, the partition, whether its directory is ours
+
 
 class AlterReplicaLogDirs:
     def __init__(self, cache: MetadataCache, log_dir: str) -> None:
         self._cache = cache
         self._log_dir = posixpath.normpath(log_dir)
 
-    def handle(self, context: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    def handle(
+        self, context: RequestContext, request: AlterReplicaLogDirsRequest
+    ) -> AlterReplicaLogDirsResponse | Coroutine[Any, Any, AlterReplicaLogDirsResponse]:
+        topics = [topic for asked in request.dirs for topic in asked.topics]
+        if len(request.dirs) + len(topics) + sum(len(topic.partitions) for topic in topics) > PARTITIONS_A_SLICE:
+            return self._answer_many(request)
         results: dict[str, AlterReplicaLogDirTopicResult] = {}
+        self._judge_all(self._cache.image.topics, self._places(request, results))
+        return AlterReplicaLogDirsResponse(results=list(results.values()))
+
+    async def _answer_many(self, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+        """By one image, whatever changes meanwhile."""
+        topics = self._cache.image.topics
+        results: dict[str, AlterReplicaLogDirTopicResult] = {}
+        async for part in in_slices(self._places(request, results), PARTITIONS_A_SLICE):
+            self._judge_all(topics, part)
+        return AlterReplicaLogDirsResponse(results=list(results.values()))
+
+    def _places(
+        self, request: AlterReplicaLogDirsRequest, results: dict[str, AlterReplicaLogDirTopicResult]
+    ) -> Iterator[Place]:
         for asked in request.dirs:
             is_here = posixpath.isabs(asked.path) and posixpath.normpath(asked.path) == self._log_dir
             for topic in asked.topics:
                 result = results.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic.name))
                 for index in topic.partitions:
-                    code = self._judge(topic.name, index) if is_here else ErrorCode.LOG_DIR_NOT_FOUND
-                    result.partitions.append(AlterReplicaLogDirPartitionResult(index, int(code)))
-        return AlterReplicaLogDirsResponse(results=list(results.values()))
+                    yield result, index, is_here
 
-    def _judge(self, name: str, index: int) -> ErrorCode:
-        topics = self._cache.image.topics
+    def _judge_all(self, topics: Topics, places: Iterable[Place]) -> None:
+        for result, index, is_here in places:
+            code = self._judge(topics, result.topic_name, index) if is_here else ErrorCode.LOG_DIR_NOT_FOUND
+            result.partitions.append(AlterReplicaLogDirPartitionResult(index, int(code)))
+
+    def _judge(self, topics: Topics, name: str, index: int) -> ErrorCode:
         topic = topics.by_name(name)
         state = None if topic is None else topics.partition(topic.topic_id, index)
         if state is None:

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from millrace.broker.forwarding import Forwarding
 from millrace.broker.request import RequestContext
+from millrace.kraft.tables.create_topics import METADATA_TOPIC
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-
-METADATA_TOPIC = "__cluster_metadata"
 
 
 class CreateTopics:

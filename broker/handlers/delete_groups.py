@@ -9,7 +9,10 @@ from millrace.broker.coordinators.coordinator import GroupCoordinator
 from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
 from millrace.broker.coordinators.tickets import Ticket, all_of, as_it_is
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+GROUPS_A_SLICE = 100
 
 
 class DeleteGroups:
@@ -22,8 +25,10 @@ class DeleteGroups:
         return self._delete_all(request)
 
     async def _delete_all(self, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-        group_ids = dict.fromkeys(request.groups_names)
-        return DeleteGroupsResponse(results=await all_of([self._delete(group_id) for group_id in group_ids]))
+        outcomes: list[Outcome[DeletableGroupResult]] = []
+        async for part in in_slices(dict.fromkeys(request.groups_names), GROUPS_A_SLICE):
+            outcomes += [self._delete(group_id) for group_id in part]
+        return DeleteGroupsResponse(results=await all_of(outcomes))
 
     def _delete(self, group_id: str) -> Outcome[DeletableGroupResult]:
         def delete(shard: ShardLoop) -> Outcome[DeletableGroupResult]:

@@ -15,6 +15,7 @@ from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.delete_records import (
@@ -32,6 +33,7 @@ HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
 TIMEOUT_MS_MIN = 1000
 DELETIONS_AT_ONCE = 64
+PARTITIONS_A_SLICE = 100  # each is a task
 
 
 class DeleteRecords:
@@ -56,8 +58,12 @@ class DeleteRecords:
         timeout_s = max(TIMEOUT_MS_MIN, request.timeout_ms) / 1000
         response = DeleteRecordsResponse()
         for topic in request.topics:
-            found = await asyncio.gather(*(self._delete(topic.name, asked, timeout_s) for asked in topic.partitions))
-            response.topics.append(DeleteRecordsTopicResult(topic.name, found))
+            answers = DeleteRecordsTopicResult(topic.name)
+            response.topics.append(answers)
+            async for part in in_slices(topic.partitions, PARTITIONS_A_SLICE):
+                answers.partitions += await asyncio.gather(
+                    *(self._delete(topic.name, asked, timeout_s) for asked in part)
+                )
         return response
 
     async def _delete(self, name: str, asked: DeleteRecordsPartition, timeout_s: float) -> DeleteRecordsPartitionResult:

@@ -2,19 +2,25 @@
 
 Topics are described from the table of topic configurations, brokers from their settings and what is set dynamically. Secrets are never
 shown. Broker loggers and client metrics have no values here: they answer with an empty list.
+
+What holds for every topic that says nothing itself is described once and shared by all topics and answers, until a broker-wide value changes: nobody
+changes a result that was given. A request for more than a slice is answered in slices, of one image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from millrace.broker.config_values import ShownValue
 from millrace.broker.dynamic_configs import DYNAMIC, THROTTLES
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.request import RequestContext
-from millrace.kraft.tables.configs import ResourceType
+from millrace.broker.slices import in_slices
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.configs import ResourceType, Values
 from millrace.kraft.tables.create_topics import name_fault
-from millrace.kraft.topic_configs import TOPIC_CONFIGS, ConfigLookup, ConfigSource
+from millrace.kraft.topic_configs import TOPIC_CONFIGS, ConfigLookup, ConfigSource, TopicConfig
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.describe_configs import (
@@ -27,7 +33,9 @@ from millrace.protocol.messages.describe_configs import (
 )
 
 GROUP_SOURCE, CLIENT_METRICS_SOURCE, STRING = 8, 7, 2
+RESOURCES_A_SLICE = 16
 Listing = Sequence[tuple[str, ConfigSource]]
+Form = tuple[bool, bool]  # with synonyms, with documentation
 
 
 class DescribeConfigs:
@@ -37,70 +45,105 @@ class DescribeConfigs:
         self._cache = cache
         self._lookup = lookup
         self._shown = shown
+        self._broker_wide: tuple[Values, Values] | None = None  # that `_plain` was made of
+        self._plain: dict[Form, dict[str, DescribeConfigsResourceResult]] = {}  # of a topic without values of its own
 
-    def handle(self, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    def handle(
+        self, context: RequestContext, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResponse | Coroutine[Any, Any, DescribeConfigsResponse]:
+        image = self._cache.image
+        if len(request.resources) > RESOURCES_A_SLICE:
+            return self._describe_many(image, request)
+        return DescribeConfigsResponse(results=self._describe_all(image, request.resources, request))
+
+    async def _describe_many(self, image: MetadataImage, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+        response = DescribeConfigsResponse()
+        async for part in in_slices(request.resources, RESOURCES_A_SLICE):
+            response.results += self._describe_all(image, part, request)
+        return response
+
+    def _describe_all(
+        self, image: MetadataImage, resources: Iterable[DescribeConfigsResource], request: DescribeConfigsRequest
+    ) -> list[DescribeConfigsResult]:
+        form = request.include_synonyms, request.include_documentation
         results = []
-        for resource in request.resources:
+        for resource in resources:
             result = DescribeConfigsResult(0, None, resource.resource_type, resource.resource_name)
             try:
-                result.configs = self._describe(resource, request)
+                result.configs = self._describe(image, resource, form)
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message
             results.append(result)
-        return DescribeConfigsResponse(results=results)
+        return results
 
     def _describe(
-        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+        self, image: MetadataImage, resource: DescribeConfigsResource, form: Form
     ) -> list[DescribeConfigsResourceResult]:
         match resource.resource_type:
             case ResourceType.TOPIC:
-                found = self._topic(resource.resource_name)
+                found = self._topic(image, resource.resource_name, form)
             case ResourceType.BROKER:
-                found = self._broker(resource.resource_name)
+                found = in_form(self._broker(image, resource.resource_name), form)
             case ResourceType.GROUP:
-                found = self._stored(resource, GROUP_SOURCE)
+                found = in_form(self._stored(image, resource, GROUP_SOURCE), form)
             case ResourceType.CLIENT_METRICS:
-                found = self._stored(resource, CLIENT_METRICS_SOURCE)
+                found = in_form(self._stored(image, resource, CLIENT_METRICS_SOURCE), form)
             case ResourceType.BROKER_LOGGER:
                 self._check_broker(resource.resource_name)
                 found = []
             case _:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource.resource_type}")
-        wanted = resource.configuration_keys  # none named: all
-        kept = [result for result in found if not wanted or result.name in wanted]
-        for result in kept:
-            if not request.include_synonyms:
-                result.synonyms = []
-            if not request.include_documentation:
-                result.documentation = None
-        return kept
+        wanted = frozenset(resource.configuration_keys or ())  # none named: all
+        return [result for result in found if result.name in wanted] if wanted else found
 
-    def _topic(self, name: str) -> Iterable[DescribeConfigsResourceResult]:
-        image = self._cache.image
+    def _topic(self, image: MetadataImage, name: str, form: Form) -> list[DescribeConfigsResourceResult]:
         fault = name_fault(name)
         if fault is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         if image.topics.by_name(name) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-        for config in TOPIC_CONFIGS.values():
-            listing = self._lookup.listing(image, name, config.name)
-            is_nowhere_else = not config.synonyms  # no broker-wide key: Kafka names no default
-            synonyms = [
-                DescribeConfigsSynonym(found.key, found.stated, int(found.source))
-                for found in listing
-                if not (is_nowhere_else and found.source is ConfigSource.DEFAULT)
-            ]
-            yield DescribeConfigsResourceResult(
-                name=config.name,
-                value=listing[0].value,
-                config_source=int(listing[0].source),
-                synonyms=synonyms,
-                config_type=int(config.kind),
-                documentation=config.doc,
-            )
+        plain, own = self._plain_topic(image, form), image.configs.topic(name)
+        if not own:
+            return list(plain.values())
+        return [
+            self._topic_value(image, name, config, form) if config.name in own else plain[config.name]
+            for config in TOPIC_CONFIGS.values()
+        ]
 
-    def _broker(self, name: str) -> Iterable[DescribeConfigsResourceResult]:
-        configs = self._cache.image.configs
+    def _plain_topic(self, image: MetadataImage, form: Form) -> dict[str, DescribeConfigsResourceResult]:
+        """Of a topic without values of its own, made anew when a broker-wide value has changed."""
+        mine, every = image.configs.broker(self._cache.node_id), image.configs.broker(None)
+        known = self._broker_wide
+        if known is None or known[0] is not mine or known[1] is not every:
+            self._broker_wide, self._plain = (mine, every), {}
+        plain = self._plain.get(form)
+        if plain is None:
+            plain = {name: self._topic_value(image, "", config, form) for name, config in TOPIC_CONFIGS.items()}
+            self._plain[form] = plain
+        return plain
+
+    def _topic_value(
+        self, image: MetadataImage, topic: str, config: TopicConfig, form: Form
+    ) -> DescribeConfigsResourceResult:
+        listing = self._lookup.listing(image, topic, config.name)
+        is_nowhere_else = not config.synonyms  # no broker-wide key: Kafka names no default
+        synonyms = [
+            DescribeConfigsSynonym(found.key, found.stated, int(found.source))
+            for found in listing
+            if not (is_nowhere_else and found.source is ConfigSource.DEFAULT)
+        ]
+        has_synonyms, has_documentation = form
+        return DescribeConfigsResourceResult(
+            name=config.name,
+            value=listing[0].value,
+            config_source=int(listing[0].source),
+            synonyms=synonyms if has_synonyms else [],
+            config_type=int(config.kind),
+            documentation=config.doc if has_documentation else None,
+        )
+
+    def _broker(self, image: MetadataImage, name: str) -> Iterable[DescribeConfigsResourceResult]:
+        configs = image.configs
         cluster = configs.broker(None), ConfigSource.DYNAMIC_DEFAULT_BROKER
         if not name:
             for key in cluster[0]:
@@ -139,10 +182,12 @@ class DescribeConfigs:
             documentation="" if key is None else key.meaning,
         )
 
-    def _stored(self, resource: DescribeConfigsResource, source: int) -> Iterable[DescribeConfigsResourceResult]:
+    def _stored(
+        self, image: MetadataImage, resource: DescribeConfigsResource, source: int
+    ) -> Iterable[DescribeConfigsResourceResult]:
         if not resource.resource_name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "groups and client metrics have no default: name one")
-        values = self._cache.image.configs.of(resource.resource_type, resource.resource_name)
+        values = image.configs.of(resource.resource_type, resource.resource_name)
         for name, value in values.items():
             yield DescribeConfigsResourceResult(
                 name=name,
@@ -151,3 +196,15 @@ class DescribeConfigs:
                 config_type=STRING,
                 synonyms=[DescribeConfigsSynonym(name, value, source)],
             )
+
+
+def in_form(found: Iterable[DescribeConfigsResourceResult], form: Form) -> list[DescribeConfigsResourceResult]:
+    """Results that are nobody else's, without what was not asked for."""
+    has_synonyms, has_documentation = form
+    kept = list(found)
+    for result in kept:
+        if not has_synonyms:
+            result.synonyms = []
+        if not has_documentation:
+            result.documentation = None
+    return kept

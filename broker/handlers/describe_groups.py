@@ -1,4 +1,7 @@
-"""DescribeGroups (key 15): state and members of classic groups; assignments and metadata of those that are stable."""
+"""DescribeGroups (key 15): state and members of classic groups; assignments and metadata of those that are stable.
+
+Each group is shown as it was at one moment, many at several: they are looked at in slices.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
 from millrace.broker.coordinators.tickets import Ticket, all_of, as_it_is
 from millrace.broker.operations import GROUP_OPERATIONS
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -20,6 +24,7 @@ from millrace.protocol.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 
+GROUPS_A_SLICE = 100
 NOT_FOUND_VERSION = 6  # an unknown group is an error; before, it is one that is Dead (KIP-1043)
 
 
@@ -33,7 +38,10 @@ class DescribeGroups:
         return self._describe_all(context.api_version, request)
 
     async def _describe_all(self, version: int, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        described = await all_of([self._describe(group_id, version) for group_id in request.groups])
+        outcomes: list[Outcome[DescribedGroup]] = []
+        async for part in in_slices(request.groups, GROUPS_A_SLICE):
+            outcomes += [self._describe(group_id, version) for group_id in part]
+        described = await all_of(outcomes)
         if request.include_authorized_operations:
             for group in described:
                 if not group.error_code:

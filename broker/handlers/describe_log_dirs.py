@@ -14,13 +14,13 @@ Not here: which partitions exist (metadata). As in Kafka, what was asked for and
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices, pause
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.ranges import PLACE_BITS, PLACES
 from millrace.kraft.tables.streams import StreamState
@@ -36,7 +36,7 @@ from millrace.protocol.messages.describe_log_dirs import (
 from millrace.runtime.disk import Disk
 from millrace.s3stream.ids import ObjectId, StreamRole
 
-PARTITIONS_A_TURN = 500  # then others have the loop
+PARTITIONS_A_TURN = 500
 STREAMS_A_TURN = 1000
 
 
@@ -58,7 +58,7 @@ class CommittedSizes:
                 self._offsets[held_by] = self._offsets.get(held_by, 0) + end - start
             left -= 1
             if not left:
-                await asyncio.sleep(0)
+                await pause()
                 left = STREAMS_A_TURN
 
     def of_partition(self, topic_id: bytes, index: int) -> int:
@@ -97,40 +97,36 @@ class DescribeLogDirs:
         sizes = CommittedSizes(image)
         opened = {(p.topic_id, p.index): p.state.segments.size_bytes for p in self._directory.opened()}
         result = DescribeLogDirsResult(log_dir=self._log_dir)
-        left = PARTITIONS_A_TURN
-        for topic, indexes in _wanted(image, request.topics):
-            described = DescribeLogDirsTopic(topic.name)
-            for index in indexes:
+        topics: dict[bytes, DescribeLogDirsTopic] = {}
+        async for part in in_slices(await _wanted(image, request.topics), PARTITIONS_A_TURN):
+            for topic, index in part:
                 if topic.partitions[index].leader != self._cache.node_id:
                     continue
                 size_bytes = opened.get((topic.topic_id, index))
                 if size_bytes is None:
                     await sizes.count()
                     size_bytes = sizes.of_partition(topic.topic_id, index)
+                described = topics.get(topic.topic_id)
+                if described is None:
+                    described = topics[topic.topic_id] = DescribeLogDirsTopic(topic.name)
                 described.partitions.append(DescribeLogDirsPartition(index, size_bytes))
-                left -= 1
-                if not left:
-                    await asyncio.sleep(0)
-                    left = PARTITIONS_A_TURN
-            if described.partitions:
-                result.topics.append(described)
+        result.topics = list(topics.values())
         if self._store_folder is not None:
             result.total_bytes = self._disk.total_bytes(self._store_folder)
             result.usable_bytes = self._disk.free_bytes(self._store_folder)
         return DescribeLogDirsResponse(results=[result])
 
 
-def _wanted(image: MetadataImage, asked: list[DescribableLogDirTopic] | None) -> Iterator[tuple[Topic, Iterable[int]]]:
-    """Topics by name and their partitions, each once."""
+async def _wanted(image: MetadataImage, asked: list[DescribableLogDirTopic] | None) -> Iterable[tuple[Topic, int]]:
+    """Topics by name and their partitions, each once, of those that there are."""
     if asked is None:
-        for topic in image.topics:
-            yield topic, range(len(topic.partitions))
-        return
-    wanted: dict[str, dict[int, None]] = {}
-    for one in asked:
-        wanted.setdefault(one.topic, {}).update(dict.fromkeys(one.partitions))
-    for name, indexes in wanted.items():
-        found = image.topics.by_name(name)
-        if found is not None:
-            count = len(found.partitions)
-            yield found, [index for index in indexes if 0 <= index < count]
+        return ((topic, index) for topic in image.topics for index in range(len(topic.partitions)))
+    wanted: dict[bytes, tuple[Topic, dict[int, None]]] = {}
+    async for part in in_slices(asked, PARTITIONS_A_TURN, lambda one: 1 + len(one.partitions)):
+        for one in part:
+            found = image.topics.by_name(one.topic)
+            if found is not None:
+                count = len(found.partitions)
+                indexes = wanted.setdefault(found.topic_id, (found, {}))[1]
+                indexes.update((index, None) for index in one.partitions if 0 <= index < count)
+    return ((topic, index) for topic, indexes in wanted.values() for index in indexes)

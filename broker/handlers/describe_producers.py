@@ -14,6 +14,7 @@ from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.producers import Producer
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -26,6 +27,7 @@ from millrace.protocol.messages.describe_producers import (
 log = logging.getLogger(__name__)
 
 OPENINGS_AT_ONCE = 64
+PARTITIONS_A_SLICE = 100  # each is a task
 
 
 class DescribeProducers:
@@ -48,8 +50,10 @@ class DescribeProducers:
     async def _answer(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
         response = DescribeProducersResponse()
         for topic in request.topics:
-            found = await asyncio.gather(*(self._describe(topic.name, index) for index in topic.partition_indexes))
-            response.topics.append(TopicResponse(topic.name, found))
+            answers = TopicResponse(topic.name)
+            response.topics.append(answers)
+            async for part in in_slices(topic.partition_indexes, PARTITIONS_A_SLICE):
+                answers.partitions += await asyncio.gather(*(self._describe(topic.name, index) for index in part))
         return response
 
     async def _describe(self, name: str, index: int) -> PartitionResponse:

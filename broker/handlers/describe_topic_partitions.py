@@ -1,16 +1,20 @@
 """DescribeTopicPartitions (key 75): topics and partitions a page at a time, by name (KIP-966).
 
 A page holds at most PARTITIONS_MAX partitions whatever was asked for; `next_cursor` says where the next begins. A cursor into a topic that
-was not asked for, or at no partition, is refused (INVALID_REQUEST), as in Kafka.
+was not asked for, or at no partition, is refused (INVALID_REQUEST), as in Kafka. Many names are looked up in slices, in one image.
 """
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
 from millrace.broker.operations import TOPIC_OPERATIONS
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.kraft.tables.create_topics import name_fault
-from millrace.kraft.tables.topics import Topic
+from millrace.kraft.tables.topics import Topic, Topics
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.describe_topic_partitions import (
@@ -22,6 +26,7 @@ from millrace.protocol.messages.describe_topic_partitions import (
 )
 
 PARTITIONS_MAX = 2000
+NAMES_A_SLICE = 500
 
 
 class DescribeTopicPartitions:
@@ -30,44 +35,76 @@ class DescribeTopicPartitions:
 
     def handle(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
-    ) -> DescribeTopicPartitionsResponse:
-        topics = self._cache.image.topics
-        if request.topics:
-            names = sorted({asked.name for asked in request.topics})
-        else:
-            names = [topic.name for topic in topics]
-        cursor = request.cursor
-        if cursor is not None:
-            _check_cursor(cursor, names if request.topics else None)
-            names = [name for name in names if name >= cursor.topic_name]
-        left = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
-        response = DescribeTopicPartitionsResponse()
-        for name in names:
-            if left == 0:
-                response.next_cursor = Cursor(name, 0)
+    ) -> DescribeTopicPartitionsResponse | Coroutine[Any, Any, DescribeTopicPartitionsResponse]:
+        if len(request.topics) > NAMES_A_SLICE:
+            return self._answer_many(request)
+        page = _Page(self._cache.image.topics, request)
+        page.add(page.names)
+        return page.response
+
+    async def _answer_many(self, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+        page = _Page(self._cache.image.topics, request)
+        async for names in in_slices(page.names, NAMES_A_SLICE):
+            page.add(names)
+            if page.response.next_cursor is not None:
                 break
-            topic = topics.by_name(name)
-            if topic is None:
-                if request.topics:
-                    is_possible = name_fault(name) is None
-                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_possible else ErrorCode.INVALID_TOPIC_EXCEPTION
-                    missing = DescribeTopicPartitionsResponseTopic(int(code), name)
-                    missing.topic_authorized_operations = TOPIC_OPERATIONS
-                    response.topics.append(missing)
-                continue
-            start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-            described = _describe(topic, start, left)
-            response.topics.append(described)
-            left -= len(described.partitions)
-            end = start + len(described.partitions)
-            if end < len(topic.partitions):
-                response.next_cursor = Cursor(name, end)
-                break
-        return response
+        return page.response
 
     def refuse(self, request: DescribeTopicPartitionsRequest, code: int) -> DescribeTopicPartitionsResponse:
         topics = [DescribeTopicPartitionsResponseTopic(code, asked.name) for asked in request.topics]
         return DescribeTopicPartitionsResponse(topics=topics)
+
+
+class _Page:
+    """A page in the making. `names`: of the topics that may be on it, in order. Raises KafkaError for a cursor that is nowhere."""
+
+    def __init__(self, topics: Topics, request: DescribeTopicPartitionsRequest) -> None:
+        cursor = request.cursor
+        if request.topics:
+            names = sorted({asked.name for asked in request.topics})
+        else:
+            names = [topic.name for topic in topics]
+        if cursor is not None:
+            _check_cursor(cursor, names if request.topics else None)
+            names = [name for name in names if name >= cursor.topic_name]
+        self.names: Sequence[str] = names
+        self.response = DescribeTopicPartitionsResponse()
+        self._topics = topics
+        self._cursor = cursor
+        self._left = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
+
+    def add(self, names: Sequence[str]) -> None:
+        """The next of `names`, until the page is full: then its response has a cursor."""
+        for name in names:
+            if self._left == 0:
+                self.response.next_cursor = Cursor(name, 0)
+                return
+            topic = self._topics.by_name(name)
+            if topic is None:
+                self.response.topics.append(_missing(name))
+            elif not self._has_room(topic):
+                return
+
+    def _has_room(self, topic: Topic) -> bool:
+        """Adds what fits of the topic; whether that is all of it."""
+        cursor = self._cursor
+        start = cursor.partition_index if cursor is not None and cursor.topic_name == topic.name else 0
+        described = _describe(topic, start, self._left)
+        self.response.topics.append(described)
+        self._left -= len(described.partitions)
+        end = start + len(described.partitions)
+        if end < len(topic.partitions):
+            self.response.next_cursor = Cursor(topic.name, end)
+            return False
+        return True
+
+
+def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+    is_possible = name_fault(name) is None
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_possible else ErrorCode.INVALID_TOPIC_EXCEPTION
+    missing = DescribeTopicPartitionsResponseTopic(int(code), name)
+    missing.topic_authorized_operations = TOPIC_OPERATIONS
+    return missing
 
 
 def _check_cursor(cursor: Cursor, names: list[str] | None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from millrace.broker.coordinators.placement import OFFSETS_TOPIC, partition_for
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.broker.topic_creation import TopicCreation
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.find_coordinator import (
@@ -20,6 +21,7 @@ from millrace.protocol.messages.find_coordinator import (
 )
 
 GROUP, TRANSACTION = 0, 1
+KEYS_A_SLICE = 100
 
 
 class FindCoordinator:
@@ -32,20 +34,30 @@ class FindCoordinator:
     ) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
         if request.key_type == GROUP and self._cache.image.topics.by_name(OFFSETS_TOPIC) is None:
             return self._create_then_answer(context, request)
+        if len(request.coordinator_keys) > KEYS_A_SLICE:
+            return self._answer_many(context, request)
         return self._answer(context, request)
 
     async def _create_then_answer(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
         await self._creation.ensure([OFFSETS_TOPIC])
-        return self._answer(context, request)
+        return await self._answer_many(context, request)
+
+    async def _answer_many(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        """Where each is at the moment at which it was looked for."""
+        if context.api_version < 4:
+            return self._answer(context, request)
+        response = FindCoordinatorResponse()
+        async for part in in_slices(request.coordinator_keys, KEYS_A_SLICE):
+            response.coordinators += [self._locate(context, request.key_type, key) for key in part]
+        return response
 
     def _answer(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        keys = request.coordinator_keys if context.api_version >= 4 else [request.key]
-        found = [self._locate(context, request.key_type, key) for key in keys]
         if context.api_version >= 4:
+            found = [self._locate(context, request.key_type, key) for key in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)
-        one = found[0]
+        one = self._locate(context, request.key_type, request.key)
         return FindCoordinatorResponse(
             error_code=one.error_code,
             error_message=one.error_message,

@@ -5,8 +5,13 @@ Version 0 lists client metrics alone, as the API did under its first name.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
+from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.list_config_resources import (
@@ -15,6 +20,7 @@ from millrace.protocol.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 
+RESOURCES_A_SLICE = 2000
 SUPPORTED = tuple(int(kind) for kind in ResourceType)
 
 
@@ -22,20 +28,32 @@ class ListConfigResources:
     def __init__(self, cache: MetadataCache) -> None:
         self._cache = cache
 
-    def handle(self, context: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+    def handle(
+        self, context: RequestContext, request: ListConfigResourcesRequest
+    ) -> ListConfigResourcesResponse | Coroutine[Any, Any, ListConfigResourcesResponse]:
         if context.api_version == 0:
             kinds = [int(ResourceType.CLIENT_METRICS)]
         else:
             kinds = sorted(set(request.resource_types)) or list(SUPPORTED)
         if any(kind not in SUPPORTED for kind in kinds):
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        found = [ConfigResource(name, kind) for kind in kinds for name in self._names(kind)]
-        return ListConfigResourcesResponse(config_resources=found)
-
-    def _names(self, kind: int) -> list[str]:
         image = self._cache.image
-        if kind == ResourceType.TOPIC:
-            return [topic.name for topic in image.topics]
-        if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
-            return [str(broker.broker_id) for broker in image.brokers]
-        return [name for (held, name), _ in image.configs.by_resource.items() if held == kind]
+        found = (ConfigResource(name, kind) for kind in kinds for name in _names(image, kind))
+        if len(image.topics) + len(image.configs.by_resource) > RESOURCES_A_SLICE:
+            return self._answer_many(found)
+        return ListConfigResourcesResponse(config_resources=list(found))
+
+    async def _answer_many(self, found: Iterator[ConfigResource]) -> ListConfigResourcesResponse:
+        """Of one image."""
+        response = ListConfigResourcesResponse()
+        async for part in in_slices(found, RESOURCES_A_SLICE):
+            response.config_resources += part
+        return response
+
+
+def _names(image: MetadataImage, kind: int) -> Iterator[str]:
+    if kind == ResourceType.TOPIC:
+        return (topic.name for topic in image.topics)
+    if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        return (str(broker.broker_id) for broker in image.brokers)
+    return (name for (held, name), _ in image.configs.by_resource.items() if held == kind)

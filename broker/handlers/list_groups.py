@@ -10,10 +10,12 @@ from millrace.broker.coordinators.groups import Group
 from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
 from millrace.broker.coordinators.tickets import Ticket, all_of, as_it_is
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 CLASSIC = "classic"
+SHARDS_A_SLICE = 5
 
 Part = tuple[int, list[ListedGroup]]  # one shard's: an error code, its groups
 
@@ -40,8 +42,10 @@ class ListGroups:
             shard.when_durable(ticket, (ErrorCode.NONE, listed))
             return ticket.outcome()
 
-        indexes = self._coordinator.shards_with_data()
-        parts = await all_of([self._coordinator.ask_shard(index, act, _refusal) for index in indexes])
+        outcomes: list[Outcome[Part]] = []
+        async for indexes in in_slices(self._coordinator.shards_with_data(), SHARDS_A_SLICE):
+            outcomes += [self._coordinator.ask_shard(index, act, _refusal) for index in indexes]
+        parts = await all_of(outcomes)
         # A partition that is led elsewhere by now is another broker's to list.
         code = next((code for code, _ in parts if code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR)), 0)
         groups = [group for _, listed in parts for group in listed]

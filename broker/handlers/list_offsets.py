@@ -1,6 +1,7 @@
 """ListOffsets (key 2): where a partition begins and ends, and which record belongs to a time.
 
-What needs no reading of partitions that are open is answered at once; the rest is looked up side by side, a few at a time. Tiered storage
+What needs no reading of partitions that are open is answered at once; the rest is looked up side by side, a few at a time. More partitions than a
+slice are answered in slices: each is looked at at a time of its own, and what one says of another was never promised. Tiered storage
 does not exist as a tier here, so nothing was ever moved to one and nothing waits for it.
 
     -1 latest    the high watermark, or the last stable offset for readers of committed records
@@ -15,15 +16,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.time_lookup import find_latest, find_time
+from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.visibility import Isolation
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.list_offsets import (
@@ -39,34 +42,59 @@ log = logging.getLogger(__name__)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_UNTIERED = -1, -2, -3, -4, -5, -6
 SINCE_VERSION = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_UNTIERED: 11}
 LOOKUPS_AT_ONCE = 16
+PARTITIONS_A_SLICE = 500
+LOOKUPS_A_SLICE = 100  # each is a task
 VERSION_WITH_EPOCHS = 4
+
+Place = tuple[
+    str, ListOffsetsPartition, ListOffsetsPartitionResponse
+]  # a topic's name, what is asked of a partition, its answer
 
 
 class ListOffsets:
-    def __init__(self, directory: PartitionDirectory) -> None:
+    def __init__(self, directory: PartitionDirectory, unpacking: Unpacking) -> None:
         self._directory = directory
+        self._unpacking = unpacking
         self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     def handle(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-        counts = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+        if len(request.topics) + sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_A_SLICE:
+            return self._answer_many(context, request)
+        counts: Counter[tuple[str, int]] = Counter()
         response = ListOffsetsResponse()
-        slow: list[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]] = []
-        for topic in request.topics:
-            answers = ListOffsetsTopicResponse(topic.name)
-            response.topics.append(answers)
-            for asked in topic.partitions:
-                answer = ListOffsetsPartitionResponse(asked.partition_index)
-                answers.partitions.append(answer)
-                code = _refusal(asked, context.api_version, counts[topic.name, asked.partition_index])
-                if code:
-                    answer.error_code = int(code)
-                elif not self._answer_at_once(topic.name, asked, answer, request.isolation_level):
-                    slow.append((topic.name, asked, answer))
+        places = list(_places(request, response, counts))
+        slow = self._answer_edges(places, counts, context.api_version, request.isolation_level)
         if slow:
             return self._answer_slowly(context, response, slow, request.isolation_level)
         return _for_version(response, context.api_version)
+
+    async def _answer_many(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Each partition's answer holds for the moment at which it was looked at."""
+        counts: Counter[tuple[str, int]] = Counter()
+        response = ListOffsetsResponse()
+        places: list[Place] = []
+        async for part in in_slices(_places(request, response, counts), PARTITIONS_A_SLICE):
+            places += part
+        slow: list[Place] = []
+        async for part in in_slices(places, PARTITIONS_A_SLICE):
+            slow += self._answer_edges(part, counts, context.api_version, request.isolation_level)
+        return await self._answer_slowly(context, response, slow, request.isolation_level)
+
+    def _answer_edges(
+        self, places: Sequence[Place], counts: Counter[tuple[str, int]], version: int, isolation: int
+    ) -> list[Place]:
+        """Answers what can be answered at once, and gives the rest."""
+        slow = []
+        for place in places:
+            name, asked, answer = place
+            code = _refusal(asked, version, counts[name, asked.partition_index])
+            if code:
+                answer.error_code = int(code)
+            elif not self._answer_at_once(name, asked, answer, isolation):
+                slow.append(place)
+        return slow
 
     def refuse(self, request: ListOffsetsRequest, code: int) -> ListOffsetsResponse:
         topics = []
@@ -79,7 +107,13 @@ class ListOffsets:
         self, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: int
     ) -> bool:
         led = self._directory.topic_named(name)
-        partition = None if led is None else led.partitions.get(asked.partition_index)
+        if led is None:
+            answer.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return True
+        partition = led.partitions.get(asked.partition_index)
+        if partition is None and self._directory.leader_of(led.topic_id, asked.partition_index) is None:
+            answer.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return True
         if partition is None or asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
             return False
         _answer_edge(partition, asked, answer, isolation)
@@ -89,10 +123,11 @@ class ListOffsets:
         self,
         context: RequestContext,
         response: ListOffsetsResponse,
-        slow: list[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]],
+        slow: list[Place],
         isolation: int,
     ) -> ListOffsetsResponse:
-        await asyncio.gather(*(self._look_up(name, asked, answer, isolation) for name, asked, answer in slow))
+        async for part in in_slices(slow, LOOKUPS_A_SLICE):
+            await asyncio.gather(*(self._look_up(name, asked, answer, isolation) for name, asked, answer in part))
         return _for_version(response, context.api_version)
 
     async def _look_up(
@@ -104,7 +139,7 @@ class ListOffsets:
                 if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP:
                     _answer_edge(partition, asked, answer, isolation)
                 else:
-                    await _answer_time(partition, asked, answer, isolation)
+                    await _answer_time(partition, asked, answer, isolation, self._unpacking)
             except Exception as error:
                 code = code_of(error)
                 if code is None:
@@ -112,6 +147,20 @@ class ListOffsets:
                         "%s-%d: lookup of %d failed", name, asked.partition_index, asked.timestamp, exc_info=error
                     )
                 answer.error_code = int(code or ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _places(
+    request: ListOffsetsRequest, response: ListOffsetsResponse, counts: Counter[tuple[str, int]]
+) -> Iterator[Place]:
+    """What is asked, each beside its place in the response; `counts` how often each partition is."""
+    for topic in request.topics:
+        answers = ListOffsetsTopicResponse(topic.name)
+        response.topics.append(answers)
+        for asked in topic.partitions:
+            counts[topic.name, asked.partition_index] += 1
+            answer = ListOffsetsPartitionResponse(asked.partition_index)
+            answers.partitions.append(answer)
+            yield topic.name, asked, answer
 
 
 def _refusal(asked: ListOffsetsPartition, version: int, count: int) -> int:
@@ -150,15 +199,20 @@ def _answer_edge(
 
 
 async def _answer_time(
-    partition: Partition, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: int
+    partition: Partition,
+    asked: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
+    isolation: int,
+    unpacking: Unpacking,
 ) -> None:
     code = partition.epoch_refusal(asked.current_leader_epoch)
     if code:
         raise KafkaError(code)
+    end = _visible_end(partition, isolation)
     if asked.timestamp == MAX_TIMESTAMP:
-        found = await find_latest(partition, _visible_end(partition, isolation))
+        found = await find_latest(partition, end, unpacking)
     else:
-        found = await find_time(partition, asked.timestamp, _visible_end(partition, isolation))
+        found = await find_time(partition, asked.timestamp, end, unpacking)
     if found is not None:
         answer.offset, answer.timestamp = found
         answer.leader_epoch = partition.state.epochs.epoch_at(found.offset)

@@ -1,21 +1,23 @@
 """Metadata (key 3): where the brokers are, which topics there are and who leads their partitions.
 
 A name that nobody has is created on the way where the setting and the request allow it; the answer then waits for the creation, so the client
-needs no second round. Listing all topics never creates. A name that no topic may have is told from one that nobody has.
+needs no second round. Listing all topics never creates. A name that no topic may have is told from one that nobody has. More than a
+slice is described in slices, by one image.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
 from millrace.broker.operations import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.broker.topic_creation import CREATION_TIMEOUT_MS, TopicCreation
 from millrace.kraft.tables.create_topics import name_fault
-from millrace.kraft.tables.topics import Topic
+from millrace.kraft.tables.topics import Topic, Topics
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.metadata import (
     MetadataRequest,
@@ -25,6 +27,11 @@ from millrace.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+
+FIRST_WITH_IDS = 12
+PARTITIONS_A_SLICE = 1000  # a topic weighs as much as one
+# What was asked for, None where all are; the topic, if there is one.
+Found = tuple[MetadataRequestTopic | None, Topic | None]
 
 
 class Metadata:
@@ -36,83 +43,142 @@ class Metadata:
     def handle(
         self, context: RequestContext, request: MetadataRequest
     ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
-        missing = self._names_to_create(context, request)
+        topics = self._cache.image.topics
+        wants_all = request.topics is None or (not request.topics and context.api_version == 0)
+        if _is_large(topics, None if wants_all else request.topics):
+            return self._answer_many(context, request, wants_all)
+        missing = self._names_to_create(topics, request, request.topics or ())
         if missing:
             return self._create_then_answer(context, request, missing)
-        return self._answer(context, request, {})
+        return self._answer(context, request, wants_all, {})
 
-    def _names_to_create(self, context: RequestContext, request: MetadataRequest) -> list[str]:
-        if not self._auto_create or not request.allow_auto_topic_creation or not request.topics:
+    def _names_to_create(
+        self, topics: Topics, request: MetadataRequest, asked: Iterable[MetadataRequestTopic]
+    ) -> list[str]:
+        if not self._auto_create or not request.allow_auto_topic_creation:
             return []
-        topics = self._cache.image.topics
-        names = [asked.name for asked in request.topics if asked.name and not any(asked.topic_id)]
+        names = [one.name for one in asked if one.name and not any(one.topic_id)]
         missing = [name for name in dict.fromkeys(names) if topics.by_name(name) is None]
-        return [name for name in missing if name_fault(name) is None and self._creation.may_create(name)]
+        return [name for name in missing if self._creation.may_create(name)]
 
     async def _create_then_answer(
         self, context: RequestContext, request: MetadataRequest, missing: list[str]
     ) -> MetadataResponse:
+        return self._answer(context, request, False, await self._create(missing))
+
+    async def _answer_many(
+        self, context: RequestContext, request: MetadataRequest, wants_all: bool
+    ) -> MetadataResponse:
+        missing: list[str] = []
+        async for part in in_slices(() if wants_all else request.topics or (), PARTITIONS_A_SLICE):
+            missing += self._names_to_create(self._cache.image.topics, request, part)
+        errors = await self._create(missing) if missing else {}
+        response = self._with_brokers(context, request)
+        found = _found(self._cache.image.topics, context, request, wants_all)
+        async for topics in in_slices(found, PARTITIONS_A_SLICE, _weight):
+            self._add(response, context, request, topics, errors)
+        return response
+
+    async def _create(self, missing: list[str]) -> dict[str, int]:
         try:
             async with asyncio.timeout(CREATION_TIMEOUT_MS / 1000):
-                errors = await self._creation.ensure(missing)
+                return await self._creation.ensure(missing)
         except TimeoutError:
-            errors = dict.fromkeys(missing, int(ErrorCode.LEADER_NOT_AVAILABLE))
-        return self._answer(context, request, errors)
+            return dict.fromkeys(missing, int(ErrorCode.LEADER_NOT_AVAILABLE))
 
     def _answer(
-        self, context: RequestContext, request: MetadataRequest, creation_errors: dict[str, int]
+        self, context: RequestContext, request: MetadataRequest, wants_all: bool, creation_errors: dict[str, int]
     ) -> MetadataResponse:
-        image = self._cache.image
+        response = self._with_brokers(context, request)
+        found = _found(self._cache.image.topics, context, request, wants_all)
+        self._add(response, context, request, found, creation_errors)
+        return response
+
+    def _with_brokers(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         nodes = self._cache.nodes(context.connection)
         response = MetadataResponse(
             brokers=[MetadataResponseBroker(n.node_id, n.host, n.port, n.rack) for n in nodes if not n.is_fenced],
             cluster_id=self._cache.cluster_id,
             controller_id=self._cache.node_id,
         )
-        wants_all = request.topics is None or (not request.topics and context.api_version == 0)
-        if wants_all:
-            response.topics = [self._describe(topic) for topic in image.topics]
-        else:
-            response.topics = [self._asked(asked, context, creation_errors) for asked in request.topics or ()]
-        if request.include_topic_authorized_operations:
-            for topic in response.topics:
-                # Of names that no topic has, too; of unknown ids alone there is nothing to tell.
-                topic.topic_authorized_operations = NO_OPERATIONS if topic.name is None else TOPIC_OPERATIONS
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = CLUSTER_OPERATIONS
         return response
 
-    def _asked(
-        self, asked: MetadataRequestTopic, context: RequestContext, creation_errors: dict[str, int]
-    ) -> MetadataResponseTopic:
-        topics = self._cache.image.topics
-        if any(asked.topic_id):
-            if context.api_version < 12:
-                return MetadataResponseTopic(int(ErrorCode.INVALID_REQUEST), asked.name or "", asked.topic_id)
-            topic = topics.by_id(asked.topic_id)
-            if topic is None:
-                return MetadataResponseTopic(int(ErrorCode.UNKNOWN_TOPIC_ID), None, asked.topic_id)
-            return self._describe(topic)
-        name = asked.name or ""
-        topic = topics.by_name(name)
-        if topic is not None:
-            return self._describe(topic)
-        code = creation_errors.get(name) or absence_code(name)
-        return MetadataResponseTopic(int(code), name, is_internal=name in INTERNAL_TOPICS)
+    def _add(
+        self,
+        response: MetadataResponse,
+        context: RequestContext,
+        request: MetadataRequest,
+        found: Iterable[Found],
+        creation_errors: dict[str, int],
+    ) -> None:
+        for asked, topic in found:
+            if topic is not None:
+                answer = _described(topic)
+            else:
+                assert asked is not None
+                answer = _missing(asked, context.api_version, creation_errors)
+            if request.include_topic_authorized_operations:
+                # Of names that no topic has, too; of unknown ids alone there is nothing to tell.
+                answer.topic_authorized_operations = NO_OPERATIONS if answer.name is None else TOPIC_OPERATIONS
+            response.topics.append(answer)
 
-    def _describe(self, topic: Topic) -> MetadataResponseTopic:
-        partitions = [
-            MetadataResponsePartition(
-                int(ErrorCode.LEADER_NOT_AVAILABLE if state.leader < 0 else ErrorCode.NONE),
-                index,
-                state.leader,
-                state.leader_epoch,
-                list(state.replicas),
-                list(state.isr),
-            )
-            for index, state in enumerate(topic.partitions)
-        ]
-        return MetadataResponseTopic(0, topic.name, topic.topic_id, topic.name in INTERNAL_TOPICS, partitions)
+
+def _is_large(topics: Topics, asked: list[MetadataRequestTopic] | None) -> bool:
+    """More than a slice; `asked` None: all topics."""
+    if asked is None:
+        return len(topics) + topics.partition_count > PARTITIONS_A_SLICE
+    if len(asked) + topics.partition_count <= PARTITIONS_A_SLICE:
+        return False
+    return (
+        len(asked) > PARTITIONS_A_SLICE
+        or sum(_weight((one, _topic(topics, one))) for one in asked) > PARTITIONS_A_SLICE
+    )
+
+
+def _weight(found: Found) -> int:
+    return 1 if found[1] is None else 1 + len(found[1].partitions)
+
+
+def _found(topics: Topics, context: RequestContext, request: MetadataRequest, wants_all: bool) -> Iterator[Found]:
+    """What is to be described, in order, of one image."""
+    if wants_all:
+        for topic in topics:
+            yield None, topic
+        return
+    for asked in request.topics or ():
+        is_refused = context.api_version < FIRST_WITH_IDS and any(asked.topic_id)
+        yield asked, None if is_refused else _topic(topics, asked)
+
+
+def _topic(topics: Topics, asked: MetadataRequestTopic) -> Topic | None:
+    return topics.by_id(asked.topic_id) if any(asked.topic_id) else topics.by_name(asked.name or "")
+
+
+def _missing(asked: MetadataRequestTopic, version: int, creation_errors: dict[str, int]) -> MetadataResponseTopic:
+    if any(asked.topic_id):
+        if version < FIRST_WITH_IDS:
+            return MetadataResponseTopic(int(ErrorCode.INVALID_REQUEST), asked.name or "", asked.topic_id)
+        return MetadataResponseTopic(int(ErrorCode.UNKNOWN_TOPIC_ID), None, asked.topic_id)
+    name = asked.name or ""
+    code = creation_errors.get(name) or absence_code(name)
+    return MetadataResponseTopic(int(code), name, is_internal=name in INTERNAL_TOPICS)
+
+
+def _described(topic: Topic) -> MetadataResponseTopic:
+    partitions = [
+        MetadataResponsePartition(
+            int(ErrorCode.LEADER_NOT_AVAILABLE if state.leader < 0 else ErrorCode.NONE),
+            index,
+            state.leader,
+            state.leader_epoch,
+            list(state.replicas),
+            list(state.isr),
+        )
+        for index, state in enumerate(topic.partitions)
+    ]
+    return MetadataResponseTopic(0, topic.name, topic.topic_id, topic.name in INTERNAL_TOPICS, partitions)
 
 
 def absence_code(name: str) -> ErrorCode:

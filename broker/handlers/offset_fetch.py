@@ -1,7 +1,8 @@
 """OffsetFetch (key 9): a group's positions read back; from version 8 on, those of several groups at once.
 
 What is shown is durable, so `require_stable` asks for nothing more while there are no transactions. Classic members may read whatever
-they claim to be. Not here: what is committed (coordinators/offsets.py).
+they claim to be. What a group has is shown as it was at one moment; more than a slice of it is copied then, and answered in slices. Several groups
+were never promised to be of one moment. Not here: what is committed (coordinators/offsets.py).
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.offsets import CommittedOffsets, Partitions
+from millrace.broker.coordinators.offsets import NO_PARTITIONS, CommittedOffsets, Partitions
 from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
 from millrace.broker.coordinators.tickets import Ticket, all_of, as_it_is
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.protocol.declare import NO_UUID
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_fetch import (
@@ -35,6 +37,9 @@ R = TypeVar("R")
 GROUP_ERROR_VERSION = 2  # before, an error of the group stands at each partition
 GROUPS_VERSION = 8
 TOPIC_ID_VERSION = 10
+PARTITIONS_A_SLICE = 1000
+
+Copied = dict[str, Partitions]  # a group's offsets by topic, of one moment
 
 
 class OffsetFetch:
@@ -47,12 +52,50 @@ class OffsetFetch:
     ) -> OffsetFetchResponse | asyncio.Future[OffsetFetchResponse] | Coroutine[Any, Any, OffsetFetchResponse]:
         version = context.api_version
         groups = _groups(version, request)
-        if len(groups) == 1:  # no task for what is asked most
+        if len(groups) == 1 and _weight(groups[0]) <= PARTITIONS_A_SLICE:  # no task for what is asked most
             return self._fetch(version, groups[0], lambda found: _response(version, [found]))
         return self._fetch_all(version, groups)
 
     async def _fetch_all(self, version: int, groups: Sequence[OffsetFetchRequestGroup]) -> OffsetFetchResponse:
-        return _response(version, await all_of([self._fetch(version, group, as_it_is) for group in groups]))
+        outcomes: list[Outcome[OffsetFetchResponseGroup]] = []
+        async for part in in_slices(groups, PARTITIONS_A_SLICE, _weight):
+            for group in part:
+                is_large = _weight(group) > PARTITIONS_A_SLICE
+                outcomes.append(
+                    await self._fetch_large(version, group) if is_large else self._fetch(version, group, as_it_is)
+                )
+        return _response(version, await all_of(outcomes))
+
+    async def _fetch_large(self, version: int, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+        """Of a group and partitions that are named."""
+
+        def copy(shard: ShardLoop) -> Outcome[Copied | int]:
+            ticket: Ticket[Copied | int] = Ticket(as_it_is, as_it_is)
+            topics = shard.shard.offsets.of_group(group.group_id)
+            shard.when_durable(ticket, {name: dict(partitions) for name, partitions in topics.items()})
+            return ticket.outcome()
+
+        outcome: Outcome[Copied | int] = self._coordinator.ask(group.group_id, copy, as_it_is)
+        outcomes: list[Copied | int] = await all_of([outcome])
+        copied = outcomes[0]
+        if isinstance(copied, int):
+            return _refused(version, group, copied)
+        found = OffsetFetchResponseGroup(group.group_id)
+        async for topics in in_slices(group.topics or (), PARTITIONS_A_SLICE, _topic_weight):
+            for asked in topics:
+                found.topics.append(await self._some_of_many(version, copied, asked))
+        return found
+
+    async def _some_of_many(
+        self, version: int, copied: Copied, asked: OffsetFetchRequestTopics
+    ) -> OffsetFetchResponseTopics:
+        found = OffsetFetchResponseTopics(asked.name, asked.topic_id)
+        async for indexes in in_slices(asked.partition_indexes, PARTITIONS_A_SLICE):
+            part = OffsetFetchRequestTopics(asked.name, asked.topic_id, list(indexes))
+            some = self._some(version, lambda name: copied.get(name, NO_PARTITIONS), part)
+            found.name = some.name
+            found.partitions += some.partitions
+        return found
 
     def _fetch(
         self, version: int, group: OffsetFetchRequestGroup, form: Callable[[OffsetFetchResponseGroup], R]
@@ -62,7 +105,10 @@ class OffsetFetch:
             topics = (
                 self._all(version, offsets, group.group_id)
                 if group.topics is None
-                else [self._some(version, offsets, group.group_id, asked) for asked in group.topics]
+                else [
+                    self._some(version, lambda name: offsets.of_topic(group.group_id, name), asked)
+                    for asked in group.topics
+                ]
             )
             ticket = Ticket(form, refuse)
             shard.when_durable(ticket, OffsetFetchResponseGroup(group.group_id, topics))
@@ -74,7 +120,7 @@ class OffsetFetch:
         return self._coordinator.ask(group.group_id, fetch, refuse)
 
     def _some(
-        self, version: int, offsets: CommittedOffsets, group_id: str, asked: OffsetFetchRequestTopics
+        self, version: int, of_topic: Callable[[str], Partitions], asked: OffsetFetchRequestTopics
     ) -> OffsetFetchResponseTopics:
         name = asked.name
         if version >= TOPIC_ID_VERSION:
@@ -82,7 +128,7 @@ class OffsetFetch:
             if known is None:
                 return _failed_topic(asked, ErrorCode.UNKNOWN_TOPIC_ID)
             name = known
-        partitions = offsets.of_topic(group_id, name)
+        partitions = of_topic(name)
         found = [_found(partitions, index, asked.topic_id) for index in asked.partition_indexes]
         return OffsetFetchResponseTopics(name, asked.topic_id, found)
 
@@ -107,6 +153,15 @@ class OffsetFetch:
         return OffsetFetchResponse(
             topics=[_old_topic(topic) for topic in old.topics], error_code=int(code), groups=groups
         )
+
+
+def _weight(group: OffsetFetchRequestGroup) -> int:
+    """How much is named of a group."""
+    return 1 + sum(map(_topic_weight, group.topics or ()))
+
+
+def _topic_weight(topic: OffsetFetchRequestTopics) -> int:
+    return 1 + len(topic.partition_indexes)
 
 
 def _groups(version: int, request: OffsetFetchRequest) -> list[OffsetFetchRequestGroup]:

@@ -15,6 +15,7 @@ from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -27,6 +28,7 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
 log = logging.getLogger(__name__)
 
 OPENINGS_AT_ONCE = 64
+PARTITIONS_A_SLICE = 100  # each is a task
 
 
 class OffsetForLeaderEpoch:
@@ -49,8 +51,10 @@ class OffsetForLeaderEpoch:
     async def _answer(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         response = OffsetForLeaderEpochResponse()
         for topic in request.topics:
-            found = await asyncio.gather(*(self._end_of(topic.topic, asked) for asked in topic.partitions))
-            response.topics.append(OffsetForLeaderTopicResult(topic.topic, found))
+            answers = OffsetForLeaderTopicResult(topic.topic)
+            response.topics.append(answers)
+            async for part in in_slices(topic.partitions, PARTITIONS_A_SLICE):
+                answers.partitions += await asyncio.gather(*(self._end_of(topic.topic, asked) for asked in part))
         return response
 
     async def _end_of(self, name: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:

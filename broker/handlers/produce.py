@@ -2,7 +2,9 @@
 
 What runs before `handle` returns runs in the order of the connection: partitions are found, room for the whole request is made sure of,
 each batch is handed to its partition. A request whose partitions are not all open, or for which there is no room, keeps its turn at its
-partitions (turns.py) and goes through the same steps when it comes; what arrives later for one of them stands behind it.
+partitions (turns.py) and goes through the same steps when it comes; what arrives later for one of them stands behind it. So does a request
+with a batch that takes long to rewrite: when its turn has come, and there is room, its batches are rewritten off the loop, then appended. At
+most REWRITES_AT_ONCE requests are between the two, as what their frames grow to is charged to nobody.
 
 acks=1 is as durable as acks=-1. acks=0 is not answered, and closes the connection when anything was refused, so that the client asks for
 metadata. An append has no timeout: the WAL confirms it or the process ends; `timeout_ms` bounds the waiting before it.
@@ -13,6 +15,7 @@ Transactions are not served yet: a request that has a transactional id, or batch
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,7 +24,8 @@ from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import LedTopic, PartitionDirectory
 from millrace.broker.partitions.meta_stream import Room
 from millrace.broker.partitions.partition import Partition
-from millrace.broker.partitions.rewrite import InvalidRecords
+from millrace.broker.partitions.rewrite import InvalidRecords, is_slow
+from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
 from millrace.broker.sequence_gaps import PASSING, SequenceGaps, Topic
 from millrace.broker.turns import Turn, Turns
@@ -39,6 +43,8 @@ from millrace.protocol.messages.produce import (
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Exhausted, MillraceError
 
+log = logging.getLogger(__name__)
+
 VERSION_WITH_STORAGE_ERROR = 4
 VERSION_BY_ID = 13
 VERSION_WITH_HINTS = 10
@@ -46,15 +52,16 @@ ADMIN_CLIENT_ID = "__admin_client"
 TIMEOUT_MS_MIN = 1000
 # What an entry costs in WAL and cache beside its bytes, erring upwards.
 ENTRY_OVERHEAD_BYTES = 640
+REWRITES_AT_ONCE = 8
 MAGIC_AT, ATTRIBUTES_AT = 16, 22
 TRANSACTIONAL_BIT = 0x10
 NO_RECORDS = memoryview(b"")
 
 
 class _Part:
-    """One partition's batch within a request. `on_done` is what the engine calls when it is durable."""
+    """One partition's batch within a request. `on_done` is what the engine calls when it is durable. `is_recoded`: see Partition.append."""
 
-    __slots__ = ("index", "led", "partition", "records", "reply", "work")
+    __slots__ = ("index", "is_recoded", "led", "partition", "records", "reply", "work")
 
     def __init__(
         self, work: _Work, led: LedTopic, index: int, records: memoryview, reply: PartitionProduceResponse
@@ -64,6 +71,7 @@ class _Part:
         self.index = index
         self.records = records
         self.reply = reply
+        self.is_recoded = False
         self.partition: Partition | None = None
 
     def on_done(self, append: object) -> None:
@@ -83,12 +91,15 @@ class _Part:
 
 
 class _Work:
-    """One request under way. `missing_count`: parts that are not settled yet. `needed_bytes`: room for all that may be appended."""
+    """One request under way. `missing_count`: parts that are not settled yet. `needed_bytes`: room for all that may be appended. `is_slow`: it
+    has batches that take long to rewrite."""
 
     __slots__ = (
         "context",
         "future",
+        "has_place",
         "is_over",
+        "is_slow",
         "is_transactional",
         "missing_count",
         "needed_bytes",
@@ -96,6 +107,7 @@ class _Work:
         "parts",
         "request",
         "response",
+        "rewrite",
         "timer",
         "turn",
     )
@@ -110,8 +122,11 @@ class _Work:
         self.needed_bytes = 0
         self.is_transactional = False
         self.is_over = False
+        self.is_slow = False
+        self.has_place = False  # among the REWRITES_AT_ONCE
         self.future: asyncio.Future[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.rewrite: asyncio.Task[None] | None = None
         self.turn: Turn | None = None
 
     def let_go(self) -> None:
@@ -135,11 +150,15 @@ class _Work:
 
 
 class Produce:
-    def __init__(self, directory: PartitionDirectory, cache: MetadataCache, room: Room, clock: Clock) -> None:
+    def __init__(
+        self, directory: PartitionDirectory, cache: MetadataCache, room: Room, clock: Clock, unpacking: Unpacking
+    ) -> None:
         self._directory = directory
         self._cache = cache
         self._room = room
         self._clock = clock
+        self._unpacking = unpacking
+        self._places = asyncio.Semaphore(REWRITES_AT_ONCE)
         self._turns = Turns()
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
@@ -152,7 +171,12 @@ class Produce:
             if work.is_transactional or request.transactional_id is not None:
                 refusal = self.refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
                 return refusal if request.acks else CLOSE
-            if work.openings or not self._room.has_room(work.needed_bytes) or (self._turns and self._is_behind(work)):
+            if (
+                work.openings
+                or work.is_slow
+                or not self._room.has_room(work.needed_bytes)
+                or (self._turns and self._is_behind(work))
+            ):
                 return self._park(work)
             self._append(work)
             if work.missing_count == 0 or request.acks == 0:
@@ -200,8 +224,12 @@ class Produce:
                 if part.partition is None and not self._find(part):
                     continue
                 work.parts.append(part)
-                rules = led.settings.rules
-                size_bytes = len(records) if led.settings.codec is None else max(len(records), rules.batch_bytes_max)
+                settings = led.settings
+                size_bytes = len(records)
+                if settings.is_rewriting:
+                    work.is_slow = work.is_slow or is_slow(records, settings)
+                    if settings.codec is not None:
+                        size_bytes = max(size_bytes, settings.rules.batch_bytes_max)
                 work.needed_bytes += size_bytes + ENTRY_OVERHEAD_BYTES
 
     @staticmethod
@@ -240,11 +268,9 @@ class Produce:
             try:
                 if gaps:
                     gaps.check(_topic_of(part), part.index, records, partition.state.producers, tick_ms)
-                appended = partition.append(records, version, now_ms, tick_ms, part.on_done)
+                appended = partition.append(records, version, now_ms, tick_ms, part.on_done, part.is_recoded)
             except KafkaError as error:
-                self._refuse_part(part, error.code, error.message)
-                if isinstance(error, InvalidRecords):
-                    reply.record_errors = [BatchIndexAndErrorMessage(index, error.message) for index in error.indexes]
+                self._refuse_batch(part, error)
             except MillraceError as error:  # raised before an offset was given
                 self._refuse_part(part, code_of(error) or ErrorCode.UNKNOWN_SERVER_ERROR, "")
             else:
@@ -254,6 +280,11 @@ class Produce:
                     work.missing_count += 1
             part.records = NO_RECORDS
         work.parts = []
+
+    def _refuse_batch(self, part: _Part, error: KafkaError) -> None:
+        self._refuse_part(part, error.code, error.message)
+        if isinstance(error, InvalidRecords):
+            part.reply.record_errors = [BatchIndexAndErrorMessage(index, error.message) for index in error.indexes]
 
     def _refuse_part(self, part: _Part, code: int, message: str) -> None:
         version = part.work.context.api_version
@@ -278,7 +309,7 @@ class Produce:
             if node is not None:
                 endpoints.append(NodeEndpoint(node.node_id, node.host, node.port, node.rack))
 
-    # -- waiting for partitions and room
+    # -- waiting for partitions, room and what takes long
 
     def _is_behind(self, work: _Work) -> bool:
         return any(self._turns.is_held((part.led.topic_id, part.index)) for part in work.parts)
@@ -321,13 +352,49 @@ class Produce:
         self._leave(work)
 
     def _run(self, work: _Work) -> None:
+        """There is room for it."""
         if not work.is_over:
-            work.is_over = True
             work.parts = [part for part in work.parts if self._is_still_led(part)]
+            slow = [part for part in work.parts if self._is_slow(part)]
+            if slow:
+                work.rewrite = asyncio.get_running_loop().create_task(self._rewrite(work, slow), name="rewrite")
+                return
+            work.is_over = True
             self._append(work)
             if work.missing_count == 0 or work.request.acks == 0:
                 work.finish()
         self._leave(work)
+
+    @staticmethod
+    def _is_slow(part: _Part) -> bool:
+        settings = part.led.settings
+        return settings.is_rewriting and not part.is_recoded and is_slow(part.records, settings)
+
+    async def _rewrite(self, work: _Work, parts: list[_Part]) -> None:
+        """Then room is made sure of once more, and the whole is appended. Cancelled when the request's time is up; the turn goes by then."""
+        try:
+            if not work.has_place:
+                await self._places.acquire()
+                work.has_place = True
+            for part in parts:
+                await self._rewrite_part(work, part)
+        except asyncio.CancelledError:
+            if not work.is_over:
+                raise
+        except Exception:
+            log.exception("%s: a batch could not be rewritten", parts[0].led.name)
+            self._give_up(work, work.parts, ErrorCode.UNKNOWN_SERVER_ERROR)
+        work.rewrite = None
+        self._admit(work)
+
+    async def _rewrite_part(self, work: _Work, part: _Part) -> None:
+        now_ms, version = self._clock.wall_ms(), work.context.api_version
+        try:
+            part.records = await self._unpacking.recode(part.records, part.led.settings, now_ms, version)
+            part.is_recoded = True
+        except KafkaError as error:
+            self._refuse_batch(part, error)
+            work.parts.remove(part)
 
     def _is_still_led(self, part: _Part) -> bool:
         """The metadata may have changed while the request waited."""
@@ -345,15 +412,26 @@ class Produce:
     def _expire(self, work: _Work) -> None:
         """Nothing was appended: the client may send it again. The turn goes by when it comes."""
         self._give_up(work, work.parts, ErrorCode.REQUEST_TIMED_OUT)
+        if work.rewrite is not None:
+            work.rewrite.cancel()
 
     def _give_up(self, work: _Work, parts: Iterable[_Part], code: int) -> None:
         if not work.is_over:
             work.is_over = True
             for part in parts:
                 self._refuse_part(part, code, "")
+            work.parts = []
+            if work.rewrite is None:
+                self._free_place(work)
             work.finish()
 
+    def _free_place(self, work: _Work) -> None:
+        if work.has_place:
+            work.has_place = False
+            self._places.release()
+
     def _leave(self, work: _Work) -> None:
+        self._free_place(work)
         if work.timer is not None:
             work.timer.cancel()
         assert work.turn is not None

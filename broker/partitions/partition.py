@@ -177,16 +177,25 @@ class Partition:
 
     # -- append
 
-    def append(self, view: memoryview, api_version: int, now_ms: int, tick_ms: int, on_done: OnDone) -> Appended:
+    def append(
+        self,
+        view: memoryview,
+        api_version: int,
+        now_ms: int,
+        tick_ms: int,
+        on_done: OnDone,
+        is_recoded: bool = False,
+    ) -> Appended:
         """Takes a client's batch. `on_done` is called once it is durable, unless it is already. `now_ms` is the wall's, `tick_ms` the
-        monotonic clock's. Raises KafkaError; then no offset was given."""
+        monotonic clock's. `is_recoded`: it was checked as it came, and has the topic's codec since (unpacking.py). Raises KafkaError; then
+        no offset was given."""
         if not self.is_led:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         settings = self._settings
-        header = check_produced_batch(view, settings.rules, now_ms, api_version)
+        header = BatchHeader(view) if is_recoded else check_produced_batch(view, settings.rules, now_ms, api_version)
         append_time_ms = -1
         if settings.is_rewriting:
-            view, header = rewrite_batch(view, header, settings, now_ms)
+            view, header = rewrite_batch(view, header, settings, now_ms, is_recoded=is_recoded)
             if settings.rules.is_append_time:
                 append_time_ms = now_ms
         producer_id = header.producer_id

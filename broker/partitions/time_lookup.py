@@ -7,19 +7,23 @@ below the log's start is found. Not here: what an index entry means (time_index.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.rewrite import SLICE_RECORDS
 from millrace.broker.partitions.segments import Segment
 from millrace.broker.partitions.time_index import find_in_chunk, first_timestamp, is_chunk
+from millrace.broker.partitions.unpacking import Unpacking
+from millrace.broker.slices import InSlices, in_slices, pause
 from millrace.protocol.batches import BatchHeader
 from millrace.protocol.errors import WireError
-from millrace.protocol.records import iter_times
+from millrace.protocol.records import times_in
 from millrace.s3stream.errors import OffsetTrimmed
 from millrace.s3stream.objects.format import Entry
 
 SCAN_BYTES = 256 << 10
-SLICE_RECORDS = 4096
 
 
 class TimedOffset(NamedTuple):
@@ -27,17 +31,17 @@ class TimedOffset(NamedTuple):
     timestamp_ms: int
 
 
-async def find_time(partition: Partition, timestamp_ms: int, end: int) -> TimedOffset | None:
+async def find_time(partition: Partition, timestamp_ms: int, end: int, unpacking: Unpacking) -> TimedOffset | None:
     """The first record below `end` whose timestamp is `timestamp_ms` or later."""
     for segment in partition.state.segments.find_time(timestamp_ms, partition.log_start_offset):
         start = max(await _scan_start(partition, segment, timestamp_ms), partition.log_start_offset)
-        found = await _scan(partition, start, min(segment.end_offset, end), timestamp_ms)
+        found = await _scan(partition, start, min(segment.end_offset, end), timestamp_ms, unpacking)
         if found is not None:
             return found
     return None
 
 
-async def find_latest(partition: Partition, end: int) -> TimedOffset | None:
+async def find_latest(partition: Partition, end: int, unpacking: Unpacking) -> TimedOffset | None:
     """The first of the records below `end` that have the largest timestamp; `end` must be durable."""
     await partition.confirmed(end)
     best: tuple[int, Segment] | None = None
@@ -46,14 +50,14 @@ async def find_latest(partition: Partition, end: int) -> TimedOffset | None:
             continue
         largest = segment.max_timestamp_ms
         if segment.base_offset < partition.log_start_offset or segment.end_offset > end:
-            largest = await _largest(partition, segment, end)
+            largest = await _largest(partition, segment, end, unpacking)
         if largest >= 0 and (best is None or largest > best[0]):
             best = largest, segment
     if best is None:
         return None
     largest, segment = best
     start = max(await _scan_start(partition, segment, largest), partition.log_start_offset)
-    return await _scan(partition, start, min(segment.end_offset, end), largest)
+    return await _scan(partition, start, min(segment.end_offset, end), largest, unpacking)
 
 
 async def _scan_start(partition: Partition, segment: Segment, timestamp_ms: int) -> int:
@@ -85,33 +89,46 @@ async def _search_chunks(partition: Partition, segment: Segment, timestamp_ms: i
     return found
 
 
-async def _scan(partition: Partition, start: int, end: int, timestamp_ms: int) -> TimedOffset | None:
+async def _scan(
+    partition: Partition, start: int, end: int, timestamp_ms: int, unpacking: Unpacking
+) -> TimedOffset | None:
     offset = start
     while offset < end:
         for entry in await partition.data.fetch(offset, end, SCAN_BYTES):
             offset = entry.end
             if BatchHeader(entry.data).max_timestamp >= timestamp_ms:
-                found = await _scan_batch(entry, start, end, timestamp_ms)
+                found = await _scan_batch(entry, start, end, timestamp_ms, unpacking)
                 if found is not None:
                     return found
+                await pause()  # many may say of themselves that they reach the time, and do not
         await asyncio.sleep(0)
     return None
 
 
-async def _scan_batch(entry: Entry, start: int, end: int, timestamp_ms: int) -> TimedOffset | None:
-    """In slices, as a batch may hold millions of records. One whose records cannot be read is taken for its header's word."""
+async def _scan_batch(
+    entry: Entry, start: int, end: int, timestamp_ms: int, unpacking: Unpacking
+) -> TimedOffset | None:
+    """One whose records cannot be read, or come to more than may be unpacked, is taken for its header's word."""
     try:
-        for number, (found, found_ms) in enumerate(iter_times(entry.data)):
-            if found_ms >= timestamp_ms and start <= found < end:
-                return TimedOffset(found, found_ms)
-            if number % SLICE_RECORDS == SLICE_RECORDS - 1:
-                await asyncio.sleep(0)
+        async with _times(entry, unpacking) as slices:
+            async for times in slices:
+                for found, found_ms in times:
+                    if found_ms >= timestamp_ms and start <= found < end:
+                        return TimedOffset(found, found_ms)
     except WireError:
         return TimedOffset(max(start, entry.base_offset), BatchHeader(entry.data).max_timestamp)
     return None
 
 
-async def _largest(partition: Partition, segment: Segment, end: int) -> int:
+@asynccontextmanager
+async def _times(entry: Entry, unpacking: Unpacking) -> AsyncIterator[InSlices[tuple[int, int]]]:
+    """In slices, as a batch may hold millions of records."""
+    header = BatchHeader(entry.data)
+    async with unpacking.unpacked(entry.data, header) as payload:
+        yield in_slices(times_in(header, payload), SLICE_RECORDS)
+
+
+async def _largest(partition: Partition, segment: Segment, end: int, unpacking: Unpacking) -> int:
     """The largest timestamp of the part of a segment that is visible and wanted, by batches; exact at its borders, by records."""
     start, end = max(segment.base_offset, partition.log_start_offset), min(segment.end_offset, end)
     offset, largest = start, -1
@@ -121,13 +138,17 @@ async def _largest(partition: Partition, segment: Segment, end: int) -> int:
             if entry.base_offset >= start and entry.end <= end:
                 largest = max(largest, BatchHeader(entry.data).max_timestamp)
             else:
-                largest = max(largest, _largest_in_batch(entry, start, end))
+                largest = max(largest, await _largest_in_batch(entry, start, end, unpacking))
         await asyncio.sleep(0)
     return largest
 
 
-def _largest_in_batch(entry: Entry, start: int, end: int) -> int:
+async def _largest_in_batch(entry: Entry, start: int, end: int, unpacking: Unpacking) -> int:
+    largest = -1
     try:
-        return max((time for found, time in iter_times(entry.data) if start <= found < end), default=-1)
+        async with _times(entry, unpacking) as slices:
+            async for times in slices:
+                largest = max(largest, *(time for found, time in times if start <= found < end), -1)
     except WireError:
         return BatchHeader(entry.data).max_timestamp
+    return largest

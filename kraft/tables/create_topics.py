@@ -34,6 +34,9 @@ from millrace.protocol.messages.create_topics import (
 )
 from millrace.protocol.metadata_records import ConfigRecord, PartitionRecord, TopicRecord
 
+METADATA_TOPIC: Final = "__cluster_metadata"
+# The partition that holds a key of these is found by their number of partitions.
+COUNTED_TOPICS: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 NAME_BYTES_MAX: Final = 249
 NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 UNASSIGNED_DIRECTORY: Final = bytes(15) + b"\x01"  # Kafka's id for a replica whose folder is not known
@@ -78,6 +81,7 @@ class Creation:
         self._rules = rules
         self._brokers = [broker for broker in image.brokers if broker.is_usable]
         self._taken: dict[str, str] = {}  # collision key -> name
+        self._plain: list[CreatableTopicConfigs] | None = None  # what holds for a topic that says nothing itself
 
     def create(self, topic: CreatableTopic) -> tuple[CreatableTopicResult, list[Any]]:
         name = topic.name
@@ -91,9 +95,18 @@ class Creation:
         records: list[Any] = [TopicRecord(name, topic_id)]
         records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in values.items()]
         records += [partition_record(topic_id, index, leader) for index, leader in enumerate(leaders)]
-        configs = shown_configs(self._image, self._rules.lookup, values)
+        configs = self._shown_configs(values)
         result = CreatableTopicResult(name, topic_id, 0, None, 0, len(leaders), 1, configs)
         return result, records
+
+    def _shown_configs(self, own: dict[str, str]) -> list[CreatableTopicConfigs]:
+        """What will hold for a topic with these values of its own. Topics share what they do not say themselves."""
+        if self._plain is None:
+            self._plain = shown_configs(self._image, self._rules.lookup)
+        return [
+            CreatableTopicConfigs(one.name, own[one.name], False, ConfigSource.TOPIC, False) if one.name in own else one
+            for one in self._plain
+        ]
 
     def _check_name(self, name: str) -> None:
         why = name_fault(name)
@@ -154,6 +167,8 @@ def name_fault(name: str) -> str | None:
             f"Topic name is invalid: '{name}' contains one or more characters other than "
             "ASCII alphanumerics, '.', '_' and '-'"
         )
+    if name == METADATA_TOPIC:
+        return f"Topic name is invalid: '{name}' is the metadata log, which is no topic"
     return None
 
 
@@ -214,16 +229,12 @@ def partition_record(topic_id: bytes, index: int, leader: Broker) -> PartitionRe
     )
 
 
-def shown_configs(image: MetadataImage, lookup: ConfigLookup, values: dict[str, str]) -> list[CreatableTopicConfigs]:
-    """What will hold for a topic with these values of its own."""
+def shown_configs(image: MetadataImage, lookup: ConfigLookup) -> list[CreatableTopicConfigs]:
+    """What holds for a topic without values of its own."""
     shown = []
     for name in TOPIC_CONFIGS:
-        own = values.get(name)
-        if own is not None:
-            shown.append(CreatableTopicConfigs(name, own, False, ConfigSource.TOPIC, False))
-        else:
-            found = lookup.effective(image, "", name)
-            shown.append(CreatableTopicConfigs(name, found.value, False, found.source, False))
+        found = lookup.effective(image, "", name)
+        shown.append(CreatableTopicConfigs(name, found.value, False, found.source, False))
     return shown
 
 
@@ -249,6 +260,12 @@ def added_partitions(image: MetadataImage, asked: CreatePartitionsTopic, count_m
     topic = image.topics.by_name(asked.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    if asked.name in COUNTED_TOPICS:
+        text = (
+            f"The number of partitions of {asked.name} cannot be changed: the partition that holds a group's committed offsets "
+            "is found by that number, and those stored so far would not be found any more."
+        )
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, text)
     count = len(topic.partitions)
     if asked.count <= count:
         is_same = asked.count == count

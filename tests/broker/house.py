@@ -100,7 +100,7 @@ class BrokerHouse(House):
         )
         self.publisher = self._successor()
         self.sessions = FetchSessions(count(100).__next__)
-        self.produce_handler = Produce(self.directory, self.cache, self.engine, self.clock)
+        self.produce_handler = Produce(self.directory, self.cache, self.engine, self.clock, self.unpacking)
         self.fetch_handler = Fetch(self.directory, self.cache, self.sessions)
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -148,15 +149,17 @@ def test_it_does_not_run_without_assertions() -> None:
 
 
 def test_mistakes_end_with_code_2_and_all_of_them(tmp_path: Path) -> None:
-    """Mistakes of the file, the environment and the command line are printed together, before anything is opened."""
+    """Mistakes of the file, the environment and the command line are printed together, and beside them
+    a key that nobody knows, before anything is opened."""
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=none\n")
     found = millrace(
-        "serve", "--config", str(config), "--override", "fetch.max.bytes=1", "--data-dir", str(tmp_path / "data"),
+        "serve", "--config", str(config), "--override", "fetch.max.bytes=1", "--override", "num.partition=3",
+        "--data-dir", str(tmp_path / "data"),
         env={"KAFKA_GROUP_MAX_SIZE": "x"},
     )  # fmt: skip
     assert found.returncode == 2
-    for word in (f"{config}, line 1", "fetch.max.bytes=1", "KAFKA_GROUP_MAX_SIZE"):
+    for word in (f"{config}, line 1", "fetch.max.bytes=1", "KAFKA_GROUP_MAX_SIZE", "did you mean num.partitions?"):
         assert word in found.stderr
     assert not (tmp_path / "data").exists()
     assert millrace("serve", "--bogus").returncode == 2
@@ -177,6 +180,24 @@ def test_a_file_in_latin_1_is_read(tmp_path: Path) -> None:
         config = tmp_path / encoding
         config.write_bytes("broker.rack=zürich".encode(encoding))
         assert read_settings(parse_options(["--config", str(config)]), {}).settings.rack == "zürich"
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ({}, "PLAINTEXT://0.0.0.0:9092"),
+        ({"KAFKA_LISTENERS": "PLAINTEXT://10.0.0.1:19092"}, "PLAINTEXT://10.0.0.1:19092"),
+    ],
+)
+def test_the_images_listeners_give_way_to_a_containers(given: dict[str, str], address: str) -> None:
+    """As docker-compose.yml says of every setting: the image serves on all addresses, and on others when the environment says so."""
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    (entry,) = [line.removeprefix("ENTRYPOINT ") for line in lines if line.startswith("ENTRYPOINT ")]
+    image = dict(line.removeprefix("ENV ").split("=", 1) for line in lines if line.startswith("ENV "))
+    program, command, *words = json.loads(entry)
+    assert (program, command) == ("millrace", "serve")
+    settings = read_settings(parse_options(words), {**image, **given}).settings
+    assert [str(endpoint) for endpoint in settings.listeners.clients] == [address]
 
 
 def test_the_data_directory_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

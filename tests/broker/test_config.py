@@ -171,6 +171,25 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert "--override" in found[3]
 
 
+def test_a_mistake_hides_no_warning() -> None:
+    """Keys that nobody knows, idle ones and options that nobody reads are told with the mistakes: one start finds all there is to mend."""
+    with pytest.raises(SettingsInvalid) as found:
+        make(
+            "num.partitions=0",
+            "foo=bar",
+            "log.retention.hour=3",
+            "num.io.threads=9",
+            "s3.wal.path=0@file:///wal?capactiy=1GiB",
+        )
+    assert [mistake.partition("=")[0] for mistake in found.value.mistakes] == ["num.partitions"]
+    assert list(found.value.warnings) == [
+        "unknown key foo (--override) has no effect",
+        "unknown key log.retention.hour (--override) has no effect; did you mean log.retention.hours?",
+        "without effect here, stored and shown: num.io.threads",
+        "unknown option capactiy in s3.wal.path has no effect; did you mean capacity?",
+    ]
+
+
 @pytest.mark.parametrize(
     ("override", "word"),
     [

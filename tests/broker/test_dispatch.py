@@ -27,7 +27,12 @@ from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from millrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from millrace.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
 
 HEARTBEAT, METADATA = 12, 3
@@ -117,15 +122,74 @@ def test_surplus_bytes_are_tolerated() -> None:
 
 def test_only_records_make_a_request_large() -> None:
     """Above the bound a request without records is a wire error, whatever it holds; at the bound, and for Produce, it is not."""
-    for key, surplus_bytes, is_taken in ((METADATA, 0, True), (METADATA, 1, False), (PRODUCE_KEY, 1, True)):
+    for key, version, surplus_bytes, is_taken in (
+        (HEARTBEAT, 4, 0, True),
+        (HEARTBEAT, 4, 1, False),
+        (METADATA, 12, 1, False),
+        (PRODUCE_KEY, 12, 1, True),
+    ):
         dispatcher = Dispatcher({key: lambda context, request: CLOSE}, never)
-        small = frame(key, 12)
+        small = frame(key, version)
         large = small + bytes(OTHER_REQUEST_BYTES_MAX - len(small) + surplus_bytes)
         if is_taken:
             assert dispatcher.begin(large, CONNECTION).outcome is CLOSE
         else:
             with pytest.raises(WireError):
                 dispatcher.begin(large, CONNECTION)
+
+
+def test_a_large_question_is_decoded_and_answered_between_the_turns_of_others() -> None:
+    """Whatever its handler gives back; the reply is the same, and others have the loop before, and after, the handler is called."""
+    request = MetadataRequest([MetadataRequestTopic(name=f"topic {number}") for number in range(20_000)])
+    response = MetadataResponse(topics=[MetadataResponseTopic(name=topic.name) for topic in request.topics or ()])
+
+    async def run(is_cold: bool) -> None:
+        loop = asyncio.get_running_loop()
+        turns = 0
+        turns_at_handler = 0
+
+        def handle(context: RequestContext, asked: MetadataRequest) -> Any:
+            nonlocal turns_at_handler
+            turns_at_handler = turns
+            assert asked == request
+            return cold() if is_cold else response
+
+        async def cold() -> MetadataResponse:
+            return response
+
+        dispatcher = Dispatcher({METADATA: handle}, loop.create_task)
+        exchange = dispatcher.begin(frame(METADATA, 12, request), CONNECTION)
+        assert exchange.is_parked
+        while not exchange.outcome.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns_at_handler >= 9
+        assert not is_cold or turns - turns_at_handler >= 9
+        assert reply(dispatcher, exchange, dispatcher.settle(exchange)) == response
+
+    for is_cold in (False, True):
+        asyncio.run(run(is_cold))
+
+
+def test_a_large_request_that_cannot_be_decoded_closes() -> None:
+    """It ends its connection as a small one does, and no handler runs; errors of its handler are answered."""
+    request = MetadataRequest([MetadataRequestTopic(name=f"topic {number}") for number in range(20_000)])
+
+    def refuse(context: RequestContext, asked: MetadataRequest) -> Any:
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        dispatcher = Dispatcher({METADATA: never}, loop.create_task)
+        exchange = dispatcher.begin(frame(METADATA, 12, request)[:-3], CONNECTION)
+        await asyncio.wait([exchange.outcome])
+        assert dispatcher.settle(exchange) is CLOSE
+        dispatcher = Dispatcher({METADATA: refuse}, loop.create_task)
+        exchange = dispatcher.begin(frame(METADATA, 13, request), CONNECTION)
+        await asyncio.wait([exchange.outcome])
+        assert reply(dispatcher, exchange, dispatcher.settle(exchange)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+    asyncio.run(run())
 
 
 def test_futures_and_coroutines_are_parked() -> None:

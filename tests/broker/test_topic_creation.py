@@ -139,6 +139,8 @@ def test_internal_topics_have_their_own_shape_or_are_not_made() -> None:
         assert creation.may_create("plain")
         assert not creation.may_create("__transaction_state")
         assert not creation.may_create("__share_group_state")
+        assert not creation.may_create("__cluster_metadata")
+        assert not creation.may_create("no good")
 
     run(scenario)
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from random import Random
+from typing import TypeVar
 
 import pytest
 
 from millrace.protocol.apis import ALL, API, Api
-from millrace.protocol.codec import decode_request, decode_response, encode_request, encode_response
+from millrace.protocol.codec import (
+    decode_request,
+    decode_request_in_steps,
+    decode_response,
+    encode_request,
+    encode_response,
+    encode_response_in_steps,
+)
+from millrace.protocol.compile import encoder
 from millrace.protocol.errors import WireError
 from millrace.protocol.frame import FrameSplitter, joined_small
 from millrace.protocol.header import decode_request_header
@@ -17,7 +27,17 @@ from millrace.protocol.messages.fetch_snapshot import FetchSnapshotResponse
 from millrace.protocol.messages.fetch_snapshot import FetchSnapshotResponsePartitionSnapshot as SnapshotPiece
 from millrace.protocol.messages.fetch_snapshot import FetchSnapshotResponseTopicSnapshot as SnapshotTopic
 from millrace.protocol.messages.heartbeat import HeartbeatResponse
+from millrace.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from millrace.protocol.primitives import REQUEST_ELEMENTS_MAX
 from tests.protocol.values import build
+
+T = TypeVar("T")
 
 
 @pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
@@ -93,6 +113,93 @@ def test_a_response_that_does_not_fit_its_version_is_a_value_error() -> None:
             encode_response(API[key], version, 1, response)
     with pytest.raises(ValueError):
         encode_response(API[12], 5, 1, HeartbeatResponse())
+
+
+@pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
+def test_steps_read_the_same_request(api: Api) -> None:
+    """Whatever it holds, at every version; cut short, it is a WireError as it is of the whole."""
+    for version in api.versions:
+        for seed in range(3):
+            raw = encoder(api.request_type, version)(
+                build(Random(f"{api.name} {version} {seed}"), api.request_type, version)
+            )
+            found, _ = whole(decode_request_in_steps(api, version, raw, 0))
+            assert found == decode_request(api, version, raw, 0)
+        for length in range(len(raw)):
+            with pytest.raises(WireError):
+                whole(decode_request_in_steps(api, version, raw[:length], 0))
+
+
+def test_large_requests_are_decoded_in_small_steps_side_by_side() -> None:
+    """Each has its own bound on elements, whatever the other takes of it between two of its steps."""
+    requests = [MetadataRequest([MetadataRequestTopic(name=f"{which}{n}") for n in range(60_000)]) for which in "ab"]
+    frames = [encoder(MetadataRequest, 12)(request) for request in requests]
+    decodings = [decode_request_in_steps(API[3], 12, frame, 0) for frame in frames]
+    found: list[object] = []
+    stops = 0
+    while decodings:
+        decoding = decodings.pop(0)
+        try:
+            next(decoding)
+        except StopIteration as end:
+            found.append(end.value)
+        else:
+            stops += 1
+            decodings.append(decoding)
+    assert found == requests
+    assert stops >= 2 * 30 - 2
+    many = MetadataRequest([MetadataRequestTopic()] * (REQUEST_ELEMENTS_MAX + 1))
+    with pytest.raises(WireError, match="more elements than a request may hold"):
+        whole(decode_request_in_steps(API[3], 12, encoder(MetadataRequest, 12)(many), 0))
+
+
+def whole(steps: Generator[None, None, T]) -> tuple[T, int]:
+    """What they come to, and how many stops there were."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, count
+        count += 1
+
+
+@pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
+def test_steps_give_the_same_bytes(api: Api) -> None:
+    """Whatever a response holds, at every version; one of few elements is there without a stop."""
+    for version in api.versions:
+        for seed in range(3):
+            response = build(Random(f"{api.name} {version} {seed}"), api.response_type, version)
+            steps = encode_response_in_steps(api, version, 9, response)
+            with pytest.raises(StopIteration) as end:
+                next(steps)
+            assert b"".join(end.value.value) == b"".join(encode_response(api, version, 9, response))
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 20_000), (20_000, 1), (140, 140)])
+def test_a_large_response_is_encoded_in_small_steps(topics: int, partitions: int) -> None:
+    """Wherever its elements are, one step gives no more than its pieces and those of one element."""
+    one = MetadataResponseTopic(name="t", partitions=[MetadataResponsePartition() for _ in range(partitions)])
+    response = MetadataResponse(topics=[one] * topics)
+    steps, count = encode_response_in_steps(API[3], 12, 9, response), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            chunks = end.value
+            break
+        count += 1
+    whole = encode_response(API[3], 12, 9, response)
+    assert b"".join(chunks) == b"".join(whole)
+    assert count >= 10
+    assert max(map(len, chunks)) <= 3 * len(whole[0]) // count
+
+
+def test_a_step_that_does_not_fit_its_version_is_a_value_error() -> None:
+    """As of the whole, at whichever element it is."""
+    response = MetadataResponse(topics=[MetadataResponseTopic(error_code=code) for code in (0, 1 << 20)])
+    with pytest.raises(ValueError, match="Metadata"):
+        next(encode_response_in_steps(API[3], 12, 9, response))
 
 
 def test_joining() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -22,13 +23,23 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.batches import (
+    HEADER_BYTES,
     BatchHeader,
     Codec,
     ProduceRules,
     check_produced_batch,
     is_intact,
 )
-from millrace.protocol.compression import CODEC_BY_NAME, GZIP_MEMBERS_MAX, compress, decompress, recompress
+from millrace.protocol.compression import (
+    CODEC_BY_NAME,
+    GZIP_MEMBERS_MAX,
+    RecordsTooLarge,
+    compress,
+    decompress,
+    recompress,
+    repack,
+    unpack,
+)
 from millrace.protocol.errors import WireError
 from millrace.protocol.records import Record, iter_records
 
@@ -411,3 +422,34 @@ def test_librdkafka_reads_our_batches(librdkafka: RawConnection, codec: Codec) -
         (message.offset(), message.timestamp()[1], message.key(), message.value(), list(message.headers() or []))
         for message in messages
     ] == [(*row[:4], [(key.decode(), value) for key, value in row[4]]) for row in expected()]
+
+
+@pytest.mark.parametrize("size_bytes", [5000, 100_000, 300_000, 3_000_000])
+@pytest.mark.parametrize(
+    ("codec", "write"),
+    [(codec, write) for codec, writers in OTHERS.items() for _, write in writers],
+    ids=[f"{codec.name.lower()}: {name}" for codec, writers in OTHERS.items() for name, _ in writers],
+)
+def test_what_comes_to_more_than_the_bound_is_told_apart(
+    codec: Codec, write: Callable[[bytes], bytes], size_bytes: int
+) -> None:
+    """Exactly the bound comes out, on the heap as in memory of its own; a byte less is RecordsTooLarge, and damage is not."""
+    data = random.Random(size_bytes).randbytes(size_bytes // 2).ljust(size_bytes, b"a")
+    packed = write(data)
+    assert unpack(codec, packed, size_bytes) == data == unpack(codec, packed)
+    with pytest.raises(RecordsTooLarge):
+        unpack(codec, packed, size_bytes - 1)
+    with pytest.raises(WireError) as damage:
+        unpack(codec, packed[: len(packed) // 2], 2 * size_bytes)
+    assert not isinstance(damage.value, RecordsTooLarge)
+
+
+def test_a_batch_that_would_be_too_large_is_not_made() -> None:
+    """`repack` says how large it would be."""
+    batch = build_batch([Record(None, bytes(1000), 0)], codec=Codec.ZSTD)
+    header = BatchHeader(batch)
+    records = unpack(Codec.ZSTD, batch[HEADER_BYTES:])
+    size_bytes = len(recompress(memoryview(batch), Codec.NONE))
+    assert len(repack(header, records, Codec.NONE, None, size_bytes)) == size_bytes
+    with pytest.raises(RecordsTooLarge, match=f"batch of {size_bytes} bytes"):
+        repack(header, records, Codec.NONE, None, size_bytes - 1)

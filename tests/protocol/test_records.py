@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -239,3 +240,22 @@ def test_control_keys_are_read_tolerantly() -> None:
     for value in (None, b"", b"\x00\x00\x00\x00\x00"):
         with pytest.raises(WireError):
             decode_end_marker(value)
+
+
+def test_heads_are_found_wherever_the_window_ends() -> None:
+    """Walks that copy a window at a time see each record's head whole, behind records of any size, and the last one at the end."""
+    chance = random.Random(4)
+    for _ in range(20):
+        sizes = [chance.choice([0, 1, 40, 5000, 65_000, 70_000, 200_000]) for _ in range(chance.randrange(1, 40))]
+        records = [
+            Record(
+                None if chance.randrange(3) else b"k" * chance.randrange(200), bytes(size), chance.randrange(1 << 40)
+            )
+            for size in sizes
+        ]
+        data = memoryview(build_batch(records))
+        assert list(iter_times(data)) == [(index, record.timestamp) for index, record in enumerate(records)]
+        assert indexes_without_key(data) == [index for index, record in enumerate(records) if record.key is None]
+    many = memoryview(build_batch([Record(b"key", b"value", number) for number in range(50_000)]))
+    assert list(iter_times(many)) == [(number, number) for number in range(50_000)]
+    assert indexes_without_key(many) == []

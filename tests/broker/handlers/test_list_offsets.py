@@ -26,7 +26,7 @@ async def ask(
     """Answers to (topic, partition, timestamp)."""
     topics = [ListOffsetsTopic(name, [ListOffsetsPartition(index, epoch, time)]) for name, index, time in asked]
     request = ListOffsetsRequest(-1, isolation, topics)
-    response = await house.ask(ListOffsets(house.directory), 2, version, request)
+    response = await house.ask(ListOffsets(house.directory, house.unpacking), 2, version, request)
     return [part for topic in response.topics for part in topic.partitions]
 
 
@@ -153,7 +153,7 @@ def test_an_answer_that_needs_no_reading_is_given_at_once() -> None:
     async def scenario() -> None:
         house = await BrokerHouse().start()
         await filled(house)
-        handler = ListOffsets(house.directory)
+        handler = ListOffsets(house.directory, house.unpacking)
         topics = [ListOffsetsTopic("a", [ListOffsetsPartition(0, -1, -1)])]
         outcome = house.begin(handler, 2, 9, ListOffsetsRequest(-1, 0, topics))
         assert not asyncio.iscoroutine(outcome)

@@ -127,13 +127,14 @@ def test_names_are_described_or_created(version: int) -> None:
     async def scenario() -> None:
         house = await a_house()
         handler, channel = metadata(house)
-        asked = MetadataRequest(topics=named("mine", "new", "forbidden", "a b"))
+        asked = MetadataRequest(topics=named("mine", "new", "forbidden", "a b", "__cluster_metadata"))
         found = await house.ask(handler, 3, version, asked)
         assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in found.topics] == [
             ("mine", 0, 2),
             ("new", 0, 1),
             ("forbidden", ErrorCode.POLICY_VIOLATION, 0),
             ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
+            ("__cluster_metadata", ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
         ]
         assert channel.created == ["new"]
 

@@ -9,8 +9,10 @@ from typing import Any
 from millrace.broker.partitions.opening import Leadership, open_partition
 from millrace.broker.partitions.partition import Appended, Partition
 from millrace.broker.partitions.settings import TopicSettings
+from millrace.broker.partitions.unpacking import Unpacking
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.records import Record
+from millrace.runtime.offload import InlineOffload
 from millrace.s3stream.ids import StreamRole
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Append, Stream
@@ -19,6 +21,7 @@ from tests.s3stream.cold import ColdStorage
 
 TOPIC_ID = bytes(range(16))
 START_MS = 1_700_000_000_000
+MEMORY_BYTES = 128 << 20
 
 
 class SteppedClock:
@@ -80,6 +83,7 @@ class House:
         self.clock = SteppedClock()
         self.engine_settings = engine_settings
         self.tasks: list[asyncio.Task[None]] = []
+        self.unpacking = Unpacking(InlineOffload(), MEMORY_BYTES)
         self.engine: Storage
 
     async def start(self) -> House:

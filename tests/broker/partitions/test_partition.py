@@ -492,7 +492,7 @@ def test_segments_that_do_not_fit_are_made_anew() -> None:
             for data in sent[-5:]:
                 assert (await house.produce(partition, data)).is_durable
             assert refused(partition, sent[-6]) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            assert await find_time(partition, START_MS + 17, 40) == (17, START_MS + 17)
+            assert await find_time(partition, START_MS + 17, 40, house.unpacking) == (17, START_MS + 17)
             await partition.save()
             assert [base for base, _ in before] == list(partition.meta.of_kind(5))
             assert bool(partition.state.unsaved_bytes) is False
@@ -605,7 +605,7 @@ def test_index_entries_that_the_wal_is_too_small_for_are_given_up() -> None:
         await house.crash()
         partition = await house.open(leader_epoch=1, settings=settings)
         assert partition.state.unsaved_bytes == 0
-        found = await find_time(partition, START_MS + 700, 900)
+        found = await find_time(partition, START_MS + 700, 900, house.unpacking)
         assert found is not None
         assert found.offset == 700
 
@@ -665,7 +665,7 @@ def test_a_checkpoint_torn_between_its_streams_is_healed() -> None:
         assert partition.high_watermark == 100
         assert [(s.base_offset, s.end_offset) for s in partition.state.segments] == [(0, 50), (50, 100)]
         for number in (0, 10, 49, 50, 75, 99):
-            found = await find_time(partition, START_MS + number, 100)
+            found = await find_time(partition, START_MS + number, 100, house.unpacking)
             assert found == (number, START_MS + number)
 
     run(scenario())

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
 
+from millrace.broker.partitions.rewrite import SLICE_RECORDS
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.time_lookup import TimedOffset, find_latest, find_time
+from millrace.broker.partitions.unpacking import Unpacking
 from millrace.protocol.batches import CRC_START, Codec, ProduceRules
 from millrace.protocol.crc32c import crc32c
-from tests.broker.partitions.build import START_MS, House, batch, run
+from millrace.runtime.offload import InlineOffload
+from tests.broker.partitions.build import MEMORY_BYTES, START_MS, House, batch, run
+from tests.broker.partitions.stopped import StoppedOffload, settle, turns
 
 SETTINGS = TopicSettings(rules=ProduceRules(segment_bytes=2000), index_interval_bytes=150)
 # Not run cold, and why.
@@ -48,10 +53,12 @@ def test_any_time_is_found_as_by_a_plain_search(seed: int) -> None:
         end = partition.high_watermark
         for target in range(min(time for _, time in records) - 2, max(time for _, time in records) + 3):
             expected = next((record for record in visible if record[1] >= target), None)
-            assert await find_time(partition, target, end) == expected
+            assert await find_time(partition, target, end, house.unpacking) == expected
             bounded = next((record for record in visible if record[1] >= target and record[0] < 100), None)
-            assert await find_time(partition, target, 100) == bounded
-        assert await find_latest(partition, end) == max(visible, key=lambda record: (record[1], -record[0]))
+            assert await find_time(partition, target, 100, house.unpacking) == bounded
+        assert await find_latest(partition, end, house.unpacking) == max(
+            visible, key=lambda record: (record[1], -record[0])
+        )
 
     run(scenario())
 
@@ -68,7 +75,7 @@ def test_a_lookup_reads_little_when_times_grow() -> None:
         await house.engine.upload_all(1000)
         house.engine.drop_caches()
         before = house.world.store.count("get")
-        assert await find_time(partition, START_MS + 150, 300) == (150, START_MS + 150)
+        assert await find_time(partition, START_MS + 150, 300, house.unpacking) == (150, START_MS + 150)
         assert house.world.store.count("get") - before <= 8
 
     run(scenario())
@@ -83,15 +90,15 @@ def test_the_latest_is_sought_among_what_is_left() -> None:
         for number, timestamp in enumerate((90, 70, 10, 80, 20)):
             await house.produce(partition, batch(2, timestamp=START_MS + timestamp))
             assert partition.log_end_offset == 2 * number + 2
-        assert await find_latest(partition, 10) == (0, START_MS + 90)
+        assert await find_latest(partition, 10, house.unpacking) == (0, START_MS + 90)
         partition.raise_log_start(1, START_MS)
         await house.settle()
-        assert await find_latest(partition, 10) == (1, START_MS + 90)
+        assert await find_latest(partition, 10, house.unpacking) == (1, START_MS + 90)
         partition.raise_log_start(2, START_MS)
         await house.settle()
-        assert await find_latest(partition, 10) == (6, START_MS + 80)
-        assert await find_latest(partition, 7) == (6, START_MS + 80)
-        assert await find_latest(partition, 6) == (2, START_MS + 70)
+        assert await find_latest(partition, 10, house.unpacking) == (6, START_MS + 80)
+        assert await find_latest(partition, 7, house.unpacking) == (6, START_MS + 80)
+        assert await find_latest(partition, 6, house.unpacking) == (2, START_MS + 70)
 
     run(scenario())
 
@@ -102,11 +109,11 @@ def test_nothing_is_found_in_an_empty_or_timeless_log() -> None:
     async def scenario() -> None:
         house = await House().start()
         partition = await house.open()
-        assert await find_time(partition, 0, 0) is None
-        assert await find_latest(partition, 0) is None
+        assert await find_time(partition, 0, 0, house.unpacking) is None
+        assert await find_latest(partition, 0, house.unpacking) is None
         await house.produce(partition, batch(2, timestamp=-1))
-        assert await find_time(partition, 0, 2) is None
-        assert await find_latest(partition, 2) is None
+        assert await find_time(partition, 0, 2, house.unpacking) is None
+        assert await find_latest(partition, 2, house.unpacking) is None
 
     run(scenario())
 
@@ -122,6 +129,81 @@ def test_a_batch_that_cannot_be_read_answers_by_its_header() -> None:
         lying[17:21] = crc32c(bytes(lying[CRC_START:])).to_bytes(4, "big")
         await house.produce(partition, batch(1, timestamp=START_MS - 10))
         await house.produce(partition, memoryview(lying))
-        assert await find_time(partition, START_MS - 5, 4) == TimedOffset(1, START_MS)
+        assert await find_time(partition, START_MS - 5, 4, house.unpacking) == TimedOffset(1, START_MS)
+
+    run(scenario())
+
+
+def test_a_batch_above_the_bound_answers_by_its_header() -> None:
+    """What may not be unpacked is as what cannot be read: its start for a time, its largest time for the latest."""
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open()
+        large = batch(2, timestamp=START_MS, step_ms=100, value=bytes(9 << 20), codec=Codec.ZSTD)
+        await house.produce(partition, batch(1, timestamp=START_MS - 10))
+        await house.produce(partition, large)
+        assert await find_time(partition, START_MS + 50, 3, house.unpacking) == TimedOffset(1, START_MS + 100)
+        assert await find_latest(partition, 2, house.unpacking) == TimedOffset(1, START_MS + 100)
+        larger = Unpacking(InlineOffload(), 16 * (32 << 20))
+        assert await find_time(partition, START_MS + 50, 3, larger) == TimedOffset(2, START_MS + 100)
+        assert await find_latest(partition, 2, larger) == TimedOffset(1, START_MS)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_many_records_are_looked_through_in_slices(codec: Codec) -> None:
+    """Others have the loop between any two thousand records, for a time as for the latest."""
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open()
+        count = 20 * SLICE_RECORDS
+        await house.produce(partition, batch(count, step_ms=1, codec=codec))
+        passed = 0
+
+        async def counting() -> None:
+            nonlocal passed
+            while True:
+                await asyncio.sleep(0)
+                passed += 1
+
+        ticker = asyncio.ensure_future(counting())
+        assert await find_time(partition, START_MS + count - 2, count, house.unpacking) == (
+            count - 2,
+            START_MS + count - 2,
+        )
+        assert passed >= 20
+        passed = 0
+        end = count - 5
+        assert await find_latest(partition, end, house.unpacking) == (end - 1, START_MS + end - 1)
+        assert passed >= 2 * 19
+        ticker.cancel()
+
+    run(scenario())
+
+
+def test_lookups_unpack_one_large_batch_at_a_time() -> None:
+    """However many partitions are asked about, the memory of one is in use; a small batch's is answered meanwhile."""
+
+    async def scenario() -> None:
+        house, offload = await House().start(), StoppedOffload()
+        unpacking = Unpacking(offload, MEMORY_BYTES)
+        large = [await house.open(index) for index in range(8)]
+        small = await house.open(8)
+        for partition in large:
+            await house.produce(partition, batch(1, value=bytes(3 << 20), codec=Codec.ZSTD))
+        await house.produce(small, batch(1, value=bytes(3000), codec=Codec.ZSTD))
+        lookups = [asyncio.ensure_future(find_time(partition, START_MS, 1, unpacking)) for partition in large]
+        await settle(lambda: len(offload.held) == 8)
+        await offload.go_on(8)  # tried with the room of a smaller one
+        for _ in large:
+            await settle(lambda: len(offload.held) == 1)
+            await turns(20)
+            assert len(offload.held) == 1
+            assert await find_time(small, START_MS, 1, unpacking) == (0, START_MS)
+            await offload.go_on()
+        assert {lookup.result() for lookup in lookups} == {TimedOffset(0, START_MS)}
 
     run(scenario())

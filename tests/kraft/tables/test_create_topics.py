@@ -40,6 +40,7 @@ OK = ErrorCode.NONE
         (topic("a b", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (topic("a\n", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (topic("é", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (topic("__cluster_metadata", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION),  # the metadata log
         (topic("taken", 1, 1), ErrorCode.TOPIC_ALREADY_EXISTS),
         (topic("has_dot", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION),  # has.dot is there
         (topic("a", assignments={0: [1]}), OK),
@@ -166,6 +167,23 @@ def test_more_partitions(name: str, count: int, assigned: list[list[int]] | None
     before = machine.image
     machine.do(request)
     assert machine.image is before
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
+def test_topics_whose_keys_are_found_by_their_count_keep_it(name: str, validate_only: bool) -> None:
+    """One partition more, and the offsets that groups have committed would be looked for elsewhere: refused, with the reason, whatever
+    else the request asks for."""
+    machine = Machine()
+    create(machine, topic(name, 4), topic("plain", 1))
+    asked = [CreatePartitionsTopic(name, 5, None), CreatePartitionsTopic("plain", 2, None)]
+    refused, taken = machine.do(CreatePartitionsRequest(asked, validate_only=validate_only)).results
+    assert (refused.error_code, taken.error_code) == (ErrorCode.INVALID_PARTITIONS, 0)
+    assert "is found by that number" in refused.error_message
+    found, plain = machine.image.topics.by_name(name), machine.image.topics.by_name("plain")
+    assert found is not None
+    assert plain is not None
+    assert (len(found.partitions), len(plain.partitions)) == (4, 1 if validate_only else 2)
 
 
 def test_no_topics() -> None:

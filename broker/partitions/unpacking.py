@@ -1,0 +1,147 @@
+"""Batches that the broker itself looks into, and compresses anew: off the loop, within a bound, what is large one at a time.
+
+What codecs do is done in threads (they release the interpreter), what Python does with each record on the loop, in slices. Small batches
+are unpacked in place.
+
+Not here: which batches are looked into (rewrite.py, time_lookup.py), in which order their requests go on (handlers/produce.py).
+
+Kept true: nothing comes to more than `bytes_max` here, and of batches that come to more than `ALONE_BYTES` at most one is unpacked at a
+time, in the order of asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from itertools import compress, count, islice
+from typing import ParamSpec, TypeVar
+
+from millrace.broker.partitions.rewrite import (
+    INDEXES_TOLD_MAX,
+    SLICE_RECORDS,
+    UNPACKED_INLINE_BYTES_MAX,
+    demand_keys,
+    has_new_codec,
+    too_large_as_rewritten,
+    unreadable,
+)
+from millrace.broker.partitions.settings import TopicSettings
+from millrace.broker.slices import in_slices
+from millrace.protocol.batches import HEADER_BYTES, BatchHeader, Codec, check_produced_batch
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError, WireError
+from millrace.protocol.primitives import Buffer
+from millrace.runtime.offload import Offload
+
+P = ParamSpec("P")
+T = TypeVar("T")
+MIB = 1 << 20
+
+ALONE_BYTES = MIB
+BOUND_BYTES_MIN = 16 * MIB
+BOUND_PART = 16  # of the broker's memory
+# zstd's higher levels take seconds and hundreds of MiB for what is that large.
+ALONE_ZSTD_LEVEL_MAX = 9
+
+
+class Unpacking:
+    """A broker has one. `memory_bytes`: what the whole of it may use."""
+
+    def __init__(self, offload: Offload, memory_bytes: int) -> None:
+        self._offload = offload
+        self._alone = asyncio.Lock()
+        self._memory_bytes = memory_bytes
+
+    @property
+    def bytes_max(self) -> int:
+        """The most that may come out of a batch."""
+        from millrace.protocol.compression import RECORDS_BYTES_MAX
+
+        return min(RECORDS_BYTES_MAX, max(BOUND_BYTES_MIN, self._memory_bytes // BOUND_PART))
+
+    @asynccontextmanager
+    async def unpacked(self, view: memoryview, header: BatchHeader) -> AsyncIterator[Buffer]:
+        """The records of a batch, good until the block is left. Raises WireError for what cannot be read and RecordsTooLarge for what comes to
+        more than the bound. How much it is shows when it is unpacked: what is not small is tried with the room of ALONE_BYTES first."""
+        from millrace.protocol.compression import RecordsTooLarge, unpack
+
+        if not HEADER_BYTES <= header.size_bytes <= len(view):
+            raise WireError(f"batch of {header.size_bytes} bytes in {len(view)}")
+        data = view[HEADER_BYTES : header.size_bytes]
+        payload: Buffer | None = data if header.codec == Codec.NONE else None
+        with suppress(RecordsTooLarge):
+            if payload is None and len(data) <= UNPACKED_INLINE_BYTES_MAX:
+                payload = unpack(header.codec, data, UNPACKED_INLINE_BYTES_MAX)
+        with suppress(RecordsTooLarge):
+            if payload is None:
+                payload = await self._hand_over(unpack, header.codec, data, ALONE_BYTES)
+        if payload is not None:
+            yield payload
+            return
+        async with self._alone:
+            yield await self._hand_over(unpack, header.codec, data, self.bytes_max)
+
+    async def recode(self, view: memoryview, settings: TopicSettings, now_ms: int, api_version: int) -> memoryview:
+        """A client's batch, checked and with the topic's codec: `rewrite_batch` but for time and size. Raises KafkaError as an append would, and
+        for more than the bound. Cancelled, it ends once no thread has to do with it any more."""
+        from millrace.protocol.compression import RecordsTooLarge
+
+        header = check_produced_batch(view, settings.rules, now_ms, api_version)
+        is_recompressed = has_new_codec(header, settings)
+        if not (is_recompressed or settings.is_compacted):
+            return view
+        try:
+            async with self.unpacked(view, header) as payload:
+                if settings.is_compacted:
+                    await self._demand_keys(header, payload)
+                return await self._repack(header, payload, settings) if is_recompressed else view
+        except RecordsTooLarge:
+            raise self._too_large() from None
+        except WireError as error:
+            raise unreadable(error) from None
+
+    async def _demand_keys(self, header: BatchHeader, payload: Buffer) -> None:
+        from millrace.protocol.records import keyless_in
+
+        keyless: list[int] = []
+        numbers = count()
+        async for found in in_slices(keyless_in(header, payload), SLICE_RECORDS):
+            keyless += compress(islice(numbers, len(found)), found)
+            if len(keyless) >= INDEXES_TOLD_MAX:
+                break
+        demand_keys(keyless)
+
+    async def _repack(self, header: BatchHeader, payload: Buffer, settings: TopicSettings) -> memoryview:
+        from millrace.protocol.compression import RecordsTooLarge, repack
+
+        assert settings.codec is not None
+        level, bytes_max = settings.codec_level, settings.rules.batch_bytes_max
+        if settings.codec == Codec.ZSTD and level is not None and len(payload) > ALONE_BYTES:
+            level = min(level, ALONE_ZSTD_LEVEL_MAX)
+        try:
+            return memoryview(await self._hand_over(repack, header, payload, settings.codec, level, bytes_max))
+        except RecordsTooLarge as error:
+            raise too_large_as_rewritten(str(error), settings) from None
+
+    def _too_large(self) -> KafkaError:
+        text = (
+            f"batch of more than {self.bytes_max} bytes when it is unpacked, the most that this broker unpacks: send smaller batches, or set"
+            " compression.type=producer (and cleanup.policy=delete) on the topic"
+        )
+        return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
+
+    async def _hand_over(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Off the loop. Cancelled, it ends once the function has: its memory is in use till then, and another's is not to come on top."""
+        running = asyncio.ensure_future(self._offload.run(function, *args, **kwargs))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            while not running.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
+            if not running.cancelled():
+                running.exception()  # nobody's news
+            raise
+        finally:
+            del running  # an error knows this frame, and would keep what it was given until the collector comes by

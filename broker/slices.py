@@ -1,0 +1,62 @@
+"""Work for what a request names by the thousands, in slices: between any two the loop serves others, and the slices of several such requests
+take turns (runtime/steps.py).
+
+Not here: how much is a slice. Who asks gives a count that takes two or three milliseconds at most; a request of one slice never waits here,
+and a handler that answers at once answers it at once. Others change what is looked at between two slices: who looks at what must hold
+together takes it before the first (an image never changes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Generic, TypeVar
+
+from millrace.runtime.steps import line_of
+
+T = TypeVar("T")
+
+
+class InSlices(Generic[T]):
+    """`async for part in ...`: lists of at most `count` items, in their order, none empty. The first comes at once, each other one after a
+    turn of others. With `weigh` a list ends with the item that brings its weight to `count`. Giving it up half-way loses nothing."""
+
+    __slots__ = ("_count", "_is_begun", "_items", "_weigh")
+
+    def __init__(self, items: Iterator[T], count: int, weigh: Callable[[T], int] | None) -> None:
+        self._items = items
+        self._count = count
+        self._weigh = weigh
+        self._is_begun = False
+
+    def __aiter__(self) -> InSlices[T]:
+        return self
+
+    async def __anext__(self) -> Sequence[T]:
+        part = list(islice(self._items, self._count)) if self._weigh is None else self._weighed(self._weigh)
+        if not part:
+            raise StopAsyncIteration
+        if self._is_begun:
+            await pause()
+        self._is_begun = True
+        return part
+
+    def _weighed(self, weigh: Callable[[T], int]) -> list[T]:
+        part: list[T] = []
+        left = self._count
+        for item in self._items:
+            part.append(item)
+            left -= weigh(item)
+            if left <= 0:
+                break
+        return part
+
+
+def in_slices(items: Iterable[T], count: int, weigh: Callable[[T], int] | None = None) -> InSlices[T]:
+    return InSlices(iter(items), count, weigh)
+
+
+async def pause() -> None:
+    """Others have the loop, one large piece of work a turn."""
+    await line_of(asyncio.get_running_loop()).turn()

@@ -1,0 +1,353 @@
+"""Requests that name things by the thousands: others have the loop meanwhile, and the answer is that of the same things asked for a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from millrace.broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirs
+from millrace.broker.handlers.delete_records import DeleteRecords
+from millrace.broker.handlers.describe_configs import DescribeConfigs
+from millrace.broker.handlers.describe_producers import DescribeProducers
+from millrace.broker.handlers.describe_topic_partitions import DescribeTopicPartitions
+from millrace.broker.handlers.find_coordinator import FindCoordinator
+from millrace.broker.handlers.list_config_resources import ListConfigResources
+from millrace.broker.handlers.list_offsets import ListOffsets
+from millrace.broker.handlers.metadata import Metadata
+from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
+from millrace.broker.topic_creation import TopicCreation
+from millrace.kraft.tables.configs import ResourceType
+from millrace.kraft.topic_configs import ConfigLookup
+from millrace.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from millrace.protocol.messages.delete_groups import DeleteGroupsRequest
+from millrace.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from millrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millrace.protocol.messages.describe_groups import DescribeGroupsRequest
+from millrace.protocol.messages.describe_producers import DescribeProducersRequest
+from millrace.protocol.messages.describe_producers import TopicRequest as ProducersOf
+from millrace.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from millrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from millrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from millrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from millrace.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from millrace.protocol.metadata_records import ConfigRecord
+from tests.broker.coordinators.build import GroupHouse, run
+from tests.broker.house import NODE
+
+LOG_DIR = "/data/metadata"
+Flat = Callable[[Any], list[Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`ask` makes the request for some of the things, named by numbers; `flat`: what its answer says of each; `turns`: at least so many of
+    others. `is_ready`: a request for few is answered without a task."""
+
+    key: int
+    version: int
+    handler: Callable[[GroupHouse], Any]
+    count: int
+    ask: Callable[[Sequence[int]], Any]
+    flat: Flat
+    turns: int
+    is_ready: bool = True
+
+
+class NoChannel:
+    async def send(self, request: Any) -> Any:
+        raise AssertionError("nothing is created here")
+
+
+def of_topics(name: str = "topics") -> Flat:
+    return lambda response: [
+        (getattr(topic, "name", ""), part) for topic in getattr(response, name) for part in topic.partitions
+    ]
+
+
+def topics_by_number(numbers: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """Thing 3 is a partition that is there, all others are not."""
+    return [
+        ("t", [number for number in numbers if number < 4]),
+        ("none", [number for number in numbers if number >= 4]),
+    ]
+
+
+def list_offsets(numbers: Sequence[int]) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        topics=[
+            ListOffsetsTopic(name, [ListOffsetsPartition(index, timestamp=-2) for index in indexes])
+            for name, indexes in topics_by_number(numbers)
+        ]
+    )
+
+
+def offset_fetch(numbers: Sequence[int]) -> OffsetFetchRequest:
+    topics = [OffsetFetchRequestTopics(name, partition_indexes=indexes) for name, indexes in topics_by_number(numbers)]
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=topics)])
+
+
+CASES = {
+    "ListOffsets": Case(
+        2, 7, lambda house: ListOffsets(house.directory, house.unpacking), 5000, list_offsets, of_topics(), 20
+    ),
+    "Metadata of names": Case(
+        3,
+        12,
+        lambda house: Metadata(house.cache, TopicCreation(NoChannel(), {}), auto_create=False),
+        4500,
+        lambda numbers: MetadataRequest([MetadataRequestTopic(name="t" if n == 3 else f"n{n}") for n in numbers]),
+        lambda response: response.topics,
+        8,
+    ),
+    "OffsetFetch": Case(
+        9,
+        9,
+        lambda house: house.handlers[9],
+        4500,
+        offset_fetch,
+        lambda response: of_topics()(response.groups[0]),
+        4,
+    ),
+    "FindCoordinator": Case(
+        10,
+        6,
+        lambda house: FindCoordinator(house.cache, TopicCreation(NoChannel(), {})),
+        450,
+        lambda numbers: FindCoordinatorRequest(coordinator_keys=[f"g{n}" for n in numbers]),
+        lambda response: response.coordinators,
+        4,
+    ),
+    "DescribeGroups": Case(
+        15,
+        6,
+        lambda house: house.handlers[15],
+        450,
+        lambda numbers: DescribeGroupsRequest([f"g{n}" for n in numbers]),
+        lambda response: response.groups,
+        4,
+        is_ready=False,
+    ),
+    "DeleteRecords": Case(
+        21,
+        2,
+        lambda house: DeleteRecords(house.directory, house.clock),
+        450,
+        lambda numbers: DeleteRecordsRequest(
+            [DeleteRecordsTopic("none", [DeleteRecordsPartition(index, 0) for index in numbers])], 1000
+        ),
+        of_topics(),
+        8,
+        is_ready=False,
+    ),
+    "OffsetForLeaderEpoch": Case(
+        23,
+        4,
+        lambda house: OffsetForLeaderEpoch(house.directory),
+        450,
+        lambda numbers: OffsetForLeaderEpochRequest(
+            topics=[OffsetForLeaderTopic("none", [OffsetForLeaderPartition(index) for index in numbers])]
+        ),
+        of_topics(),
+        8,
+        is_ready=False,
+    ),
+    "DescribeConfigs": Case(
+        32,
+        4,
+        lambda house: DescribeConfigs(house.cache, ConfigLookup(NODE), {}),
+        90,
+        lambda numbers: DescribeConfigsRequest(
+            [DescribeConfigsResource(2, ("t", "u", "none")[n % 3], None) for n in numbers], True, True
+        ),
+        lambda response: response.results,
+        5,
+    ),
+    "AlterReplicaLogDirs": Case(
+        34,
+        2,
+        lambda house: AlterReplicaLogDirs(house.cache, LOG_DIR),
+        4500,
+        lambda numbers: AlterReplicaLogDirsRequest(
+            [AlterReplicaLogDir(LOG_DIR, [AlterReplicaLogDirTopic("t", list(numbers))])]
+        ),
+        of_topics("results"),
+        4,
+    ),
+    "DeleteGroups": Case(
+        42,
+        2,
+        lambda house: house.handlers[42],
+        450,
+        lambda numbers: DeleteGroupsRequest([f"g{n}" for n in numbers]),
+        lambda response: response.results,
+        4,
+        is_ready=False,
+    ),
+    "DescribeProducers": Case(
+        61,
+        0,
+        lambda house: DescribeProducers(house.directory),
+        450,
+        lambda numbers: DescribeProducersRequest([ProducersOf("none", list(numbers))]),
+        of_topics(),
+        8,
+        is_ready=False,
+    ),
+    "DescribeTopicPartitions": Case(
+        75,
+        0,
+        lambda house: DescribeTopicPartitions(house.cache),
+        2250,
+        lambda numbers: DescribeTopicPartitionsRequest([TopicRequest(f"n{n:04}") for n in numbers]),
+        lambda response: response.topics,
+        4,
+    ),
+}
+
+
+async def turns_meanwhile(house: GroupHouse, handler: Any, case: tuple[int, int, Any]) -> tuple[Any, int]:
+    """The answer, and how often another had the loop before it was there."""
+    turns = 0
+
+    async def another() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    other = asyncio.ensure_future(another())
+    await asyncio.sleep(0)
+    before = turns
+    outcome = house.begin(handler, *case)
+    if asyncio.iscoroutine(outcome) or asyncio.isfuture(outcome):
+        outcome = await outcome
+    counted = turns - before
+    other.cancel()
+    return await house.finish(outcome, case[0], case[1]), counted
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_others_have_the_loop_and_the_answer_is_the_same(name: str) -> None:
+    """Of everything at once, and of fifteen things a request: the same, in the same order; between slices others run."""
+    case = CASES[name]
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        await house.commit("g", {("t", 3): 33, ("t", 1): 11})
+        await house.partition("t", 3)
+        handler = case.handler(house)
+        numbers = list(range(case.count))
+        large, turns = await turns_meanwhile(house, handler, (case.key, case.version, case.ask(numbers)))
+        assert turns >= case.turns
+        singly: list[Any] = []
+        for first in range(0, case.count, 15):
+            few = case.ask(numbers[first : first + 15])
+            outcome = house.begin(handler, case.key, case.version, few)
+            if first and case.is_ready:
+                assert not asyncio.iscoroutine(outcome)
+            singly += case.flat(await house.finish(outcome, case.key, case.version))
+        assert len(singly) == case.count
+        assert case.flat(large) == singly
+
+    run(scenario())
+
+
+def test_all_there_is() -> None:
+    """Metadata of all topics and the list of all resources, where there is more than a slice: in slices, each once and in order."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        for number in range(2100):
+            house.make_topic(f"n{number:04}")
+        names = [topic.name for topic in house.cache.image.topics]
+        metadata = Metadata(house.cache, TopicCreation(NoChannel(), {}), auto_create=True)
+        found, turns = await turns_meanwhile(house, metadata, (3, 12, MetadataRequest(topics=None)))
+        assert [topic.name for topic in found.topics] == names
+        assert sum(len(topic.partitions) for topic in found.topics) == 2109
+        assert turns >= 3
+        resources = ListConfigResources(house.cache)
+        found, turns = await turns_meanwhile(house, resources, (74, 1, ListConfigResourcesRequest([2])))
+        assert [resource.resource_name for resource in found.config_resources] == names
+        assert turns >= 1
+
+    run(scenario())
+
+
+def test_what_a_group_has_is_of_one_moment() -> None:
+    """A commit between two slices of a large OffsetFetch shows in none of its partitions or in all: here in none."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        await house.commit("g", {("t", 0): 1, ("t", 3): 1})
+        asked = offset_fetch(range(4))
+        topic = asked.groups[0].topics
+        assert topic is not None
+        topic[0].partition_indexes = [0, *range(4, 5000), 3]
+        fetching = asyncio.ensure_future(house.ask(house.handlers[9], 9, 9, asked))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        await house.commit("g", {("t", 0): 2, ("t", 3): 2})
+        assert not fetching.done()
+        parts = (await fetching).groups[0].topics[0].partitions
+        assert (parts[0].committed_offset, parts[-1].committed_offset) == (1, 1)
+
+    run(scenario())
+
+
+def test_a_large_offset_fetch_of_a_group_that_is_elsewhere() -> None:
+    """It is refused as a small one is."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        house.move("__consumer_offsets", 0, 2)
+        few, many = [
+            (await house.ask(house.handlers[9], 9, 9, offset_fetch(range(count)))).groups[0] for count in (10, 5000)
+        ]
+        assert few == many
+        assert few.error_code
+
+    run(scenario())
+
+
+def test_topics_share_what_they_do_not_say_themselves() -> None:
+    """One description serves all topics until a broker-wide value changes; a topic's own value is its own."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        handler = DescribeConfigs(house.cache, ConfigLookup(NODE), {})
+        request = DescribeConfigsRequest([DescribeConfigsResource(2, name, None) for name in ("t", "u")], True, True)
+
+        def described() -> list[dict[str, Any]]:
+            response = house.begin(handler, 32, 4, request)
+            return [{config.name: config for config in result.configs} for result in response.results]
+
+        house.set_config("t", "segment.ms", "77")
+        one, other = described()
+        assert {name for name in one if one[name] is not other[name]} == {"segment.ms"}
+        assert (one["segment.ms"].value, other["segment.ms"].value) == ("77", "604800000")
+        assert described()[1]["retention.ms"] is other["retention.ms"]
+        house.publish(ConfigRecord(ResourceType.BROKER, "", "log.retention.ms", "2000"))
+        assert [topic["retention.ms"].value for topic in described()] == ["2000", "2000"]
+        request.include_synonyms = request.include_documentation = False
+        bare = described()[0]["retention.ms"]
+        assert (bare.value, bare.synonyms, bare.documentation) == ("2000", [], None)
+
+    run(scenario())
