@@ -140,13 +140,19 @@ TOPICS = (
         "compression.type",
         STRING,
         "producer",
-        "Other than producer: batches are recompressed on arrival.",
+        "Other than producer: batches are recompressed on arrival, which costs a thread's time and up to a sixteenth of memory.max.bytes (16 to"
+        " 100 MiB); one that unpacks to more is refused.",
         choices=CODECS,
     ),
     Key("compression.gzip.level", INT, "-1", "Level used when batches are recompressed with gzip.", low=-1, high=9),
     Key("compression.lz4.level", INT, "9", "Level used when batches are recompressed with lz4.", low=1, high=17),
     Key(
-        "compression.zstd.level", INT, "3", "Level used when batches are recompressed with zstd.", low=-131072, high=22
+        "compression.zstd.level",
+        INT,
+        "3",
+        "Level used when batches are recompressed with zstd; at most 9 for those above 1 MiB unpacked.",
+        low=-131072,
+        high=22,
     ),
     Key(
         "log.cleanup.policy",

@@ -88,6 +88,7 @@ def test_an_interrupted_command_leaves_no_trace() -> None:
     script = """
 import os, signal, sys
 from millrace.broker import __main__, cli
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is begun with it ignored
 cli.run = lambda words, env, run_loop: run_loop(interrupted())
 async def interrupted():
     import asyncio
