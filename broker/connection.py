@@ -396,13 +396,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def hurry(self, is_bulk: bool) -> None:
         """What waits for news, and is charged to that part of the budget, is answered with what there is."""
-        if self.info.parked:
-            parked = [
-                self.info.parked.get(one.outcome) for one in self._exchanges if one.is_parked and one.is_bulk == is_bulk
-            ]
-            for request in parked:
-                if request is not None:
-                    request.hurry()
+        parked = self.info.parked
+        for exchange in self._exchanges:
+            if exchange.is_parked and exchange.is_bulk == is_bulk and exchange.outcome in parked:
+                parked[exchange.outcome].hurry()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.info.is_open = False

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any
 
 from millrace.broker.errors import code_of
 from millrace.broker.request import CLOSE, ConnectionInfo, Handle, RequestContext, Verdict
@@ -29,8 +29,7 @@ from millrace.protocol.errors import WireError
 from millrace.protocol.header import API_VERSIONS_KEY, decode_request_header
 from millrace.runtime.disk import Buffer
 from millrace.runtime.metrics import Histogram, measured_s
-
-T = TypeVar("T")
+from millrace.runtime.steps import in_steps
 
 log = logging.getLogger(__name__)
 PRODUCE_KEY = 0
@@ -246,7 +245,7 @@ class Dispatcher:
 async def answered(exchange: Exchange, frame: Buffer, position: int) -> Any:
     """What becomes of a large request. WireError for one that cannot be decoded."""
     route, context = exchange.route, exchange.context
-    exchange.request = await in_steps(decode_request_in_steps(route.api, exchange.version, frame, position))
+    exchange.request = await in_steps(decode_request_in_steps(route.api, exchange.version, frame, position), pause)
     outcome = route.handle(context, exchange.request)
     if asyncio.iscoroutine(outcome):
         return await encoded(exchange, outcome)
@@ -259,18 +258,7 @@ async def encoded(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Encod
     if isinstance(response, Verdict):
         return response
     steps = encode_response_in_steps(exchange.route.api, exchange.version, exchange.context.correlation_id, response)
-    return Encoded(await in_steps(steps))
-
-
-async def in_steps(steps: Generator[None, None, T]) -> T:
-    """What the steps come to; others have the loop between any two."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        await pause()
+    return Encoded(await in_steps(steps, pause))
 
 
 def has_error_code(response_type: type[Any], version: int) -> bool:

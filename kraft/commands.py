@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from millrace.kraft.decision import Context, Decision
 from millrace.kraft.refusals import refuse
-from millrace.kraft.steps import Steps
 from millrace.protocol.errors import KafkaError
+from millrace.runtime.stepped import Steps
 
 Decider = Callable[..., Decision]
 Call = Callable[[Decider, Context, Any], Decision]

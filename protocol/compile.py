@@ -45,8 +45,9 @@ from functools import cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 from millrace.protocol.compile_decode import decode_text
-from millrace.protocol.compile_decode import holds_arrays as has_steps
-from millrace.protocol.compile_encode import encode_text, holds_arrays
+from millrace.protocol.compile_decode import has_steps as has_decoder_steps
+from millrace.protocol.compile_encode import encode_text
+from millrace.protocol.compile_encode import has_steps as has_encoder_steps
 from millrace.protocol.declare import Versions
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import READ_ERRORS, UNBOUNDED, Buffer
@@ -101,7 +102,7 @@ def build_decoder_steps(
     Several decodings may be under way at a time."""
     check_version(cls, version)
     versions: Versions = cls.VERSIONS
-    if not has_steps(cls, version, versions.is_flexible(version)):
+    if not has_decoder_steps(cls, version, versions.is_flexible(version)):
         return None
     text, names = decode_text(cls, version, in_steps=True)
     read = load(text, names, f"<decode {cls.__name__} v{version} in steps>", f"steps_{cls.__name__}")
@@ -155,7 +156,7 @@ def build_steps(cls: type[Any], version: int) -> EncodeSteps[Any] | None:
     """Like `build_parts`, to be stopped on the way; None for what has no arrays of structures in that version."""
     check_version(cls, version)
     versions: Versions = cls.VERSIONS
-    if not holds_arrays(cls, version, versions.is_flexible(version)):
+    if not has_encoder_steps(cls, version, versions.is_flexible(version)):
         return None
     text, names = encode_text(cls, version, in_steps=True)
     return cast(

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Hashable
 from typing import Any
 
-from millrace.protocol.compile_text import LETTERS, NUMBERS, Text, least_bytes, present
+from millrace.protocol.compile_text import LETTERS, NUMBERS, Text, holds_arrays, least_bytes, present
 from millrace.protocol.declare import WireField, WireType, wire_fields
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import (
@@ -74,16 +74,12 @@ def write_structure(text: Text, cls: type[Any]) -> None:
 
 
 def is_stepped(text: Text, cls: type[Any]) -> bool:
-    return text.in_steps and holds_arrays(cls, text.version, text.flexible)
+    return text.in_steps and has_steps(cls, text.version, text.flexible)
 
 
-def holds_arrays(cls: type[Any], version: int, flexible: bool) -> bool:
-    """Of anything but numbers, in that version."""
-    ordered, tagged = present(cls, version, flexible)
-    types = [field.type for field in ordered + tagged]
-    if any(one.element is not None and one.element.kind not in NUMBERS for one in types):
-        return True
-    return any(one.structure is not None and holds_arrays(one.structure, version, flexible) for one in types)
+def has_steps(cls: type[Any], version: int, flexible: bool) -> bool:
+    """Whether it has arrays of anything but numbers in that version."""
+    return holds_arrays(cls, version, flexible, lambda element: element.kind not in NUMBERS)
 
 
 def runs(fields: list[WireField]) -> list[list[WireField]]:

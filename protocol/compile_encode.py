@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from millrace.protocol.compile_text import LETTERS, NUMBERS, Text, present
+from millrace.protocol.compile_text import LETTERS, NUMBERS, Text, holds_arrays, present
 from millrace.protocol.declare import WireField, WireType, wire_fields
 from millrace.protocol.primitives import ONE_BYTE, string_bytes, tag_section, total_bytes, uuid_field, uvarint
 
@@ -104,16 +104,12 @@ def entry(text: Text, cls: type[Any]) -> str:
 
 
 def is_stepped(text: Text, cls: type[Any]) -> bool:
-    return text.in_steps and holds_arrays(cls, text.version, text.flexible)
+    return text.in_steps and has_steps(cls, text.version, text.flexible)
 
 
-def holds_arrays(cls: type[Any], version: int, flexible: bool) -> bool:
-    """Of structures, in that version."""
-    ordered, tagged = present(cls, version, flexible)
-    types = [field.type for field in ordered + tagged]
-    if any(one.element is not None and one.element.structure is not None for one in types):
-        return True
-    return any(one.structure is not None and holds_arrays(one.structure, version, flexible) for one in types)
+def has_steps(cls: type[Any], version: int, flexible: bool) -> bool:
+    """Whether it has arrays of structures in that version."""
+    return holds_arrays(cls, version, flexible, lambda element: element.structure is not None)
 
 
 def write_absent(text: Text, cls: type[Any], here: set[str]) -> None:

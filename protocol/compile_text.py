@@ -6,6 +6,7 @@ Not here: what is read or written (compile_decode.py, compile_encode.py).
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from millrace.protocol.declare import WireField, WireType, wire_fields
@@ -82,3 +83,12 @@ def least_bytes(wire: WireType, nullable: bool, version: int, flexible: bool) ->
     if wire.kind == "struct" or flexible:
         return 1
     return 2 if wire.kind == "string" else 4
+
+
+def holds_arrays(cls: type[Any], version: int, flexible: bool, counts: Callable[[WireType], bool]) -> bool:
+    """Whether that version has an array whose elements count, at any depth of structures."""
+    ordered, tagged = present(cls, version, flexible)
+    types = [field.type for field in ordered + tagged]
+    if any(one.element is not None and counts(one.element) for one in types):
+        return True
+    return any(one.structure is not None and holds_arrays(one.structure, version, flexible, counts) for one in types)

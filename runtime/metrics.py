@@ -20,8 +20,8 @@ measured_s = perf_counter
 SIZE_BOUNDS_BYTES = tuple(float(4**power) for power in range(4, 15))  # 256 bytes to 256 MiB
 
 
-class Counter:
-    """Only grows. With `read`, its value is asked for when it is printed, and nobody calls `inc`."""
+class Figure:
+    """One number. With `read`, its value is asked for when it is printed, and nobody calls `inc`."""
 
     __slots__ = ("_read", "_value")
 
@@ -37,24 +37,19 @@ class Counter:
         self._value += amount
 
 
-class Gauge:
-    """Goes up and down. With `read`, its value is asked for when it is printed."""
+class Counter(Figure):
+    """Only grows."""
 
-    __slots__ = ("_read", "_value")
+    __slots__ = ()
 
-    def __init__(self, read: Callable[[], float] | None = None) -> None:
-        self._read = read
-        self._value: float = 0
 
-    @property
-    def value(self) -> float:
-        return self._value if self._read is None else self._read()
+class Gauge(Figure):
+    """Goes up and down."""
+
+    __slots__ = ()
 
     def set(self, value: float) -> None:
         self._value = value
-
-    def inc(self, amount: float = 1) -> None:
-        self._value += amount
 
     def dec(self, amount: float = 1) -> None:
         self._value -= amount

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Unavailable
@@ -23,6 +24,7 @@ from millrace.runtime.objectstore import (
     UnfinishedUpload,
 )
 
+T = TypeVar("T")
 WAL_STORE = "the WAL's store"
 
 
@@ -87,12 +89,7 @@ class WatchedObjectStore:
             return await self._store.head(key)
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectEntry]:
-        entries = aiter(self._store.list(prefix, after))
-        while True:
-            with self._watch.attempt("list"):
-                entry = await anext(entries, None)
-            if entry is None:
-                return
+        async for entry in self._each("list", self._store.list(prefix, after)):
             yield entry
 
     async def delete(self, keys: Sequence[str]) -> Keys:
@@ -105,13 +102,16 @@ class WatchedObjectStore:
             return await self._store.start_multipart(key)
 
     async def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
-        uploads = aiter(self._store.list_uploads(prefix))
-        while True:
-            with self._watch.attempt("list_uploads"):
-                upload = await anext(uploads, None)
-            if upload is None:
-                return
+        async for upload in self._each("list_uploads", self._store.list_uploads(prefix)):
             yield upload
+
+    async def _each(self, operation: str, listed: AsyncIterator[T]) -> AsyncIterator[T]:
+        while True:
+            with self._watch.attempt(operation):
+                one = await anext(listed, None)
+            if one is None:
+                return
+            yield one
 
     async def close(self) -> None:
         await self._store.close()

@@ -15,10 +15,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from millrace.runtime.stepped import Steps
+
+T = TypeVar("T")
 WRITING_S = 1.0
 
 
@@ -69,6 +73,17 @@ class StepLine:
         self._is_moving = bool(self._steps)
         if self._is_moving:
             asyncio.get_running_loop().call_soon(self._run)
+
+
+async def in_steps(steps: Steps[T], pause: Callable[[], Awaitable[object]]) -> T:
+    """What the steps come to; whoever `pause` gives way to has the loop between any two."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await pause()
 
 
 def line_of(loop: asyncio.AbstractEventLoop) -> StepLine:

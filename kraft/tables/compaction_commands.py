@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from millrace.kraft.decision import Decision, check_broker
 from millrace.kraft.image import MetadataImage
-from millrace.kraft.steps import Steps, finished
 from millrace.kraft.tables.object_commands import is_settled, next_place
 from millrace.kraft.tables.objects import ObjectState, StoredObject
 from millrace.kraft.tables.objects_edit import ObjectsEdit
@@ -28,6 +27,7 @@ from millrace.protocol.messages.commit_compaction import (
     CompactedObject,
 )
 from millrace.protocol.stream_records import CompactObjectsRecord, MadeObject
+from millrace.runtime.stepped import Steps, finished
 from millrace.s3stream.ids import NO_OBJECT, ObjectKind, StreamId
 
 Spans = list[tuple[int, int, int]]  # (stream, start, end)

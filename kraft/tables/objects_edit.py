@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from millrace.kraft.sorted_map import SortedMapEdit
-from millrace.kraft.steps import Steps, finished
 from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
 from millrace.kraft.tables.packing import unpack_holders, unpack_ranges
 from millrace.kraft.tables.ranges import PLACE_BITS, PLACES, Holder, Span, StreamRanges
@@ -26,6 +25,7 @@ from millrace.protocol.stream_records import (
     ShelfRecord,
     StreamHoldersRecord,
 )
+from millrace.runtime.stepped import Steps, finished
 from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
 
 # How many objects or streams are looked at in one step: a millisecond or two.

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from millrace.runtime.stepped import Steps
 from millrace.s3stream.compaction.choose import choose_aged
 from millrace.s3stream.compaction.config import CompactionSettings
-from millrace.s3stream.compaction.plan import STEP_ROWS, Bounds, SetPlan, SourceIndex, Steps, plan_sets
+from millrace.s3stream.compaction.plan import STEP_ROWS, Bounds, SetPlan, SourceIndex, plan_sets
 from millrace.s3stream.ids import StreamId, StreamSetInfo
 from millrace.s3stream.objects.format import ROW
 

@@ -7,7 +7,10 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
+from millrace.runtime.stepped import Steps
+from millrace.runtime.steps import in_steps
 from millrace.s3stream.compaction.batch import Committing
 from millrace.s3stream.compaction.copying import Copying
 from millrace.s3stream.compaction.outputs import WrittenObject
@@ -16,13 +19,12 @@ from millrace.s3stream.compaction.plan import (
     SetPlan,
     SourceIndex,
     SourcesOverlap,
-    Steps,
     find_passed_over,
     find_uncovered,
     streams_of,
 )
 from millrace.s3stream.compaction.sources import ReadMemory, Source, SourceUnreadable
-from millrace.s3stream.compaction.work import Uncovered, Work, in_steps
+from millrace.s3stream.compaction.work import Uncovered, Work
 from millrace.s3stream.ids import (
     NO_OBJECT,
     CompactedStreamObject,
@@ -36,6 +38,7 @@ from millrace.s3stream.ids import (
 log = logging.getLogger(__name__)
 Objects = Sequence[StreamSetInfo] | Sequence[StreamObjectInfo]
 Planner = Callable[[Sequence[SourceIndex], Bounds], Steps[SetPlan | None]]
+others_run = partial(asyncio.sleep, 0)
 
 
 async def merge(
@@ -75,7 +78,7 @@ async def _merge_opened(
         streams |= dict.fromkeys(streams_of([index]))
         await asyncio.sleep(0)
     bounds = work.catalog.stream_bounds(list(streams))
-    plan = await in_steps(planner(indexes, bounds))
+    plan = await in_steps(planner(indexes, bounds), others_run)
     if plan is None:
         return False
     first = next(place for place, source in enumerate(sources) if source.object_id == plan.source_ids[0])
@@ -122,7 +125,7 @@ async def carry_out(
     committing: Committing,
 ) -> None:
     """Durable on return, and handed over to be committed. Any error leaves metadata as it was."""
-    passed_over = await in_steps(find_passed_over(indexes, bounds))
+    passed_over = await in_steps(find_passed_over(indexes, bounds), others_run)
     if not plan.portions:
         await committing.commit(None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids, passed_over=passed_over))
         return
@@ -141,7 +144,8 @@ async def carry_out(
 async def check_covered(indexes: Sequence[SourceIndex], bounds: Bounds, copying: Copying) -> None:
     """By what the outputs say they hold, row by row of the sources."""
     written = [*copying.stream_objects, *([copying.set_object] if copying.set_object else [])]
-    missing = await in_steps(find_uncovered(indexes, bounds, [span for one in written for span in one.ranges]))
+    ranges = [span for one in written for span in one.ranges]
+    missing = await in_steps(find_uncovered(indexes, bounds, ranges), others_run)
     if missing is not None:
         raise Uncovered(f"stream {missing.stream_id} [{missing.start}, {missing.end}) is in no new object")
 

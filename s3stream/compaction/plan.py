@@ -13,30 +13,18 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
+from millrace.runtime.stepped import Steps
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, StreamRange
 from millrace.s3stream.objects.format import ROW, BlockRef
 from millrace.s3stream.objects.index import ObjectIndex
 
 Bounds = Mapping[StreamId, StreamBounds]
-T = TypeVar("T")
 # What looks at every row of large indexes stops after so many of them, one to two milliseconds, for others to run.
-Steps = Generator[None, None, T]
 STEP_ROWS = 256
-
-
-def finished(steps: Steps[T]) -> T:
-    """What the steps come to, without a pause between them."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
 
 
 class SourcesOverlap(Exception):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from millrace.runtime.stepped import Steps
 from millrace.s3stream.compaction.aged import AgedLook, plan_aged
 from millrace.s3stream.compaction.batch import AtOnce
 from millrace.s3stream.compaction.choose import choose_sets
 from millrace.s3stream.compaction.merging import merge
-from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, Steps, plan_sets
+from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, plan_sets
 from millrace.s3stream.compaction.work import Work
 from millrace.s3stream.ids import StreamSetInfo
 

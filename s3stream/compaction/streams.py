@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from millrace.runtime.stepped import Steps
 from millrace.s3stream.compaction.batch import Batch
 from millrace.s3stream.compaction.merging import merge, stream_object
 from millrace.s3stream.compaction.outputs import WrittenObject
-from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, Steps, plan_sets, streams_of
+from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, plan_sets, streams_of
 from millrace.s3stream.compaction.sources import UNREADABLE, ReadMemory, SourceUnreadable
 from millrace.s3stream.compaction.stream_plan import LINKS_COUNT_MAX, Objects, plan_stream
 from millrace.s3stream.compaction.work import Work

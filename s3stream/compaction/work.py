@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
@@ -15,7 +14,7 @@ from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.counts import CompactionCounts
 from millrace.s3stream.compaction.damage import Damage
 from millrace.s3stream.compaction.known_rows import KnownRows
-from millrace.s3stream.compaction.plan import SourcesOverlap, Steps
+from millrace.s3stream.compaction.plan import SourcesOverlap
 from millrace.s3stream.compaction.sources import Source, SourceUnreadable
 from millrace.s3stream.errors import UploadExpired
 from millrace.s3stream.ids import CompactionCommit, ObjectId
@@ -23,7 +22,6 @@ from millrace.s3stream.metadata import CompactionCatalog
 from millrace.s3stream.objects.keys import object_key
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 # A compaction whose ids are older than this part of their time is given up before the commit: their files may be gone at any moment.
 FRESH_PART = 0.75
 
@@ -75,17 +73,6 @@ class Work:
             self.put_aside([error.object_id], "unanswered", error, is_growing=False)
         else:
             self.put_aside([error.object_id], "unreadable", error)
-
-
-async def in_steps(steps: Steps[T]) -> T:
-    """What the steps come to; others run between them."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        await asyncio.sleep(0)
 
 
 class Ids:

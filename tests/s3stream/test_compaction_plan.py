@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.runtime.stepped import Steps, finished
 from millrace.s3stream.compaction.aged import AgedLook, plan_aged
 from millrace.s3stream.compaction.choose import choose_run, choose_sets
 from millrace.s3stream.compaction.config import MIB, CompactionSettings
@@ -18,10 +19,8 @@ from millrace.s3stream.compaction.plan import (
     SetPlan,
     SourceIndex,
     SourcesOverlap,
-    Steps,
     find_passed_over,
     find_uncovered,
-    finished,
     plan_sets,
     streams_of,
     wanted_rows,

@@ -51,6 +51,7 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
 from millrace.protocol.metadata_records import ConfigRecord
 from tests.broker.coordinators.build import GroupHouse, run
 from tests.broker.house import NODE
+from tests.broker.others import Others
 
 LOG_DIR = "/data/metadata"
 Flat = Callable[[Any], list[Any]]
@@ -225,23 +226,11 @@ CASES = {
 
 async def turns_meanwhile(house: GroupHouse, handler: Any, case: tuple[int, int, Any]) -> tuple[Any, int]:
     """The answer, and how often another had the loop before it was there."""
-    turns = 0
-
-    async def another() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    other = asyncio.ensure_future(another())
-    await asyncio.sleep(0)
-    before = turns
-    outcome = house.begin(handler, *case)
-    if asyncio.iscoroutine(outcome) or asyncio.isfuture(outcome):
-        outcome = await outcome
-    counted = turns - before
-    other.cancel()
-    return await house.finish(outcome, case[0], case[1]), counted
+    async with Others() as others:
+        outcome = house.begin(handler, *case)
+        if asyncio.iscoroutine(outcome) or asyncio.isfuture(outcome):
+            outcome = await outcome
+    return await house.finish(outcome, case[0], case[1]), others.turns
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -18,6 +18,7 @@ from millrace.protocol.compression import RecordsTooLarge
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.offload import InlineOffload, Offload, ThreadOffload
+from tests.broker.others import Others
 from tests.broker.partitions.build import MEMORY_BYTES, START_MS, batch
 from tests.broker.partitions.stopped import StoppedOffload, settle, turns
 
@@ -218,23 +219,14 @@ def test_keys_are_looked_for_in_slices() -> None:
     async def scenario() -> None:
         unpacking = Unpacking(InlineOffload(), MEMORY_BYTES)
         settings = settings_of(is_compacted=True)
-        count = 0
-
-        async def counting() -> None:
-            nonlocal count
-            while True:
-                await asyncio.sleep(0)
-                count += 1
-
-        ticker = asyncio.ensure_future(counting())
-        await recode(unpacking, batch(20 * SLICE_RECORDS, key=b"k"), settings)
-        assert count >= 20
-        count = 0
-        with pytest.raises(InvalidRecords) as refusal:
-            await recode(unpacking, batch(20 * SLICE_RECORDS), settings)
-        assert refusal.value.indexes == list(range(100))
-        assert count <= 3
-        ticker.cancel()
+        async with Others() as others:
+            await recode(unpacking, batch(20 * SLICE_RECORDS, key=b"k"), settings)
+            assert others.turns >= 20
+            others.turns = 0
+            with pytest.raises(InvalidRecords) as refusal:
+                await recode(unpacking, batch(20 * SLICE_RECORDS), settings)
+            assert refusal.value.indexes == list(range(100))
+            assert others.turns <= 3
 
     run(scenario())
 
