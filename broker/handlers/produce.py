@@ -159,7 +159,7 @@ class Produce:
         self._clock = clock
         self._unpacking = unpacking
         self._places = asyncio.Semaphore(REWRITES_AT_ONCE)
-        self._turns = Turns()
+        self._turns = Turns(lambda call: asyncio.get_running_loop().call_soon(call))
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
         """On return no view of the frame is left: its memory is received into again."""
@@ -354,13 +354,20 @@ class Produce:
     def _run(self, work: _Work) -> None:
         """There is room for it."""
         if not work.is_over:
-            work.parts = [part for part in work.parts if self._is_still_led(part)]
-            slow = [part for part in work.parts if self._is_slow(part)]
-            if slow:
-                work.rewrite = asyncio.get_running_loop().create_task(self._rewrite(work, slow), name="rewrite")
-                return
+            try:
+                work.parts = [part for part in work.parts if self._is_still_led(part)]
+                slow = [part for part in work.parts if self._is_slow(part)]
+                if slow:
+                    self._begin_rewrite(work, slow)
+                    return
+                self._append(work)
+            except Exception:  # a defect of ours ends one request, not the line behind it
+                log.exception("a produce request that had waited fails")
+                for part in work.parts:
+                    if part.records is not NO_RECORDS:
+                        self._refuse_part(part, ErrorCode.UNKNOWN_SERVER_ERROR, "")
+                work.parts = []
             work.is_over = True
-            self._append(work)
             if work.missing_count == 0 or work.request.acks == 0:
                 work.finish()
         self._leave(work)
@@ -370,22 +377,27 @@ class Produce:
         settings = part.led.settings
         return settings.is_rewriting and not part.is_recoded and is_slow(part.records, settings)
 
+    def _begin_rewrite(self, work: _Work, parts: list[_Part]) -> None:
+        """Cancelled when the request's time is up, maybe before its first step."""
+        work.rewrite = asyncio.get_running_loop().create_task(self._rewrite(work, parts), name="rewrite")
+        work.rewrite.add_done_callback(lambda rewrite: self._on_rewritten(work, rewrite))
+
     async def _rewrite(self, work: _Work, parts: list[_Part]) -> None:
-        """Then room is made sure of once more, and the whole is appended. Cancelled when the request's time is up; the turn goes by then."""
         try:
             if not work.has_place:
                 await self._places.acquire()
                 work.has_place = True
             for part in parts:
                 await self._rewrite_part(work, part)
-        except asyncio.CancelledError:
-            if not work.is_over:
-                raise
         except Exception:
             log.exception("%s: a batch could not be rewritten", parts[0].led.name)
             self._give_up(work, work.parts, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _on_rewritten(self, work: _Work, rewrite: asyncio.Task[None]) -> None:
+        """Room is made sure of once more, and the whole is appended; or the turn goes by."""
         work.rewrite = None
-        self._admit(work)
+        if work.is_over or not rewrite.cancelled():  # else the process ends
+            self._admit(work)
 
     async def _rewrite_part(self, work: _Work, part: _Part) -> None:
         now_ms, version = self._clock.wall_ms(), work.context.api_version

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.handlers.produce import REWRITES_AT_ONCE
+from millrace.broker.handlers.produce import REWRITES_AT_ONCE, Produce
+from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.protocol.batches import BatchHeader, Codec, is_intact
 from millrace.protocol.error_codes import ErrorCode
@@ -304,5 +305,74 @@ def test_small_batches_are_answered_as_ever() -> None:
             assert not handler._turns
             assert (await answer(house, outcome))[data[0], 0].error_code == 0
         assert offload.asked == []
+
+    run(scenario())
+
+
+def test_a_long_line_behind_a_slow_batch_is_served() -> None:
+    """Hundreds of small requests wait for one that is rewritten: all are appended behind it, in their order, and so is what comes later."""
+
+    async def scenario() -> None:
+        house, offload = await stopped_house()
+        slow = send(house, ("a", 0, batch(1, value=SLOW)))
+        clients = [connection(number) for number in range(2, 102)]
+        behind = [
+            house.begin(house.produce_handler, 0, 9, produce_request({("a", 0): batch(1)}, 9), to=clients[number % 100])
+            for number in range(500)
+        ]
+        await offload.go_on()
+        offsets = [(await answer(house, outcome))["a", 0].base_offset for outcome in (slow, *behind)]
+        assert offsets == list(range(501))
+        assert (await answer(house, send(house, ("a", 0, batch(1)))))["a", 0].base_offset == 501
+        assert_nothing_left(house)
+
+    run(scenario())
+
+
+def test_a_rewrite_whose_time_is_up_before_its_first_step_leaves_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timer may be due in the very turn of the loop in which the task is made, and a task that never began runs none of its own clean-up."""
+    begin = Produce._begin_rewrite
+
+    def begin_too_late(self: Produce, work: Any, parts: Any) -> None:
+        begin(self, work, parts)
+        self._expire(work)
+
+    async def scenario() -> None:
+        house, offload = await stopped_house()
+        with monkeypatch.context() as patch:
+            patch.setattr(Produce, "_begin_rewrite", begin_too_late)
+            late = send(house, ("a", 0, batch(1, value=SLOW)))
+        behind = send(house, ("a", 0, batch(1)))
+        assert (await answer(house, late))["a", 0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert (await answer(house, behind))["a", 0].base_offset == 0
+        assert not offload.asked
+        assert_nothing_left(house)
+
+    run(scenario())
+
+
+def test_a_defect_met_by_one_request_in_line_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is answered with an error, and those behind it are served."""
+    append = Partition.append
+    calls = 0
+
+    def fail_once(self: Partition, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise RecursionError
+        return append(self, *args)
+
+    async def scenario() -> None:
+        house, offload = await stopped_house()
+        slow = send(house, ("a", 0, batch(1, value=SLOW)))
+        struck = send(house, ("a", 0, batch(1)), ("a", 1, batch(1)))
+        behind = send(house, ("a", 0, batch(1)))
+        monkeypatch.setattr(Partition, "append", fail_once)
+        await offload.go_on()
+        assert (await answer(house, slow))["a", 0].base_offset == 0
+        assert {part.error_code for part in (await answer(house, struck)).values()} == {ErrorCode.UNKNOWN_SERVER_ERROR}
+        assert (await answer(house, behind))["a", 0].base_offset == 1
+        assert_nothing_left(house)
 
     run(scenario())
