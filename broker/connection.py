@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
     def _is_barred(self) -> bool:
         """The last request begun is one that all behind it wait for, and is not done."""
         last = self._exchanges[-1] if self._exchanges else None
-        return last is not None and last.is_parked and last.route.is_barrier and not last.outcome.done()
+        return last is not None and last.is_parked and last.is_barrier and not last.outcome.done()
 
     def _may_begin(self, frame: Buffer, is_turn: bool) -> bool:
         """Charges the frame, unless it is; or joins the line for what is missing."""
@@ -212,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
             return True
         exchange.charged_bytes, exchange.is_bulk = charged_bytes, self._is_prepaid_bulk
         self._exchanges.append(exchange)
-        if exchange.is_parked and exchange.route.is_barrier:
+        if exchange.is_parked and exchange.is_barrier:
             self._watch(exchange)
         return not exchange.is_parked
 

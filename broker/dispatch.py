@@ -6,7 +6,8 @@ Not here: sockets, order and budgets (connection.py), meaning (handlers). Kept t
     an undecodable header or body, or one that is too large) and nothing else: whatever a handler raises becomes an answer.
   * An ApiVersions request of a version we do not know is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
   * What a cold handler answers may be large, and is encoded in slices (broker/slices.py) as soon as it is there. A large request of
-    SLICED_KEYS is decoded in slices too: its handler is called when it is decoded, and requests behind it may have begun by then.
+    SLICED_KEYS is decoded in slices too: its handler is called when it is decoded. A connection begins nothing behind what is large, so that
+    it has one such answer at a time, however many it asks for.
   * Every answer that is an error is built by the handler's own `refuse(request, code)` where it has one, else by the response's
     top-level error_code where that version carries one; else there is no honest answer and the connection closes.
 """
@@ -21,7 +22,7 @@ from typing import Any
 
 from millrace.broker.errors import code_of
 from millrace.broker.request import CLOSE, ConnectionInfo, Handle, RequestContext, Verdict
-from millrace.broker.slices import pause
+from millrace.broker.slices import LargeWork, large_places, pause
 from millrace.protocol.apis import API, Api
 from millrace.protocol.codec import decode_request, decode_request_in_steps, encode_response, encode_response_in_steps
 from millrace.protocol.error_codes import ErrorCode
@@ -41,18 +42,23 @@ OTHER_REQUEST_BYTES_MAX = 16 << 20
 # Questions, whose answers hold for a moment between their beginning and their end, and what all behind it waits for.
 SLICED_KEYS = BARRIER_KEYS | frozenset((2, 3, 9, 10, 15, 23, 32, 34, 35, 61, 75))
 SLICED_FROM_BYTES = 64 << 10
+# Whose answers may be large where the request is not, and wait for nothing but the loop: behind one that is not made at once nothing is begun.
+WIDE_KEYS = frozenset((3, 9, 15, 16, 23, 32, 34, 35, 61, 74, 75))
 TRACE_FREE = (WireError, asyncio.CancelledError)
 
 
 class Route:
     """One API as this broker serves it. `refuse` is the handler's own error form, if it has one; `is_barrier`: its connection begins nothing
-    behind one that is not done; `seconds`: from the beginning of a request until its reply's turn in its connection's line."""
+    behind one that is not done; `is_wide`: nor behind one that is answered in slices; `seconds`: from the beginning of a request until its
+    reply's turn in its connection's line."""
 
     __slots__ = (
         "api",
         "errors_count",
         "handle",
         "is_barrier",
+        "is_wide",
+        "large_places",
         "max_version",
         "min_version",
         "refuse",
@@ -65,6 +71,8 @@ class Route:
         self.api = api
         self.handle = handle
         self.is_barrier = api.key in BARRIER_KEYS
+        self.is_wide = api.key in WIDE_KEYS
+        self.large_places = large_places()
         self.min_version = api.min_version
         self.max_version = api.max_stable_version
         self.refuse: Callable[[Any, int], Any] | None = getattr(getattr(handle, "__self__", None), "refuse", None)
@@ -90,14 +98,15 @@ class Exchange:
     """One request and its place in the connection's line of replies.
 
     `outcome` is what the handler gave back: a response, a Verdict, or a future of either, or of an Encoded (`is_parked`). `version` is the
-    version that the reply is encoded in, the request's own but for the answer to an unknown ApiVersions. `began_s`: by the clock of what is
-    measured.
+    version that the reply is encoded in, the request's own but for the answer to an unknown ApiVersions. `is_barrier`: its connection begins
+    nothing behind it before it is done. `began_s`: by the clock of what is measured.
     """
 
     __slots__ = (
         "began_s",
         "charged_bytes",
         "context",
+        "is_barrier",
         "is_bulk",
         "is_parked",
         "is_watched",
@@ -116,6 +125,7 @@ class Exchange:
         self.request = request
         self.outcome = outcome
         self.version = version
+        self.is_barrier = route.is_barrier
         self.is_parked = False
         self.is_watched = False  # its end is told to the connection
         self.charged_bytes = 0
@@ -175,6 +185,7 @@ class Dispatcher:
             elif type(outcome) is not route.api.response_type and not isinstance(outcome, Verdict):
                 if not asyncio.isfuture(outcome):
                     assert asyncio.iscoroutine(outcome), outcome
+                    exchange.is_barrier = route.is_barrier or route.is_wide
                     outcome = self._start_task(encoded(exchange, outcome))
                 exchange.is_parked = True
             exchange.outcome = outcome
@@ -184,7 +195,7 @@ class Dispatcher:
 
     def _begin_large(self, exchange: Exchange, frame: Buffer, position: int) -> Exchange:
         exchange.route.requests_count += 1
-        exchange.is_parked = True
+        exchange.is_parked = exchange.is_barrier = True
         exchange.outcome = self._start_task(answered(exchange, frame, position))
         return exchange
 
@@ -245,15 +256,23 @@ class Dispatcher:
 async def answered(exchange: Exchange, frame: Buffer, position: int) -> Any:
     """What becomes of a large request. WireError for one that cannot be decoded."""
     route, context = exchange.route, exchange.context
-    exchange.request = await in_steps(decode_request_in_steps(route.api, exchange.version, frame, position), pause)
-    outcome = route.handle(context, exchange.request)
-    if asyncio.iscoroutine(outcome):
-        return await encoded(exchange, outcome)
-    return await outcome if asyncio.isfuture(outcome) else outcome
+    async with LargeWork(route.large_places) as work:
+        await work.begin()
+        exchange.request = await in_steps(decode_request_in_steps(route.api, exchange.version, frame, position), pause)
+        outcome = route.handle(context, exchange.request)
+        if asyncio.iscoroutine(outcome):
+            return await in_bytes(exchange, outcome)
+        return await outcome if asyncio.isfuture(outcome) else outcome
 
 
 async def encoded(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Encoded | Verdict:
-    """What a cold handler's coroutine comes to, in the bytes of the reply. ValueError for what its version cannot carry."""
+    """What a cold handler's coroutine comes to."""
+    async with LargeWork(exchange.route.large_places):
+        return await in_bytes(exchange, answer)
+
+
+async def in_bytes(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Encoded | Verdict:
+    """The bytes of its reply. ValueError for what its version cannot carry."""
     response = await answer
     if isinstance(response, Verdict):
         return response

@@ -1,5 +1,6 @@
 """Work for what a request names by the thousands, in slices: between any two the loop serves others, and the slices of several such requests
-take turns (runtime/steps.py).
+take turns (runtime/steps.py). What has begun holds what it has built until its answer is encoded, and turns alone would let all of it
+grow at once: of one API's large requests LARGE_AT_ONCE are at work, and the others wait before they build more than a slice (`LargeWork`).
 
 Not here: how much is a slice. Who asks gives a count that takes two or three milliseconds at most; a request of one slice never waits here,
 and a handler that answers at once answers it at once. Others change what is looked at between two slices: who looks at what must hold
@@ -11,11 +12,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from types import TracebackType
 from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
 
+from millrace.broker.places import Places
 from millrace.runtime.steps import line_of
 
 T = TypeVar("T")
+LARGE_AT_ONCE = 2
 
 
 class InSlices(Generic[T]):
@@ -57,6 +62,46 @@ def in_slices(items: Iterable[T], count: int, weigh: Callable[[T], int] | None =
     return InSlices(iter(items), count, weigh)
 
 
+class LargeWork:
+    """What a task does from its first pause on, or from `begin`, until the block is left: in one of an API's places."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._has_place = False
+
+    async def __aenter__(self) -> LargeWork:
+        task = asyncio.current_task()
+        assert task is not None
+        _WORK[task] = self
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        del _WORK[task]
+        if self._has_place:
+            self._has_place = False
+            self._places.leave()
+
+    async def begin(self) -> None:
+        if not self._has_place:
+            await self._places.take()
+            self._has_place = True
+
+
+_WORK: WeakKeyDictionary[asyncio.Task[object], LargeWork] = WeakKeyDictionary()
+
+
+def large_places() -> Places:
+    return Places(LARGE_AT_ONCE, 0)
+
+
 async def pause() -> None:
-    """Others have the loop, one large piece of work a turn."""
+    """Others have the loop, one large piece of work a turn. The first pause of a request's work waits for a place, too."""
+    task = asyncio.current_task()
+    work = None if task is None else _WORK.get(task)
+    if work is not None:
+        await work.begin()
     await line_of(asyncio.get_running_loop()).turn()

@@ -14,7 +14,7 @@ from typing import Any
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
 from millrace.broker.operations import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
 from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.slices import in_slices, pause
 from millrace.broker.topic_creation import CREATION_TIMEOUT_MS, TopicCreation
 from millrace.kraft.tables.create_topics import name_fault
 from millrace.kraft.tables.topics import Topic, Topics
@@ -73,6 +73,9 @@ class Metadata:
         async for part in in_slices(() if wants_all else request.topics or (), PARTITIONS_A_SLICE):
             missing += self._names_to_create(self._cache.image.topics, request, part)
         errors = await self._create(missing) if missing else {}
+        await (
+            pause()
+        )  # all clients of a broker ask this at once when it is back, and what they ask for may be megabytes
         response = self._with_brokers(context, request)
         found = _found(self._cache.image.topics, context, request, wants_all)
         async for topics in in_slices(found, PARTITIONS_A_SLICE, _weight):

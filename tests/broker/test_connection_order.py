@@ -11,9 +11,10 @@ from millrace.broker.dispatch import BARRIER_KEYS
 from millrace.broker.request import RequestContext
 from millrace.protocol.apis import API
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.broker.shell import Shell, eventually
 
-HEARTBEAT = 12
+HEARTBEAT, METADATA = 12, 3
 
 
 class Ledger:
@@ -85,5 +86,35 @@ def test_a_change_behind_one_who_waits_still_lets_others_begin() -> None:
             assert begun == [1]
             ledger.finish()
             await eventually(lambda: begun == [1, 2])
+
+    asyncio.run(run())
+
+
+def test_a_connection_has_one_large_answer_at_a_time() -> None:
+    """However many it asks for without reading: the next is begun when the one ahead is made. Small ones are not waited for."""
+
+    async def run() -> None:
+        made: list[asyncio.Future[None]] = []
+
+        def handle(context: RequestContext, request: MetadataRequest) -> Any:
+            return MetadataResponse() if request.topics else answer()
+
+        async def answer() -> MetadataResponse:
+            made.append(asyncio.get_running_loop().create_future())
+            await made[-1]
+            return MetadataResponse()
+
+        async with Shell({METADATA: handle}) as shell:
+            client = await shell.client()
+            small = MetadataRequest([MetadataRequestTopic(name="a")])
+            for request in (small, MetadataRequest(topics=None), MetadataRequest(topics=None), small):
+                client.send(METADATA, 12, request)
+            for number in (1, 2):
+                await eventually(lambda: len(made) == number)  # noqa: B023
+                await asyncio.sleep(0.02)
+                assert len(made) == number
+                made[-1].set_result(None)
+            for _ in range(4):
+                await client.receive(METADATA, 12)
 
     asyncio.run(run())

@@ -22,6 +22,7 @@ from millrace.broker.dispatch import (
 )
 from millrace.broker.errors import CODES, code_of
 from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo, RequestContext
+from millrace.broker.slices import LARGE_AT_ONCE, pause
 from millrace.protocol.apis import ALL, API
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
@@ -169,6 +170,60 @@ def test_a_large_question_is_decoded_and_answered_between_the_turns_of_others() 
 
     for is_cold in (False, True):
         asyncio.run(run(is_cold))
+
+
+def test_large_answers_are_made_a_few_at_a_time_in_the_order_of_asking() -> None:
+    """What all clients ask at once after a restart is megabytes each: others wait before they have built anything more than a slice, a small answer
+    of the same API and a large one of another do not, and one that fails or is given up leaves its place."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        begun: list[int] = []
+        ended: list[int] = []
+        at_most = 0
+
+        def handle(context: RequestContext, asked: MetadataRequest) -> Any:
+            return large(context.correlation_id) if asked.topics is None else small()
+
+        async def small() -> MetadataResponse:
+            return MetadataResponse()
+
+        async def large(number: int) -> MetadataResponse:
+            nonlocal at_most
+            await pause()
+            begun.append(number)
+            for _ in range(3):
+                at_most = max(at_most, len(begun) - len(ended))
+                await pause()
+            ended.append(number)
+            if number == 4:
+                raise ValueError
+            return MetadataResponse()
+
+        async def other() -> HeartbeatResponse:
+            await pause()
+            return HeartbeatResponse()
+
+        dispatcher = Dispatcher({METADATA: handle, HEARTBEAT: lambda context, request: other()}, loop.create_task)
+        all_topics = encode_request(API[METADATA], 12, 0, "c", MetadataRequest(topics=None))[4:]
+        frames = [all_topics[:4] + number.to_bytes(4, "big") + all_topics[8:] for number in range(20)]
+        exchanges = [dispatcher.begin(one, CONNECTION) for one in frames]
+        for _ in range(4):
+            await asyncio.sleep(0)
+        exchanges[9].outcome.cancel()
+        quick = dispatcher.begin(frame(METADATA, 12, MetadataRequest([])), CONNECTION)
+        elsewhere = dispatcher.begin(frame(HEARTBEAT, 4), CONNECTION)
+        await asyncio.wait([quick.outcome, elsewhere.outcome])
+        assert len(ended) < 3
+        await asyncio.wait([exchange.outcome for exchange in exchanges])
+        expected = [number for number in range(20) if number != 9]
+        assert at_most == LARGE_AT_ONCE
+        assert begun == expected
+        assert ended == expected
+        assert all(exchange.is_barrier for exchange in exchanges)
+        assert dispatcher.routes[METADATA].large_places.taken_count == 0
+
+    asyncio.run(run())
 
 
 def test_a_large_request_that_cannot_be_decoded_closes() -> None:
