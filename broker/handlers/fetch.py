@@ -213,7 +213,8 @@ class Fetch:
     def _on_deadline(self, work: _Work) -> None:
         work.is_final = True
         if not work.is_far:
-            work.watcher.unpark()
+            if not work.is_superseded:  # else another is parked there
+                work.watcher.unpark()
             self._on_ready(work)
 
     def _on_ready(self, work: _Work) -> None:

@@ -595,6 +595,28 @@ def test_a_parked_increment_ends_with_its_session() -> None:
     run(scenario())
 
 
+def test_a_fetch_whose_session_went_on_elsewhere_leaves_its_news_to_the_next() -> None:
+    """The client came back on another connection; then the old one is seen to be gone, and what waits there is hurried."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        partition = await house.partition("a")
+        first = await house.fetch({("a", 0): 0}, 12, session_epoch=0)
+        old = begin(house, {}, session_id=first.session_id, session_epoch=1, max_wait_ms=60_000)
+        new = begin(house, {}, session_id=first.session_id, session_epoch=2, max_wait_ms=60_000)
+        await asyncio.sleep(0)
+        house.connection.parked[old].hurry()
+        await asyncio.wait([old])
+        await house.produce({("a", 0): batch(1)})
+        async with asyncio.timeout(20):
+            parts = parts_of(await house.finish(new, 1, 12))
+        assert [(key, offsets(part)) for key, part in parts.items()] == [(("a", 0), [0])]
+        assert partition.log_end_offset == 1
+
+    run(scenario())
+
+
 def test_errors_in_a_session_are_told_until_they_pass() -> None:
     """A partition that is not there is named in each increment, at once; when it comes it is read."""
 
