@@ -4,7 +4,8 @@ What runs before `handle` returns runs in the order of the connection: partition
 each batch is handed to its partition. A request whose partitions are not all open, or for which there is no room, keeps its turn at its
 partitions (turns.py) and goes through the same steps when it comes; what arrives later for one of them stands behind it. So does a request
 with a batch that takes long to rewrite: when its turn has come, and there is room, its batches are rewritten off the loop, then appended. At
-most REWRITES_AT_ONCE requests are between the two, as what their frames grow to is charged to nobody.
+most REWRITES_AT_ONCE requests are between the two, and of several no more than Unpacking.held_bytes_max, as what their frames grow to is charged
+to nobody.
 
 acks=1 is as durable as acks=-1. acks=0 is not answered, and closes the connection when anything was refused, so that the client asks for
 metadata. An append has no timeout: the WAL confirms it or the process ends; `timeout_ms` bounds the waiting before it.
@@ -26,6 +27,7 @@ from millrace.broker.partitions.meta_stream import Room
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.rewrite import InvalidRecords, is_slow
 from millrace.broker.partitions.unpacking import Unpacking
+from millrace.broker.places import Places
 from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
 from millrace.broker.sequence_gaps import PASSING, SequenceGaps, Topic
 from millrace.broker.turns import Turn, Turns
@@ -97,7 +99,6 @@ class _Work:
     __slots__ = (
         "context",
         "future",
-        "has_place",
         "is_over",
         "is_slow",
         "is_transactional",
@@ -105,6 +106,7 @@ class _Work:
         "needed_bytes",
         "openings",
         "parts",
+        "place_bytes",
         "request",
         "response",
         "rewrite",
@@ -123,7 +125,7 @@ class _Work:
         self.is_transactional = False
         self.is_over = False
         self.is_slow = False
-        self.has_place = False  # among the REWRITES_AT_ONCE
+        self.place_bytes = -1  # taken among those that are rewritten; none yet
         self.future: asyncio.Future[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.rewrite: asyncio.Task[None] | None = None
@@ -158,7 +160,7 @@ class Produce:
         self._room = room
         self._clock = clock
         self._unpacking = unpacking
-        self._places = asyncio.Semaphore(REWRITES_AT_ONCE)
+        self._places = Places(REWRITES_AT_ONCE, unpacking.held_bytes_max)
         self._turns = Turns(lambda call: asyncio.get_running_loop().call_soon(call))
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
@@ -384,9 +386,10 @@ class Produce:
 
     async def _rewrite(self, work: _Work, parts: list[_Part]) -> None:
         try:
-            if not work.has_place:
-                await self._places.acquire()
-                work.has_place = True
+            if work.place_bytes < 0:
+                needed_bytes = work.needed_bytes
+                await self._places.take(needed_bytes)
+                work.place_bytes = needed_bytes
             for part in parts:
                 await self._rewrite_part(work, part)
         except Exception:
@@ -438,9 +441,9 @@ class Produce:
             work.finish()
 
     def _free_place(self, work: _Work) -> None:
-        if work.has_place:
-            work.has_place = False
-            self._places.release()
+        if work.place_bytes >= 0:
+            self._places.leave(work.place_bytes)
+            work.place_bytes = -1
 
     def _leave(self, work: _Work) -> None:
         self._free_place(work)

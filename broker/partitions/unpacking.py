@@ -41,6 +41,7 @@ MIB = 1 << 20
 ALONE_BYTES = MIB
 BOUND_BYTES_MIN = 16 * MIB
 BOUND_PART = 16  # of the broker's memory
+HELD_PART = 8  # the same
 # zstd's higher levels take seconds and hundreds of MiB for what is that large.
 ALONE_ZSTD_LEVEL_MAX = 9
 
@@ -59,6 +60,11 @@ class Unpacking:
         from millrace.protocol.compression import RECORDS_BYTES_MAX
 
         return min(RECORDS_BYTES_MAX, max(BOUND_BYTES_MIN, self._memory_bytes // BOUND_PART))
+
+    @property
+    def held_bytes_max(self) -> int:
+        """The most that several requests may hold of what was rewritten and is not appended yet."""
+        return self._memory_bytes // HELD_PART
 
     @asynccontextmanager
     async def unpacked(self, view: memoryview, header: BatchHeader) -> AsyncIterator[Buffer]:

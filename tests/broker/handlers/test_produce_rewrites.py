@@ -45,7 +45,7 @@ async def answer(house: BrokerHouse, outcome: Any, version: int = 9) -> dict[tup
 
 def assert_nothing_left(house: BrokerHouse) -> None:
     assert not house.produce_handler._turns
-    assert house.produce_handler._places._value == REWRITES_AT_ONCE
+    assert house.produce_handler._places.taken_count == 0
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "rewrite"]
 
 
@@ -373,6 +373,26 @@ def test_a_defect_met_by_one_request_in_line_is_its_own(monkeypatch: pytest.Monk
         assert (await answer(house, slow))["a", 0].base_offset == 0
         assert {part.error_code for part in (await answer(house, struck)).values()} == {ErrorCode.UNKNOWN_SERVER_ERROR}
         assert (await answer(house, behind))["a", 0].base_offset == 1
+        assert_nothing_left(house)
+
+    run(scenario())
+
+
+def test_what_is_rewritten_and_not_appended_yet_is_bounded() -> None:
+    """Each request's small frames may grow to the bound of a batch: a second of many partitions waits until the first is appended, one that is
+    larger than all the room passes alone."""
+
+    async def scenario() -> None:
+        house, offload = await stopped_house(compression_type="gzip", max_message_bytes=str(MEMORY_BYTES // 8))
+        first = send(house, ("a", 0, batch(1, value=SLOW)))
+        other = send(house, ("a", 1, batch(1, value=SLOW)))
+        await settle(lambda: bool(offload.held))
+        await turns(20)
+        assert len(offload.held) == 1
+        await offload.go_on()
+        assert (await answer(house, first))["a", 0].base_offset == 0
+        await offload.go_on()
+        assert (await answer(house, other))["a", 1].base_offset == 0
         assert_nothing_left(house)
 
     run(scenario())
