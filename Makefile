@@ -56,7 +56,7 @@ quick: $(DEV_READY) ## the suite without the parts that start other runtimes
 compat: $(SPARK_READY) tools-system jars ## every client against every kind of record, group and tool; some minutes
 	@MILLRACE_COMPAT=full $(BIN)/python -m pytest tests/compat --durations=15
 
-client-suites: $(DEV_READY) ## the tests that clients' authors wrote, from their packages: docs/clients.md; ONLY="NAME ..." for some
+client-suites: $(DEV_READY) jars ## the tests that clients' authors wrote, from their packages: docs/clients.md; ONLY="NAME ..." for some
 	@$(BIN)/python -m tests.compat.suites $(ONLY)
 
 demo: $(SPARK_READY) spark_jobs/jars/.ready ## 1 GB of real files through the whole product, digests compared; then with kill -9
