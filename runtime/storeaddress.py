@@ -21,7 +21,8 @@ from millrace.runtime.objectstore import ObjectStore
 
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
 SECRETS = ("secretKey", "sessionToken")
-_HIDDEN = tuple(name.lower() for name in SECRETS)  # in whatever case somebody wrote them
+# In whatever case and by whatever name somebody wrote them.
+_HIDDEN = re.compile(r"secret|token|password|credential|(?<!access)key$", re.IGNORECASE)
 S3_OPTIONS = (
     "endpoint",
     "region",
@@ -55,12 +56,15 @@ class StoreAddress:
     options: Mapping[str, str]
 
     def __str__(self) -> str:
-        shown = "&".join(
-            f"{name}={'***' if name.lower() in _HIDDEN else value}" for name, value in self.options.items()
-        )
-        return f"{self.bucket_id}@{self.scheme}://{self.target}{'?' if shown else ''}{shown}"
+        shown = "&".join(f"{name}={_shown(name, value)}" for name, value in self.options.items())
+        return f"{self.bucket_id}@{self.scheme}://{self.shown_target}{'?' if shown else ''}{shown}"
 
     __repr__ = __str__
+
+    @property
+    def shown_target(self) -> str:
+        """Of a bucket no more than a name can be: keys are written before an `@`, or behind an `&` that should be a `?`."""
+        return self.target if self.scheme == "file" else re.sub(r"[&;].*", "***", re.sub(r"^.*@", "***@", self.target))
 
     def text(self, name: str) -> str | None:
         return self.options.get(name) or None
@@ -86,6 +90,10 @@ class StoreAddress:
     @property
     def store_options(self) -> Sequence[str]:
         return S3_OPTIONS if self.scheme == "s3" else ()
+
+
+def _shown(name: str, value: str) -> str:
+    return "***" if _HIDDEN.search(name) else re.sub(r";.*", ";***", re.sub(r"//[^/]*@", "//***@", value))
 
 
 def parse_address(text: str) -> StoreAddress:
@@ -118,7 +126,7 @@ def _check_bucket(address: StoreAddress) -> None:
     """A name, or the ARN of an access point, which only the client can judge."""
     if address.target.startswith("arn:"):
         return
-    bucket, _, prefix = address.target.rstrip("/").partition("/")
+    bucket, _, prefix = address.shown_target.rstrip("/").partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise AddressError(
             f"{bucket!r} is no bucket's name, which is made of letters, digits, dots, hyphens and underscores, in {address}"
@@ -141,7 +149,7 @@ def _check_endpoint(address: StoreAddress) -> None:
         is_sound = False
     if not is_sound or not endpoint.isprintable() or " " in endpoint:
         raise AddressError(
-            f"endpoint={endpoint} is not where a server listens, as in http://127.0.0.1:9000, in {address}"
+            f"endpoint={_shown('endpoint', endpoint)} is not where a server listens, as in http://127.0.0.1:9000, in {address}"
         )
 
 

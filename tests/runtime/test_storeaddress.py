@@ -109,6 +109,28 @@ def test_no_secret_shows() -> None:
     assert "quiet" not in shown
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0@s3://lake?accessKey=AKIA&secretAccessKey=hush&endpoint=nowhere",
+        "0@s3://lake?accessKey=AKIA&AWS_SECRET_ACCESS_KEY=hush&endpoint=nowhere",
+        "0@s3://lake?accessKey=AKIA&password=hush&endpoint=nowhere",
+        "0@s3://AKIA:hush@lake?region=us-east-1",
+        "0@s3://lake&accessKey=AKIA&secretKey=hush",
+        "0@s3://lake;secretKey=hush",
+        "0@s3://lake?accessKey=AKIA;secretKey=hush&endpoint=nowhere",
+        "0@s3://lake?endpoint=http://AKIA:hush@host:1x",
+        "0@s3://lake?endpoint=http://:hush@",
+    ],
+)
+def test_a_secret_in_a_wrong_place_is_not_shown(text: str) -> None:
+    """What an operator mistypes lands in the journal with the refusal; the key is not in it."""
+    with pytest.raises(AddressError) as caught:
+        parse_address(text)
+    assert "hush" not in str(caught.value)
+    assert "lake" in str(caught.value) or "endpoint" in str(caught.value)
+
+
 def test_a_scheme_names_an_implementation(tmp_path: Path) -> None:
     """The table opens the directory store and the memory store."""
     assert isinstance(asyncio.run(_open_and_close(f"0@file://{tmp_path}/objects")), LocalObjectStore)
