@@ -144,7 +144,8 @@ def allocate(fd: int, start: int, end: int) -> None:
 
 
 def resize_descriptor(descriptor: BlockDescriptor, size_bytes: int) -> None:
-    """Grows with reserved space or cuts; durable on return. A device keeps its size."""
+    """Grows with reserved space or cuts; durable on return. A device keeps its size, and so does what cannot grow: what was reserved of it by
+    then is given back, or it would be all that the disk has."""
     if descriptor.is_device or size_bytes == descriptor.size_bytes:
         return
     try:
@@ -154,6 +155,9 @@ def resize_descriptor(descriptor: BlockDescriptor, size_bytes: int) -> None:
             os.ftruncate(descriptor.fd, size_bytes)
         os.fsync(descriptor.fd)
     except OSError as error:
+        if size_bytes > descriptor.size_bytes:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor.fd, descriptor.size_bytes)
         raise disk_error(error, descriptor.path) from error
     descriptor.size_bytes = size_bytes
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from millrace.runtime.aligned import Arena
-from millrace.runtime.disk import DiskFailed, DiskLocked
+from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
 from millrace.runtime.disk_open import DirectRefused, open_block_descriptor
 from millrace.runtime.disk_posix import PosixDisk
 from millrace.runtime.errors import Closed
@@ -315,6 +315,28 @@ def test_a_full_disk_is_known_at_open() -> None:
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip(done.stderr)
     assert done.stdout.split() == ["full", "full", "full", "False"], done.stderr
+
+
+def test_what_could_not_grow_gives_back_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems leave what they reserved before the disk was full, and that is then all that the disk had."""
+
+    def reserve_a_part(fd: int, start: int, length: int) -> None:
+        os.ftruncate(fd, start + length // 2)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def run() -> None:
+        path = str(tmp_path / "log")
+        file = await PosixDisk().open_block(path, MIB)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", reserve_a_part)
+            with pytest.raises(DiskFull):
+                await file.resize(8 * MIB)
+        assert (file.size_bytes, os.path.getsize(path)) == (MIB, MIB)
+        await file.resize(2 * MIB)
+        assert os.path.getsize(path) == 2 * MIB
+        await file.close()
+
+    asyncio.run(run())
 
 
 def test_the_fallback_is_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
