@@ -69,13 +69,13 @@ def find_content(data: bytes, place: int) -> WalCorrupt | None:
         data = data[:BLOCK_BYTES] + bytes(BLOCK_BYTES) + data[2 * BLOCK_BYTES :]
     if data == bytes(len(data)):
         return None
+    ours = _ours(data, place)  # first: what wrote over a log's header left its records
+    if ours is not None:
+        return ours
     if place == 0:
         for at, magic, name in SIGNATURES:
             if data[at : at + len(magic)] == magic:
                 return WalForeign(at, name)
-    ours = _ours(data, place)
-    if ours is not None:
-        return ours
     first = len(data) - len(data.lstrip(b"\0"))
     return WalForeign(place + first, f"the bytes {data[first : first + SHOWN_BYTES].hex(' ')}")
 

@@ -107,6 +107,22 @@ async def log_of_ours(count: int) -> SimDisk:
     return disk.restart(keep)
 
 
+def test_a_log_under_a_fresh_partition_table_is_still_a_log() -> None:
+    """A partitioner writes the first 17 KiB and leaves the records: to clear the device would lose them."""
+
+    async def run() -> None:
+        disk = await log_of_ours(40)
+        table = bytearray(34 * 512)
+        table[510:512], table[512:520] = b"\x55\xaa", b"EFI PART"
+        for image in (disk.files[PATH].durable, disk.files[PATH].visible):
+            image[: len(table)] = table
+        error = await refusal(disk)
+        assert isinstance(error, WalHeaderLost)
+        assert error.place > len(table)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("count", [0, 1, 40])
 @pytest.mark.parametrize(
     ("first", "second"),
