@@ -15,6 +15,7 @@ from millrace.runtime.errors import Exhausted, Fenced, Unavailable
 
 Buffer = bytes | bytearray | memoryview
 BLOCK_BYTES = 4096
+UNREADABLE_BYTES_MAX = 16 << 20  # who reads around bad sectors stops there: that many are a device that fails
 
 
 class DiskFull(Exhausted):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 from types import TracebackType
 
-from millrace.runtime.disk import DiskFailed
+from millrace.runtime.disk import BLOCK_BYTES, UNREADABLE_BYTES_MAX, DiskFailed
 from millrace.runtime.disk_open import disk_error
 
 
@@ -15,6 +16,7 @@ class PeekFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._unreadable_bytes = 0
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self.size_bytes = os.lseek(self._fd, 0, os.SEEK_END)
@@ -42,6 +44,24 @@ class PeekFile:
                 raise DiskFailed(self.path, "ends too early")
             found += piece
         return bytes(found)
+
+    def read_around(self, position: int, length: int) -> tuple[bytes, Sequence[int]]:
+        """As `read_at`, with zeros for blocks that the device cannot read, and their places. Both in whole blocks. Raises DiskFailed where there
+        are too many of them."""
+        try:
+            return self.read_at(position, length), ()
+        except DiskFailed:
+            found, unreadable = bytearray(), []
+            for at in range(position, position + length, BLOCK_BYTES):
+                try:
+                    found += self.read_at(at, BLOCK_BYTES)
+                except DiskFailed:
+                    self._unreadable_bytes += BLOCK_BYTES
+                    if self._unreadable_bytes > UNREADABLE_BYTES_MAX:
+                        raise
+                    found += bytes(BLOCK_BYTES)
+                    unreadable.append(at)
+            return bytes(found), unreadable
 
     def __enter__(self) -> PeekFile:
         return self

@@ -53,12 +53,15 @@ class Walk:
         geometry = Geometry.of(self.header.capacity_bytes)
         while (wanted := self.scan.wanted()) is not None:
             position, length = wanted
-            for record in self.scan.feed(self._file.read_at(geometry.physical(position), length)):
+            place = geometry.physical(position)
+            data, unreadable = self._file.read_around(place, length)
+            for record in self.scan.feed(data, [at - place + position for at in unreadable]):
                 yield describe(record)
 
     def rotten_copies(self) -> list[int]:
         """Where copies of the header lie that cannot be read."""
-        return [at for at in (0, BLOCK_BYTES) if decode_device_header(self._file.read_at(at, BLOCK_BYTES)) is None]
+        copies = ((at, self._file.read_around(at, BLOCK_BYTES)[0]) for at in (0, BLOCK_BYTES))
+        return [at for at, copy in copies if decode_device_header(copy) is None]
 
 
 def walk_of(file: PeekFile) -> Walk | LooseWalk:
@@ -67,13 +70,14 @@ def walk_of(file: PeekFile) -> Walk | LooseWalk:
         raise CommandRefused(f"{file.path} is in use by a running node: stop it, or look at a copy")
     if file.size_bytes < RING_START:
         raise CommandRefused(f"{file.path} is no WAL: {file.size_bytes} bytes")
-    copies = file.read_at(0, BLOCK_BYTES), file.read_at(BLOCK_BYTES, BLOCK_BYTES)
-    header = choose_device_header(*copies)
+    copies, unreadable = file.read_around(0, RING_START)
+    header = choose_device_header(copies[:BLOCK_BYTES], copies[BLOCK_BYTES:])
     if header is not None:
         return Walk(file, header)
     loose = LooseWalk(file)
     if not loose.block_count:
-        why = "neither copy of a header can be read, and no block of a log is there" if any(map(any, copies)) else ""
+        is_something = unreadable or any(copies)
+        why = "neither copy of a header can be read, and no block of a log is there" if is_something else ""
         raise CommandRefused(f"{file.path} holds no WAL: {why or 'nobody has written a header'}")
     return loose
 

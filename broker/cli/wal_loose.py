@@ -19,6 +19,7 @@ from millrace.wal.block.layout import (
     BlockHeader,
     Geometry,
     align_down,
+    align_up,
     decode_block_header,
 )
 from millrace.wal.block.recovery import block_records
@@ -50,7 +51,7 @@ class LooseWalk:
 
     def _headers(self) -> Iterator[tuple[int, BlockHeader]]:
         for start in range(RING_START, self.capacity_bytes, READ_BYTES):
-            data = memoryview(self._file.read_at(start, min(READ_BYTES, self.capacity_bytes - start)))
+            data = memoryview(self._file.read_around(start, min(READ_BYTES, self.capacity_bytes - start))[0])
             for at in range(0, len(data), BLOCK_BYTES):
                 if data[at : at + 4] == BLOCK_MAGIC_BYTES:
                     header = decode_block_header(data, at)
@@ -65,7 +66,7 @@ class LooseWalk:
             if place != self._geometry.physical(position):
                 self.strays.append(place)
             is_inside = place + header.length <= self.capacity_bytes
-            data = self._file.read_at(place, header.length) if is_inside else b""
+            data = self._file.read_around(place, align_up(header.length))[0] if is_inside else b""
             records = block_records(memoryview(data), header) if is_inside else None
             if records is None:
                 self.torn.append(place)

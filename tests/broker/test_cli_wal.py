@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millrace.broker.cli import wal as command
+from millrace.runtime import disk_peek
 from millrace.runtime.disk_posix import PosixDisk
 from millrace.s3stream.objects.format import encode_entry_header
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START
@@ -215,6 +218,61 @@ def test_a_log_without_a_header_is_shown_by_its_blocks(
     assert [(row["position"], row["end"]) for row in rows[:19]] == [place for place in places if place != places[4]]
     assert "by their own word" in shown.err
     assert path.read_bytes() == before
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Places of blocks that the device does not read; tests fill it."""
+    places: list[int] = []
+    pread = os.pread
+
+    def failing(fd: int, length: int, position: int) -> bytes:
+        if any(position - BLOCK_BYTES < at < position + length for at in places):
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(fd, length, position)
+
+    monkeypatch.setattr(os, "pread", failing)
+    return places
+
+
+def test_what_cannot_be_read_is_told_as_damage(
+    log: tuple[Path, list[tuple[int, int]]], lost: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bad sector in a copy of the header, in a block, and in both copies: as where they rotted. Too many of them are a device that fails."""
+    path, places = log
+    lost.append(BLOCK_BYTES)
+    assert ask("verify", str(path)) == 0
+    assert f"the copy of the header at byte {BLOCK_BYTES} cannot be read" in capsys.readouterr().out
+    start = places[4][0] - places[4][0] % BLOCK_BYTES
+    lost.append(RING_START + start)
+    assert ask("verify", str(path)) == 1
+    said = capsys.readouterr().out
+    assert (
+        f"damaged from position {start} (byte {RING_START + start}) to {start + BLOCK_BYTES}: the device cannot read it"
+        in said
+    )
+    assert "stream 3 lacks [20, 30)" in said
+    lost.append(0)
+    assert ask("verify", str(path)) == 1
+    said = capsys.readouterr().out
+    assert "neither copy of the header can be read" in said
+    assert "20 records" in said
+    lost += range(0, path.stat().st_size, BLOCK_BYTES)
+    assert ask("verify", str(path)) == 2
+    assert "neither copy of a header can be read, and no block of a log is there" in capsys.readouterr().err
+
+
+def test_a_device_that_fails_is_said_to(
+    log: tuple[Path, list[tuple[int, int]]],
+    lost: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(disk_peek, "UNREADABLE_BYTES_MAX", 4 * BLOCK_BYTES)
+    path, _ = log
+    lost += range(RING_START, RING_START + 5 * BLOCK_BYTES, BLOCK_BYTES)
+    assert ask("verify", str(path)) == 2
+    assert "Input/output error" in capsys.readouterr().err
 
 
 async def write_laps(path: Path) -> int:

@@ -7,7 +7,8 @@ A plain kill keeps the page cache: `restart(power_was_cut=False)` keeps every pe
 change of names that was under way is done or not, and durable with the next one in its folder.
 
 Faults are planned by the number of the write (block writes, appends, syncs, truncations and namespace changes all
-count): `at_write(n, Cut() | Fail(errno) | Misdirect(delta))`. `flip` rots a byte. `capacity_bytes` makes the disk fill up, and may be
+count): `at_write(n, Cut() | Fail(errno) | Misdirect(delta))`. `flip` rots a byte, `lose_block` makes a block of a block file unreadable, until it
+is written again. `capacity_bytes` makes the disk fill up, and may be
 changed at any time. After a cut nothing is taken any more: what is asked for then was never asked for.
 Completion order: with `latency_s` by `call_later`, else after up to `hops` turns of the loop; both drawn from the Rand.
 `hits` counts each fault that struck, so that a hunt can tell which it never reached.
@@ -119,6 +120,7 @@ class SimFile:
     is_device: bool = False
     is_log: bool = False  # written through the page cache: durable with a sync alone
     meant: bytearray | None = None  # what would be durable, had no write gone astray; None: none did
+    lost: dict[int, None] = field(default_factory=dict)  # places of blocks that cannot be read
 
     @property
     def is_astray(self) -> bool:
@@ -138,12 +140,15 @@ class SimFile:
             patch(self.meant, position, data)
         patch(self.durable, position + delta_bytes, data)
         patch(self.visible, position + delta_bytes, data)
+        for at in [at for at in self.lost if position + delta_bytes <= at < position + delta_bytes + len(data)]:
+            del self.lost[at]
 
     def after_kill(self) -> SimFile:
         """What the next process finds where the machine stayed up: the page cache, which a power cut may still take; block writes
         that were under way are finished by the kernel."""
         after = SimFile(bytearray(self.durable), bytearray(self.visible), is_device=self.is_device, is_log=self.is_log)
         after.meant = None if self.meant is None else bytearray(self.meant)
+        after.lost = dict(self.lost)
         for pending in self.pending:
             if self.is_log:
                 after.pending.append(pending)
@@ -216,6 +221,14 @@ class SimDisk:
         self.files[path].visible[position] ^= mask
         self.hits["flip"] += 1
 
+    def lose_block(self, path: str, position: int) -> None:
+        """The block that holds the byte cannot be read from now on, until something is written there."""
+        self.files[path].lost[position - position % BLOCK_BYTES] = None
+
+    def find_block(self, path: str, position: int) -> bool:
+        """It can be read again, and holds what it held. Whether it could not."""
+        return self.files[path].lost.pop(position - position % BLOCK_BYTES, self) is None
+
     def pending(self) -> list[Pending]:
         """Every write that a power cut now could lose, in the order they were asked for."""
         return sorted((one for file in self.files.values() for one in file.pending), key=lambda one: one.number)
@@ -274,6 +287,7 @@ class SimDisk:
     def _survivor(self, file: SimFile, fate: Fate) -> SimFile:
         after = SimFile(bytearray(file.durable), bytearray(file.durable), is_device=file.is_device)
         after.meant = None if file.meant is None else bytearray(file.meant)
+        after.lost = dict(file.lost)
         for pending in file.pending:
             pieces = fate(pending)
             survived = sum(len(data) for _, data in pieces)
@@ -512,6 +526,9 @@ class SimBlockFile:
         assert length % BLOCK_BYTES == 0, length
         await self._disk.delay()
         assert position + length <= self.size_bytes, (position, length)
+        if any(position <= at < position + length for at in self._file.lost):
+            self._disk.hits["unreadable"] += 1
+            raise failure(Fail(), self._path)
         return bytes(self._file.visible[position : position + length])
 
     async def resize(self, size_bytes: int) -> None:

@@ -107,6 +107,7 @@ HUNT_MUST_HIT = (
     "damaged log of objects refused",
     "damaged log read around",
     "flip",
+    "unreadable",
     "ROT",
     "LOST_RACE",
     "a rival was first",

@@ -291,7 +291,7 @@ class SimNode:
             self.disk.at_write(self.disk.write_count, Fail())
 
     def mend(self) -> bool:
-        """Whether the byte that was made wrong was wrong still; it is right now."""
+        """Whether the byte that was made wrong was wrong still, or its block unreadable; it is right now."""
         if self.rotten_object is not None:
             key, position, damaged = self.rotten_object
             if self.world.bucket.objects.get(key) is not damaged:
@@ -302,6 +302,8 @@ class SimNode:
         if position < 0 and WAL_FILE in self.disk.files and self.disk.files[WAL_FILE].is_astray:
             self.world.hits["stray write refused"] += 1
             self.disk.files[WAL_FILE].set_right()
+            return True
+        if position >= 0 and self.disk.find_block(WAL_FILE, position):
             return True
         if position < 0 or self.disk.files[WAL_FILE].durable[position] != value ^ 1:
             return False

@@ -228,7 +228,7 @@ def is_harmless_or_told(file: SimFile) -> bool:
 
 
 async def wal_rot(world: World, node: SimNode, rand: Rand) -> None:
-    """From now on until it struck once: at a start, one byte of the log is wrong."""
+    """From now on until it struck once: at a start, one byte of the log is wrong, or its block cannot be read."""
     before = node.on_start
 
     def spoil() -> None:
@@ -240,7 +240,8 @@ async def wal_rot(world: World, node: SimNode, rand: Rand) -> None:
             position = _spot(node.disk.files[WAL_FILE].durable, rand)
             if position is not None:
                 node.rotten = position, node.disk.files[WAL_FILE].durable[position]
-                node.disk.flip(WAL_FILE, position)
+                spoil_byte = node.disk.flip if rand.below(3) else node.disk.lose_block
+                spoil_byte(WAL_FILE, position)
                 world.trace.note(node.name, "rot", WAL_FILE, position)
                 node.on_start = before
 

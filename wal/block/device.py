@@ -16,14 +16,13 @@ A replaced owner cannot acknowledge, since it acknowledges after its write, and 
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import Any
 
 from millrace.runtime.aligned import Arena
-from millrace.runtime.disk import BlockFile, Disk, DiskLocked
+from millrace.runtime.disk import BlockFile, Disk, DiskFailed, DiskLocked
 from millrace.wal.block.blank import find_content, looks
-from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, Geometry, align_down, choose_device_header
+from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, align_down, choose_device_header
 from millrace.wal.config import BlockWalSettings
 from millrace.wal.errors import WalFenced, WalMismatch
 from millrace.wal.log import WalOwner
@@ -103,37 +102,6 @@ class BlockDevice:
             await self.file.resize(capacity_bytes)
 
 
-class ReadAhead:
-    """One read ahead of recovery, so that the device works while records are looked at."""
-
-    def __init__(self, file: BlockFile, geometry: Geometry) -> None:
-        self._file = file
-        self._geometry = geometry
-        self._place: tuple[int, int] | None = None
-        self._read: asyncio.Future[bytes] | None = None
-
-    def begin(self, place: tuple[int, int] | None) -> None:
-        """Begins to read a position and length that will probably be wanted next."""
-        if place is not None:
-            self._place = place
-            self._read = asyncio.ensure_future(self._file.read_at(self._geometry.physical(place[0]), place[1]))
-
-    async def take(self, place: tuple[int, int]) -> bytes:
-        """The bytes there, begun before or not."""
-        if self._read is None or self._place != place:
-            self.drop()
-            self.begin(place)
-        assert self._read is not None
-        data, self._read = await self._read, None
-        return data
-
-    def drop(self) -> None:
-        if self._read is not None:
-            self._read.add_done_callback(lambda read: read.cancelled() or read.exception())  # nobody wants it any more
-            self._read.cancel()
-            self._read = None
-
-
 async def is_used(disk: Disk, path: str) -> bool:
     """Whether there is a log, of whatever owner. A file or device that is blank, or not there at all, is none. Raises DiskLocked where another
     process has it open, WalForeign and WalHeaderLost for what is neither."""
@@ -156,9 +124,20 @@ def reservation_key(epoch: int) -> int:
 
 
 async def _read_header(file: BlockFile) -> DeviceHeader | None:
+    """A copy that cannot be read is as one that rotted, as long as the other one is sound; else nobody knows what it said: raises DiskFailed."""
     if file.size_bytes < RING_START:
         return None
-    return choose_device_header(await file.read_at(0, BLOCK_BYTES), await file.read_at(BLOCK_BYTES, BLOCK_BYTES))
+    copies, failure = [], None
+    for at in (0, BLOCK_BYTES):
+        try:
+            copies.append(await file.read_at(at, BLOCK_BYTES))
+        except DiskFailed as error:
+            copies.append(bytes(BLOCK_BYTES))
+            failure = error
+    header = choose_device_header(copies[0], copies[1])
+    if header is None and failure is not None:
+        raise failure
+    return header
 
 
 async def _check_blank(disk: Disk, path: str, file: BlockFile) -> None:

@@ -18,9 +18,10 @@ from typing import Any
 from millrace.runtime.aligned import Arena, ArenaPool
 from millrace.runtime.disk import Buffer, Disk, DiskFailed
 from millrace.wal.block.batcher import Batcher
-from millrace.wal.block.device import BlockDevice, ReadAhead
+from millrace.wal.block.device import BlockDevice
 from millrace.wal.block.fill import ZeroFill
 from millrace.wal.block.layout import BLOCK_BYTES, BLOCK_HEADER_BYTES, Geometry, align_down, align_up
+from millrace.wal.block.reading import RingReads
 from millrace.wal.block.recovery import Damage, RecoveryScan
 from millrace.wal.block.space import BlockEnds, RingSpace
 from millrace.wal.block.writer import BlockWriter
@@ -118,11 +119,11 @@ class BlockWal:
         before `reset` or `trim`, for what it made of the log may be refused."""
         assert not self._is_recovered, "recover() is for once"
         scan = RecoveryScan(self._device.header, policy=self._settings.corruption)
-        reads = ReadAhead(self._device.file, self._space.geometry)
+        reads = RingReads(self._device.file, self._space.geometry)
         try:
             while (wanted := scan.wanted()) is not None:
                 try:
-                    data = await reads.take(wanted)
+                    data, unreadable = await reads.take(wanted)
                 except DiskFailed:
                     if not scan.is_cut:
                         raise
@@ -130,7 +131,7 @@ class BlockWal:
                     break
                 if len(scan.ends):
                     reads.begin(scan.following(sum(wanted)))
-                for record in scan.feed(data):
+                for record in scan.feed(data, unreadable):
                     yield record
         finally:
             reads.drop()

@@ -8,7 +8,8 @@ epoch and every checksum fit. The header knows which owner wrote where, and only
 older owners left behind a hole is void for ever, also where the block that was written over it is damaged or never
 reached the device. Below `epoch_start` lies what the last owner accepted, and everything must be sound. The first block
 that does not count ends the log, unless something proves that it had been durable: a
-header or a later block that says so. Then it is damage, and the policy says what follows:
+header or a later block that says so, or that the device cannot read it: a block that was never written can be read. Then it is damage,
+and the policy says what follows:
 
     refuse      WalCorrupt names the place
     skip        the walk goes on at the next block that is sound and lawful; records between are lost. Where that leaves a hole in a
@@ -20,6 +21,7 @@ Whoever skips or truncates finds the places in `damages`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from millrace.wal.block.layout import (
@@ -79,6 +81,8 @@ class RecoveryScan:
         )
         self._at = header.head  # the place that is looked at
         self._rest = b""  # bytes from there on that were read before, the beginning of a block
+        self._unreadable: dict[int, None] = {}  # blocks that were fed as zeros
+        self._is_unread = False  # one of them is why nothing sound was found behind the tail
         self._seek = self._walk
         self._evidence_end = 0
         self._is_done = self.tail == header.closed_end
@@ -92,8 +96,9 @@ class RecoveryScan:
         length = min(self._read_bytes, self._geometry.lap_end(position) - position, self._stop - position)
         return (position, length) if length > 0 else None
 
-    def feed(self, data: bytes) -> list[WalRecord]:
-        """Takes the bytes that `wanted` named; gives the records found in them. Raises WalCorrupt."""
+    def feed(self, data: bytes, unreadable: Sequence[int] = ()) -> list[WalRecord]:
+        """Takes the bytes that `wanted` named, with zeros for blocks that cannot be read; gives the records found in them. Raises WalCorrupt."""
+        self._unreadable.update(dict.fromkeys(unreadable))
         self._read_bytes = min(2 * self._read_bytes, self._read_bytes_max)
         whole = self._rest + data if self._rest else data
         self._rest = b""
@@ -136,6 +141,7 @@ class RecoveryScan:
                 return found
             records = None if header is None else self._records(data[offset:], header)
             if header is None or records is None:
+                self._note_unreadable(self._at + BLOCK_BYTES if header is None else header.end)
                 self._on_bad_block()
                 return found
             self._accept(header, records, found)
@@ -163,9 +169,14 @@ class RecoveryScan:
         self._epoch = header.epoch
         self._certain = max(self._certain, header.confirmed)
         self._at = self.tail = header.end
+        self._is_unread = False
         if self._cut is None:
             self.ends.add(header.position + header.length)
         found.extend(record for record in records if record.end > self._header.trim)
+
+    def _note_unreadable(self, end: int) -> None:
+        """Whether the device was what kept a block from being sound."""
+        self._is_unread = self._is_unread or any(at in self._unreadable for at in range(self._at, end, BLOCK_BYTES))
 
     def _on_bad_block(self) -> None:
         """Nothing sound at `_at`: perhaps the rest of the lap was skipped; else this is the end, or damage."""
@@ -173,8 +184,12 @@ class RecoveryScan:
         if self._at < lap_end < self._stop and self.tail % self._geometry.ring_bytes:
             self._at = lap_end
             return
+        what = "the device cannot read it" if self._is_unread else "no sound block"
         if self.tail < self._certain:
-            self._on_damage(self._certain, f"no sound block, though all below {self._certain} was durable")
+            self._on_damage(self._certain, f"{what}, though all below {self._certain} was durable")
+            return
+        if self._is_unread:
+            self._on_damage(self.tail + BLOCK_BYTES, f"{what}, and the log may have gone on there")
             return
         self._at = self.tail + BLOCK_BYTES
         # A block that was begun once the bad one was confirmed begins within the window, or, when it was alone, behind the
