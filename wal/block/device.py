@@ -92,14 +92,18 @@ class BlockDevice:
         await self.write()
 
     async def resize(self, capacity_bytes: int, **changes: Any) -> None:
-        """For an empty log. The file is never smaller than either copy says; a device only uses more or less of itself."""
+        """For an empty log. The file is never smaller than either copy says; a device only uses more or less of itself. What a power cut between
+        two steps leaves is a file that is too long: `cut_off` follows."""
         if capacity_bytes > self.file.size_bytes:
             await self.file.resize(capacity_bytes)
         if capacity_bytes > self.file.size_bytes:
             raise WalMismatch("capacity", capacity_bytes, self.file.size_bytes)
         await self.write_both(capacity_bytes=capacity_bytes, **changes)
-        if capacity_bytes < self.file.size_bytes:
-            await self.file.resize(capacity_bytes)
+
+    async def cut_off(self) -> None:
+        """Gives back what a file has beyond the capacity."""
+        if self.file.size_bytes > self.header.capacity_bytes:
+            await self.file.resize(self.header.capacity_bytes)
 
 
 async def is_used(disk: Disk, path: str) -> bool:

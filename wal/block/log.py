@@ -297,11 +297,14 @@ class BlockWal:
     async def reset(self) -> None:
         """A capacity that was changed in the settings takes effect here, where the log is empty, and before `start` only."""
         await self.trim(self._writer.confirmed)
+        if self._is_started:
+            return
         capacity_bytes = align_down(self._settings.capacity_bytes)
-        if not self._is_started and capacity_bytes != self._device.header.capacity_bytes:
+        if capacity_bytes != self._device.header.capacity_bytes:
             assert self._device.header.head == self._batcher.tail
             await self._device.resize(capacity_bytes, filled_bytes=min(self._fill.filled_bytes, capacity_bytes))
             self._build(self._batcher.tail)
+        await self._device.cut_off()
 
     async def close(self) -> None:
         if self._is_closed:

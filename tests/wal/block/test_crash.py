@@ -323,6 +323,35 @@ def test_a_cut_while_formatting() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("from_kib", [200, 512], ids=["grown", "shrunk"])
+def test_a_cut_while_the_capacity_changes(from_kib: int) -> None:
+    """At every write of a reset: the next start has the capacity that is set, in a file that is no longer than that."""
+
+    async def reset(disk: SimDisk, epoch: int, kib: int) -> None:
+        wal, _ = await open_wal(disk, epoch, capacity_bytes=kib * 1024)
+        await wal.reset()
+        await wal.close()
+
+    async def run() -> None:
+        made = SimDisk()
+        await reset(made, 1, from_kib)
+        for number in itertools.count(1):
+            disk = made.restart(keep)
+            disk.at_write(number, Cut())
+            changing = asyncio.ensure_future(reset(disk, 2, 256))
+            await asyncio.wait((changing, asyncio.ensure_future(disk.was_cut.wait())), return_when="FIRST_COMPLETED")
+            changing.cancel()
+            for fate in (drop, keep):
+                left = disk.restart(fate)
+                await reset(left, 3, 256)
+                assert len(left.files[PATH].durable) == 256 * 1024
+            if not disk.was_cut.is_set():
+                break
+        assert number > 4
+
+    asyncio.run(run())
+
+
 def test_a_large_block_is_declared_before_it_is_written() -> None:
     """No block larger than the header speaks of is ever on the device, so that recovery knows how far to look."""
 
