@@ -45,7 +45,7 @@ from millrace.kraft.topic_configs import ConfigLookup
 from millrace.runtime import Runtime
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, StoreFull
-from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore_retry import Retries, RetryingObjectStore, RetryPolicy
 from millrace.runtime.objectstore_watched import WAL_STORE, StoreWatch, WatchedObjectStore
 from millrace.runtime.storeaddress import StoreAddress
 from millrace.runtime.tasks import Tasks
@@ -114,10 +114,12 @@ class Broker:
     async def _open_store(self) -> NodeStores:
         """The store as each part uses it: it fails what is not answered after a few attempts; who must not fail asks again."""
         self._watch.enter("waiting for the object store")
+        address, runtime = self._settings.data, self._runtime
+        retries = Retries(runtime.rand.split("store opening"), START_RETRIES, self._watch.on_retry)
         try:
-            bare = await self._runtime.open_store(self._settings.data, self._runtime.clock)
+            bare = await retries.attempt("open", lambda: runtime.open_store(address, runtime.clock))
         except (ObjectMissing, ValueError) as error:
-            raise BindingRefused(f"{self._settings.data} cannot be the data bucket: {error}") from error
+            raise BindingRefused(f"{address} cannot be the data bucket: {error}") from error
         meter, rand = StoreCounts(self._registry), self._runtime.rand.split("store retries")
         stores = stack_stores(bare, meter, rand, self._settings.traffic, RetryLog().on_retry, self._line)
         show_traffic(self._registry, stores)
@@ -192,9 +194,15 @@ class Broker:
         """Its store is counted and watched, and not repeated: the log repeats what has no answer itself. It has connections of its own, which no
         upload holds up."""
         settings, runtime = self._settings, self._runtime
+        retries = Retries(runtime.rand.split("WAL store opening"), START_RETRIES)
+
+        async def open_once(address: StoreAddress) -> ObjectStore:
+            with self._wal_store.attempt("open"):
+                return await runtime.open_store(address, runtime.clock)
 
         async def open_store(address: StoreAddress) -> ObjectStore:
-            return WatchedObjectStore(stores.wal(await runtime.open_store(address, runtime.clock)), self._wal_store)
+            bare = await retries.attempt("open", lambda: open_once(address))
+            return WatchedObjectStore(stores.wal(bare), self._wal_store)
 
         return WalPlace(
             settings.wal,

@@ -71,7 +71,71 @@ class StoreGate(Protocol):
 OnRetry = Callable[[str, int, Unavailable], None]
 
 
-class RetryingObjectStore:
+class Retries:
+    """What is asked for again, of a store or of its opening."""
+
+    def __init__(
+        self,
+        rand: Rand,
+        policy: RetryPolicy = FOR_EVER,
+        on_retry: OnRetry | None = None,
+        gate: StoreGate | None = None,
+    ) -> None:
+        """`on_retry(operation, attempts so far, error)` is called before each wait, for logs and counters."""
+        self._rand = rand
+        self._policy = policy
+        self._on_retry = on_retry
+        self._gate = gate
+
+    async def attempt(
+        self, operation: str, call: Callable[[], Awaitable[_T]], sent_bytes: int = 0, received_bytes: int = 0
+    ) -> _T:
+        """Runs `call` until it answers; raises the last Unavailable when the attempts are used up."""
+        failures = 0
+        while True:
+            try:
+                if self._gate is None:
+                    return await self._once(call)
+                await self._gate.enter(sent_bytes, received_bytes)
+                return await self._gated(call, self._gate, sent_bytes)
+            except Unavailable as error:
+                failures += 1
+                await self._wait(operation, failures, error)
+
+    async def _gated(self, call: Callable[[], Awaitable[_T]], gate: StoreGate, sent_bytes: int) -> _T:
+        try:
+            answer = await self._once(call)
+        except Unavailable as error:
+            gate.on_end(sent_bytes, error)
+            raise
+        gate.on_end(sent_bytes, None)
+        return answer
+
+    async def _once(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        try:
+            async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
+                return await call()
+        except TimeoutError:
+            raise StoreUnavailable("no answer", self._policy.attempt_timeout_ms) from None
+
+    async def _wait(self, operation: str, failures: int, error: Unavailable) -> None:
+        if not await self._may_repeat(operation, failures, error):
+            raise error
+
+    async def _may_repeat(self, operation: str, failures: int, error: Unavailable) -> bool:
+        """After a pause, or no: the attempts are used up."""
+        policy = self._policy
+        if policy.attempts_max is not None and failures >= policy.attempts_max:
+            return False
+        if self._on_retry is not None:
+            self._on_retry(operation, failures, error)
+        # The exponent is bounded so that an outage of days does not compute ever larger powers.
+        bound_ms = min(policy.first_wait_ms << min(failures - 1, 30), policy.longest_wait_ms)
+        await asyncio.sleep(self._rand.fraction() * bound_ms / 1000)
+        return True
+
+
+class RetryingObjectStore(Retries):
     def __init__(
         self,
         store: ObjectStore,
@@ -80,12 +144,9 @@ class RetryingObjectStore:
         on_retry: OnRetry | None = None,
         gate: StoreGate | None = None,
     ) -> None:
-        """`on_retry(operation, attempts so far, error)` is called before each wait, for logs and counters."""
+        """As Retries."""
+        super().__init__(rand, policy, on_retry, gate)
         self._store = store
-        self._rand = rand
-        self._policy = policy
-        self._on_retry = on_retry
-        self._gate = gate
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         body = body_of(parts)
@@ -154,21 +215,6 @@ class RetryingObjectStore:
     async def close(self) -> None:
         await self._store.close()
 
-    async def attempt(
-        self, operation: str, call: Callable[[], Awaitable[_T]], sent_bytes: int = 0, received_bytes: int = 0
-    ) -> _T:
-        """Runs `call` until it answers; raises the last Unavailable when the attempts are used up."""
-        failures = 0
-        while True:
-            try:
-                if self._gate is None:
-                    return await self._once(call)
-                await self._gate.enter(sent_bytes, received_bytes)
-                return await self._gated(call, self._gate, sent_bytes)
-            except Unavailable as error:
-                failures += 1
-                await self._wait(operation, failures, error)
-
     async def attempt_put(self, operation: str, key: str, body: Body, call: Callable[[], Awaitable[None]]) -> None:
         """The same for what sends bytes: their sum is known before they wait for the gate, and they are never others."""
 
@@ -178,38 +224,6 @@ class RetryingObjectStore:
 
         await body.crc()
         await self.attempt(operation, call_with_sum, body.size_bytes)
-
-    async def _gated(self, call: Callable[[], Awaitable[_T]], gate: StoreGate, sent_bytes: int) -> _T:
-        try:
-            answer = await self._once(call)
-        except Unavailable as error:
-            gate.on_end(sent_bytes, error)
-            raise
-        gate.on_end(sent_bytes, None)
-        return answer
-
-    async def _once(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        try:
-            async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
-                return await call()
-        except TimeoutError:
-            raise StoreUnavailable("no answer", self._policy.attempt_timeout_ms) from None
-
-    async def _wait(self, operation: str, failures: int, error: Unavailable) -> None:
-        if not await self._may_repeat(operation, failures, error):
-            raise error
-
-    async def _may_repeat(self, operation: str, failures: int, error: Unavailable) -> bool:
-        """After a pause, or no: the attempts are used up."""
-        policy = self._policy
-        if policy.attempts_max is not None and failures >= policy.attempts_max:
-            return False
-        if self._on_retry is not None:
-            self._on_retry(operation, failures, error)
-        # The exponent is bounded so that an outage of days does not compute ever larger powers.
-        bound_ms = min(policy.first_wait_ms << min(failures - 1, 30), policy.longest_wait_ms)
-        await asyncio.sleep(self._rand.fraction() * bound_ms / 1000)
-        return True
 
 
 class RetryingMultipart:

@@ -15,7 +15,7 @@ import asyncio
 import base64
 import logging
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -86,7 +86,8 @@ class S3ObjectStore:
 
     @staticmethod
     async def open(settings: S3Settings, session: AioSession | None = None) -> S3ObjectStore:
-        """Makes the client; sends nothing."""
+        """Makes the client; sends the store nothing. Raises StoreUnavailable while a source of credentials does not answer, StoreDenied where they
+        are incomplete."""
         session = session or AioSession()
         session.register_component("data_loader", _LOADER)
         stack = AsyncExitStack()
@@ -148,6 +149,9 @@ class S3ObjectStore:
                 found = await self._client.head_object(**self._at(key))
         except ObjectMissing:
             return None
+        except StoreDenied as refusal:
+            await self._say_why(key, refusal)
+            raise
         return ObjectEntry(key, found["ContentLength"], _wall_ms(found["LastModified"]))
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectEntry]:
@@ -278,6 +282,14 @@ class S3ObjectStore:
             )
         self.has_checksums = False
         self.bulk_delete.leave_out_checksums()
+
+    async def _say_why(self, key: str, refusal: StoreDenied) -> None:
+        """An answer to a HEAD has no body, and so no word but its status, which does not tell a clock that is wrong from missing rights: a
+        request that is answered with a body raises what it says."""
+        status = refusal.args[1:3]
+        if len(status) == 2 and str(status[0]) == str(status[1]):
+            with suppress(ObjectMissing):
+                await self.get_range(key, 0, 1)
 
     async def _is_content(self, key: str, content: bytes) -> bool:
         try:
