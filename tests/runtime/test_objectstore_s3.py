@@ -489,6 +489,29 @@ def test_delete_gives_back_what_was_refused() -> None:
     assert request.body.count(b"<Key>") == 3
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html><body>Please log in</body></html>",
+        b'<?xml version="1.0"?><ListBucketResult></ListBucketResult>',
+        b"<DeleteResult><Error><Code>InternalError</Code></Error></DeleteResult>",
+    ],
+    ids=["empty", "page", "another result", "an error without a key"],
+)
+def test_delete_believes_no_answer_that_says_nothing_of_keys(body: bytes) -> None:
+    """Its keys are deleted one by one; the next ones are asked for together again."""
+
+    async def test(store: S3ObjectStore) -> None:
+        assert await store.delete(["c/1", "c/2"]) == ["c/2"]
+        assert await store.delete(["c/3"]) == []
+
+    done = b'<?xml version="1.0"?><s3:DeleteResult xmlns:s3="urn:any"/>'
+    replies = [answer(200, body), answer(204), refusal(503, "SlowDown"), answer(200, done)]
+    requests = scripted(replies, test)
+    assert [request.method for request in requests] == ["POST", "DELETE", "DELETE", "POST"]
+
+
 def test_delete_goes_one_by_one_where_there_is_no_bulk_delete() -> None:
     """A store without the call is asked for it once under each checksum; then keys are deleted singly, and a refused one comes back."""
 
