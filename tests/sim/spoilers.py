@@ -377,7 +377,7 @@ def takes_without_a_seal(old: Any) -> Any:
         if first_epoch is None:
             return await old(self)
         tip = await self._find_tip(listing, first_epoch)
-        return await (old(self) if tip is None else self._take(listing, tip.link, self.check_replaced))
+        return await (old(self) if tip is None else self._take(listing, tip, self.check_replaced))
 
     return take
 

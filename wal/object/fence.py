@@ -184,19 +184,25 @@ class _Names:
         except ObjectMissing:
             return None
 
-    async def _take(self, listing: Listing, link: Place | None, check_replaced: Callable[[], Awaitable[None]]) -> Taken:
-        extent = await self._extent(listing, link, check_replaced)
+    async def _take(self, listing: Listing, tip: Tip | None, check_replaced: Callable[[], Awaitable[None]]) -> Taken:
+        """`tip`: None where nobody ever took the log."""
+        link, passed = (None, ()) if tip is None else (tip.link, tip.passed)
+        extent = await self._extent(listing, link, passed, check_replaced)
         return Taken(listing, extent, link, self._is_root_damaged)
 
     async def _extent(
-        self, listing: Listing, link: Place | None, check_replaced: Callable[[], Awaitable[None]]
+        self,
+        listing: Listing,
+        link: Place | None,
+        passed: Sequence[Place],
+        check_replaced: Callable[[], Awaitable[None]],
     ) -> Extent:
         try:
-            return await self._reader.search(find_extent(link, listing))
+            return await self._reader.search(find_extent(link, listing, passed))
         except ObjectMissing as missing:
             await check_replaced()
             if self._reader.is_lenient:
-                return await self._reader.search(find_extent(link, listing), is_missing_damage=True)
+                return await self._reader.search(find_extent(link, listing, passed), is_missing_damage=True)
             raise WalCorrupt(0, f"the object {missing.key} is gone, which was written whole") from None
 
 
@@ -216,7 +222,7 @@ class ConditionalFence(_Names):
             if tip is None:
                 continue
             if tip.is_ours:
-                return await self._take(listing, tip.link, self.check_replaced)
+                return await self._take(listing, tip, self.check_replaced)
             if not await self._seal(tip, seal_count):
                 seal_count = min(SEALS_MAX, SEALS_GROWTH * seal_count)
 
@@ -268,18 +274,17 @@ class ReservationFence(_Names):
     is_verified_after = True
 
     async def take(self) -> Taken:
-        root_epoch = await self._root_epoch()
         await self._claim()
-        if root_epoch is None and not self._is_root_damaged:
-            await self.put_root()
         while True:
             listing, root_epoch = await self._survey()
-            assert root_epoch is not None, "the root was put"
+            if root_epoch is None:
+                await self.put_root()
+                root_epoch = self.epoch
             await self.verify()
             first_epoch = root_epoch if root_epoch < self.epoch else NO_EPOCH  # the root is ours
             tip = await self._find_tip(listing, first_epoch)
             if tip is not None:
-                return await self._take(listing, tip.link, self.check_replaced)
+                return await self._take(listing, tip, self.check_replaced)
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
         await self._store.put(object_key(self._reader.prefix, place), parts)

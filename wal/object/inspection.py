@@ -41,6 +41,7 @@ from millrace.wal.object.recovery import (
     Listing,
     ObjectScan,
     Tip,
+    damages_behind,
     find_extent,
     find_garbage,
     find_tip,
@@ -271,7 +272,8 @@ class LogInspection:
             try:
                 search = find_tip(listing, first_epoch, NEWEST, _NO_TOKEN, None)
                 tip = await self._reader.search(search, is_missing_damage=not left)
-                extent = await self._reader.search(find_extent(tip.link, listing), is_missing_damage=not left)
+                walk = find_extent(tip.link, listing, tip.passed)
+                extent = await self._reader.search(walk, is_missing_damage=not left)
                 return _Look(listing, strange, tip, extent)
             except ObjectMissing:
                 continue
@@ -304,11 +306,13 @@ class LogInspection:
         gone = [place for place in extent.places() if look.listing.size(place) is None]
         if not extent.is_head_certain:
             gone = []
-        return [Damage(extent.position, extent.end, place, f"the object {place} is gone") for place in gone]
+        damages = [Damage(extent.position, extent.end, place, f"the object {place} is gone") for place in gone]
+        return damages + damages_behind(extent)
 
     async def _still_damaged(self, root: ObjectHeader | None, damages: list[Damage]) -> list[Damage]:
         """An owner at work may have trimmed the log while it was read: what lies below its head now is no loss."""
-        places = set((await self._look(root)).extent.places())
+        extent = (await self._look(root)).extent
+        places = {*extent.places(), *(place for place, _ in extent.behind)}
         return [damage for damage in damages if damage.place in places]
 
     def _tell(self, look: _Look) -> None:

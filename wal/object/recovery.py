@@ -20,13 +20,14 @@ What must be there and is not, or is damaged, is treated as the policy says:
 
 Whoever skips or truncates finds the places in `damages`. A search that was started for them gets None for a header that cannot be read, and
 believes another object of the same owner: links are the same in all of them, and an older stamp is true still, but for the trim, which may be
-further on. Where no object of an owner can be read, or not the seal that the log ends with, every policy refuses: nobody could say what counts.
+further on. An object whose header cannot be read, behind a slot that is empty, may have counted all the same: it is damage, too.
+Where no object of an owner can be read, or not the seal that the log ends with, every policy refuses: nobody could say what counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.wal.errors import WalCorrupt, WalFenced, WalMismatch
 from millrace.wal.log import WalRecord
@@ -99,6 +100,9 @@ class Tip:
     link: Place | None  # None: nothing was ever written
     is_closed: bool  # that owner said that it writes no more
     is_ours: bool  # our own seal stands there already
+    passed: tuple[
+        Place, ...
+    ] = ()  # objects of the anchor's owner behind the end of its log, whose headers cannot be read
 
 
 def find_tip(
@@ -108,6 +112,7 @@ def find_tip(
     only looks."""
     anchor, is_closed = listing.newest_object(), False
     link: Place | None = None
+    passed: tuple[Place, ...] = ()
     is_claimed = any(epoch > (NO_EPOCH if anchor is None else anchor.epoch) for epoch in listing.claims)
     if fence is FenceKind.CONDITIONAL and is_claimed:
         _refuse_fence(FenceKind.RESERVATION, fence)
@@ -119,6 +124,10 @@ def find_tip(
         header = yield from _last_readable(listing, anchor.epoch, anchor.slot + 1)
         tip = Place(anchor.epoch, listing.run_end(anchor.epoch, header.stamp.confirmed_slot))
         link = tip if tip.slot else header.link
+        last = max(header.place.slot + 1, tip.slot)
+        passed = tuple(
+            Place(anchor.epoch, slot) for slot in listing.objects_before(anchor.epoch, anchor.slot + 1) if slot >= last
+        )
         is_closed = header.kind is Kind.CLOSING and header.place.slot == tip.slot - 1
         if fence is not None and header.fence is not fence and not is_closed:
             _refuse_fence(header.fence, fence)
@@ -129,13 +138,13 @@ def find_tip(
         if seal is None:
             raise WalCorrupt(0, f"the seal at {tip} cannot be read, and nobody can say who owns the log")
         if seal.token == own_token and seal.epoch == own_epoch:
-            return Tip(tip, link, is_closed, is_ours=True)
+            return Tip(tip, link, is_closed, is_ours=True, passed=passed)
         _check_older(own_epoch, seal.epoch)
         if seal.epoch <= tip.epoch:
             raise WalCorrupt(seal.position, f"epoch {tip.epoch} is sealed by epoch {seal.epoch}, which is no later one")
         tip, is_closed = Place(seal.epoch, 0), False
     _check_older(own_epoch, tip.epoch)
-    return Tip(tip, link, is_closed, is_ours=False)
+    return Tip(tip, link, is_closed, is_ours=False, passed=passed)
 
 
 def _last_readable(listing: Listing, epoch: int, end: int) -> Generator[Place, ObjectHeader | None, ObjectHeader]:
@@ -191,6 +200,9 @@ class Extent:
     end: int  # where the last one ends
     segments: tuple[Segment, ...]
     is_head_certain: bool = True  # else what it begins with may be trimmed and gone
+    behind: tuple[
+        tuple[Place, int], ...
+    ] = ()  # objects and their sizes that may have counted, and nobody can say whether they did
 
     def places(self) -> Iterable[Place]:
         return (Place(run.epoch, slot) for run in self.segments for slot in range(run.start, run.end))
@@ -199,10 +211,15 @@ class Extent:
 EMPTY = Extent(0, 0, 0, ())
 
 
-def find_extent(link: Place | None, listing: Listing) -> Generator[Place, ObjectHeader | None, Extent]:
-    """`link` is that of the tip, once it is sealed. The last object that counts knows the trim; links lead back to the head."""
-    if link is None:
-        return EMPTY
+def find_extent(
+    link: Place | None, listing: Listing, passed: Iterable[Place] = ()
+) -> Generator[Place, ObjectHeader | None, Extent]:
+    """`link` and `passed` are those of the tip, once it is sealed. The last object that counts knows the trim; links lead back to the head."""
+    extent = EMPTY if link is None else (yield from _walk_back(link, listing))
+    return replace(extent, behind=tuple((place, listing.size(place) or 0) for place in passed))
+
+
+def _walk_back(link: Place, listing: Listing) -> Generator[Place, ObjectHeader | None, Extent]:
     last = header = yield from _last_readable(listing, link.epoch, link.slot)
     is_certain = last.place == Place(link.epoch, link.slot - 1)
     head, segments = last.stamp.head, []
@@ -235,6 +252,17 @@ class Damage:
     end: int
     place: Place  # of the object
     reason: str
+
+
+def damages_behind(extent: Extent) -> list[Damage]:
+    """Of what may have counted."""
+    words = "its header cannot be read, and a slot before it is empty: it may have counted"
+    return [
+        Damage(
+            extent.end, extent.end + size_bytes, place, f"the object of epoch {place.epoch}, slot {place.slot}: {words}"
+        )
+        for place, size_bytes in extent.behind
+    ]
 
 
 class ObjectScan:
@@ -273,6 +301,7 @@ class ObjectScan:
                 self.ends[-1][0] if self.ends else Place(0, 0), self.position, "the log ends here too early"
             )
         self._close(self._extent.end)
+        self.damages += damages_behind(self._extent)
 
     def _header(self, place: Place, data: memoryview | None) -> ObjectHeader | None:
         """None for one that is damaged."""
