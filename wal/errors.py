@@ -25,13 +25,16 @@ class WalFull(Exhausted):
 
 
 class WalFenced(Fenced):
+    """`found_epoch` is -1 where nobody can tell any more."""
+
     def __init__(self, own_epoch: int, found_epoch: int) -> None:
         super().__init__(own_epoch, found_epoch)
         self.own_epoch = own_epoch
         self.found_epoch = found_epoch
 
     def __str__(self) -> str:
-        return f"the WAL was taken in epoch {self.found_epoch}, not before our own, {self.own_epoch}"
+        when = f"in epoch {self.found_epoch}" if self.found_epoch >= 0 else "in an epoch that cannot be told any more"
+        return f"the WAL was taken {when}, not before our own, {self.own_epoch}"
 
 
 class WalCorrupt(Corrupt):

@@ -231,16 +231,24 @@ class ConditionalFence(_Names):
         try:
             await self._store.put_if_absent(key, parts)
         except PreconditionFailed:
-            winner = await self._reader.named(key)
-            raise WalFenced(self.epoch, -1 if winner is None else winner.epoch) from None
+            found = await self._epoch_in(key)
+            raise WalFenced(self.epoch, NO_EPOCH if found is None else found) from None
+
+    async def _epoch_in(self, key: str) -> int | None:
+        """Whose object lies in a slot that should be ours; None: it is gone. NO_EPOCH for one that cannot be read: it is not ours, whosever it is."""
+        try:
+            found = await self._reader.named(key)
+        except WalCorrupt:
+            return NO_EPOCH
+        return None if found is None else found.epoch
 
     async def verify(self) -> None:
         """A put that succeeded is proof enough."""
 
     async def check_replaced(self) -> None:
-        first = await self._reader.named(object_key(self._reader.prefix, Place(self.epoch, 0)))
-        if first is not None and first.epoch != self.epoch:
-            raise WalFenced(self.epoch, first.epoch)
+        found = await self._epoch_in(object_key(self._reader.prefix, Place(self.epoch, 0)))
+        if found not in (None, self.epoch):
+            raise WalFenced(self.epoch, found)
 
     async def _begin(self) -> bool:
         """Whether we are the first owner."""

@@ -304,6 +304,22 @@ async def test_a_replaced_owner_is_told_once_by_whom() -> None:
 
 
 @simulated
+async def test_a_replaced_owner_is_fenced_though_the_seal_cannot_be_read() -> None:
+    """What lies in its slot is not its own, whosever it was: that is no damage of its log."""
+    bucket = make_bucket()
+    wal, _, journal = await start_wal(bucket, 1)
+    await journal.reach(wal.append(payload(1)).end)
+    await recover_wal(bucket, 5)
+    seal = max(key for key in bucket.objects if f"/{1:020}/" in key)
+    bucket.rot(seal, 50)
+    wal.append(payload(2))
+    await journal.reach(1 << 40)
+    (error,) = journal.failures
+    assert str(error) == "the WAL was taken in an epoch that cannot be told any more, not before our own, 1"
+    await wal.close()
+
+
+@simulated
 async def test_an_owner_replaced_before_it_wrote_is_fenced_at_its_start() -> None:
     """Whoever opened the log and was overtaken learns of it before it takes the first append."""
     bucket = make_bucket()
@@ -318,8 +334,10 @@ async def test_an_owner_replaced_before_it_wrote_is_fenced_at_its_start() -> Non
 
 
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
-def test_an_owner_replaced_while_it_recovers_is_fenced(fence: str) -> None:
-    """A newer owner has trimmed and deleted what a slow one is about to read: that one is fenced, and does not speak of damage."""
+@pytest.mark.parametrize("is_rotten", [False, True], ids=["sound", "rotten"])
+def test_an_owner_replaced_while_it_recovers_is_fenced(fence: str, is_rotten: bool) -> None:
+    """A newer owner has trimmed and deleted what a slow one is about to read: that one is fenced, and does not speak of damage; also where what
+    the newer one put into its place cannot be read."""
 
     async def run() -> None:
         bucket = make_bucket()
@@ -331,9 +349,12 @@ def test_an_owner_replaced_while_it_recovers_is_fenced(fence: str) -> None:
         await newer.reset()
         await journal.reach(newer.append(payload(2)).end)
         await asyncio.sleep(1)
+        if is_rotten:
+            for key in [key for key in bucket.objects if f"/{2:020}/" in key]:
+                bucket.rot(key, 50)
         with pytest.raises(WalFenced) as fenced:
             assert [record async for record in slow.recover()]
-        assert fenced.value.found_epoch == 3
+        assert fenced.value.found_epoch == (-1 if is_rotten and fence == "conditional" else 3)
 
     run_simulation(lambda loop: run())
 
