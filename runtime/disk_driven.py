@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from millrace.runtime.disk_open import (
     BlockDescriptor,
@@ -17,6 +20,9 @@ from millrace.runtime.disk_open import (
 )
 from millrace.runtime.errors import Closed
 from millrace.runtime.steps import line_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class DrivenBlockFile(ABC):
@@ -29,22 +35,31 @@ class DrivenBlockFile(ABC):
         self._loop = loop
         self._line = line_of(loop)
         self._closing = False
+        self._calls: dict[asyncio.Future[Any], None] = {}  # under way off the loop
 
     async def read_at(self, position: int, length: int) -> bytes:
-        return await self._loop.run_in_executor(None, read_block, self._descriptor, position, length)
+        return await self._off_loop(read_block, self._descriptor, position, length)
 
     async def resize(self, size_bytes: int) -> None:
-        await self._loop.run_in_executor(None, resize_descriptor, self._descriptor, size_bytes)
+        await self._off_loop(resize_descriptor, self._descriptor, size_bytes)
         self.size_bytes = self._descriptor.size_bytes
 
     async def reserve(self, key: int, old_key: int) -> bool:
-        return await self._loop.run_in_executor(None, reserve_descriptor, self._descriptor, key, old_key)
+        return await self._off_loop(reserve_descriptor, self._descriptor, key, old_key)
+
+    async def _off_loop(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A thread goes on where whoever waits for it is cancelled: `close` waits for it, or it would work on whichever file has the number next."""
+        under_way = self._loop.run_in_executor(None, partial(call, *args, **kwargs))
+        self._calls[under_way] = None
+        under_way.add_done_callback(self._calls.pop)
+        return await asyncio.shield(under_way)
 
     async def close(self) -> None:
-        """Waits for the writes that were asked for. Idempotent."""
+        """Waits for whatever was asked for. Idempotent."""
         if self._closing:
             return
         self._closing = True
+        await asyncio.gather(*self._calls, return_exceptions=True)
         await self._drain()
         close_descriptor(self._descriptor)
 

@@ -16,7 +16,7 @@ class PeekFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._unreadable_bytes = 0
+        self._unreadable: dict[int, None] = {}  # places of blocks
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self.size_bytes = os.lseek(self._fd, 0, os.SEEK_END)
@@ -51,17 +51,19 @@ class PeekFile:
         try:
             return self.read_at(position, length), ()
         except DiskFailed:
-            found, unreadable = bytearray(), []
-            for at in range(position, position + length, BLOCK_BYTES):
-                try:
-                    found += self.read_at(at, BLOCK_BYTES)
-                except DiskFailed:
-                    self._unreadable_bytes += BLOCK_BYTES
-                    if self._unreadable_bytes > UNREADABLE_BYTES_MAX:
-                        raise
-                    found += bytes(BLOCK_BYTES)
-                    unreadable.append(at)
-            return bytes(found), unreadable
+            places = range(position, position + length, BLOCK_BYTES)
+            data = b"".join(self._block_at(at) for at in places)
+            return data, [at for at in places if at in self._unreadable]
+
+    def _block_at(self, at: int) -> bytes:
+        if at not in self._unreadable:
+            try:
+                return self.read_at(at, BLOCK_BYTES)
+            except DiskFailed:
+                self._unreadable[at] = None
+                if len(self._unreadable) * BLOCK_BYTES > UNREADABLE_BYTES_MAX:
+                    raise
+        return bytes(BLOCK_BYTES)
 
     def __enter__(self) -> PeekFile:
         return self

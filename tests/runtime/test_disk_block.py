@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,39 @@ def test_closing_waits_for_writes(driver: str, tmp_path: Path) -> None:
         writes = [file.write_at(number * MIB, view) for number in range(4)]
         await file.close()
         assert all(write.done() and write.exception() is None for write in writes)
+
+    asyncio.run(run())
+
+
+@drivers
+def test_closing_waits_for_what_nobody_waits_for_any_more(
+    driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A growth that is cancelled goes on in its thread: until it has ended the descriptor is not given to another file, which it would cut."""
+
+    def reserve_slowly(fd: int, start: int, length: int) -> None:
+        begun.set()
+        go_on.wait(10)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def run() -> None:
+        file = await PosixDisk(driver=driver).open_block(str(tmp_path / "log"), MIB)
+        monkeypatch.setattr(os, "posix_fallocate", reserve_slowly)
+        growing = asyncio.ensure_future(file.resize(8 * MIB))
+        await asyncio.to_thread(begun.wait, 10)
+        growing.cancel()
+        closing = asyncio.ensure_future(file.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        other = tmp_path / "other"
+        other.write_bytes(bytes(3 * MIB))
+        with other.open("rb+"):
+            go_on.set()
+            await closing
+        assert other.stat().st_size == 3 * MIB
+        assert (tmp_path / "log").stat().st_size == MIB
 
     asyncio.run(run())
 

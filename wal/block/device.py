@@ -24,7 +24,7 @@ from millrace.runtime.disk import BlockFile, Disk, DiskFailed, DiskLocked
 from millrace.wal.block.blank import find_content, looks
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, align_down, choose_device_header
 from millrace.wal.config import BlockWalSettings
-from millrace.wal.errors import WalFenced, WalMismatch
+from millrace.wal.errors import WalCorrupt, WalFenced, WalHeaderLost, WalMismatch
 from millrace.wal.log import WalOwner
 
 
@@ -153,10 +153,14 @@ async def _check_blank(disk: Disk, path: str, file: BlockFile) -> None:
         if content is not None:
             raise content
         return
+    foreign: WalCorrupt | None = None
     for place, length in looks(file.size_bytes):
         content = find_content(await file.read_at(place, length), place)
-        if content is not None:
-            raise content
+        if isinstance(content, WalHeaderLost):
+            raise content  # whatever was written over its beginning
+        foreign = foreign or content
+    if foreign is not None:
+        raise foreign
 
 
 async def _reserve(

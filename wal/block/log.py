@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from millrace.runtime.aligned import Arena, ArenaPool
@@ -271,11 +271,13 @@ class BlockWal:
         return self._header_write
 
     async def _write_asked(self) -> None:
-        """Writes what was asked for by now: the trim, and the size of blocks that must be declared."""
+        """Writes what was asked for by now: the trim, and the size of blocks that must be declared. Into both copies: what is free by the new header
+        is written over, and the copy before it would look for blocks there."""
         trim, declared = self._trim_asked, self._block_bytes_declared
         try:
             head = self._ends.head_for(trim, self._space.head)
-            await self._write_header(trim=trim, head=head, block_bytes_max=declared)
+            self._writer.spend(2 * BLOCK_BYTES)
+            await self._write_header(self._device.write_both, trim=trim, head=head, block_bytes_max=declared)
         finally:
             self._header_write = None
         self._pool.sweep()
@@ -283,10 +285,9 @@ class BlockWal:
         if self._block_bytes_declared > declared and self._failure is None:
             self._start_header_write()
 
-    async def _write_header(self, **changes: Any) -> None:
-        self._writer.spend(BLOCK_BYTES)
+    async def _write_header(self, write: Callable[..., Awaitable[None]], **changes: Any) -> None:
         try:
-            await self._device.write(confirmed=self._writer.confirmed, filled_bytes=self._fill.filled_bytes, **changes)
+            await write(confirmed=self._writer.confirmed, filled_bytes=self._fill.filled_bytes, **changes)
         except Exception as error:
             self._writer.fail(error)
             raise
@@ -320,7 +321,8 @@ class BlockWal:
         while self._header_write is not None:
             await asyncio.gather(self._header_write, return_exceptions=True)
         if self._is_started and self._failure is None:
-            await self._write_header(closed_end=self._writer.confirmed)
+            self._writer.spend(BLOCK_BYTES)
+            await self._write_header(self._device.write, closed_end=self._writer.confirmed)
         await self._device.file.close()
         self._pool.close()
 

@@ -83,6 +83,7 @@ class RecoveryScan:
         self._rest = b""  # bytes from there on that were read before, the beginning of a block
         self._unreadable: dict[int, None] = {}  # blocks that were fed as zeros
         self._is_unread = False  # one of them is why nothing sound was found behind the tail
+        self._is_begun = False  # a block that continues the chain was begun behind the tail, and is not whole
         self._seek = self._walk
         self._evidence_end = 0
         self._is_done = self.tail == header.closed_end
@@ -141,6 +142,7 @@ class RecoveryScan:
                 return found
             records = None if header is None else self._records(data[offset:], header)
             if header is None or records is None:
+                self._is_begun = self._is_begun or header is not None
                 self._note_unreadable(self._at + BLOCK_BYTES if header is None else header.end)
                 self._on_bad_block()
                 return found
@@ -169,19 +171,22 @@ class RecoveryScan:
         self._epoch = header.epoch
         self._certain = max(self._certain, header.confirmed)
         self._at = self.tail = header.end
-        self._is_unread = False
+        self._is_unread = self._is_begun = False
         if self._cut is None:
             self.ends.add(header.position + header.length)
         found.extend(record for record in records if record.end > self._header.trim)
 
     def _note_unreadable(self, end: int) -> None:
-        """Whether the device was what kept a block from being sound."""
+        """Whether the device was what kept a block from being sound. At a lap's end only where a block may have been too long for the rest."""
+        rest = self._geometry.lap_end(self.tail) - self.tail
+        if self._at != self.tail and self.tail >= self._header.epoch_start and rest >= self._header.block_bytes_max:
+            return
         self._is_unread = self._is_unread or any(at in self._unreadable for at in range(self._at, end, BLOCK_BYTES))
 
     def _on_bad_block(self) -> None:
         """Nothing sound at `_at`: perhaps the rest of the lap was skipped; else this is the end, or damage."""
         lap_end = self._geometry.lap_end(self.tail)
-        if self._at < lap_end < self._stop and self.tail % self._geometry.ring_bytes:
+        if self._at < lap_end < self._search_end and self.tail % self._geometry.ring_bytes:
             self._at = lap_end
             return
         what = "the device cannot read it" if self._is_unread else "no sound block"
@@ -192,16 +197,21 @@ class RecoveryScan:
             self._on_damage(self.tail + BLOCK_BYTES, f"{what}, and the log may have gone on there")
             return
         self._at = self.tail + BLOCK_BYTES
-        # A block that was begun once the bad one was confirmed begins within the window, or, when it was alone, behind the
-        # bad one and whatever it skipped at a lap's end.
-        reach = self._header.window_bytes + 2 * self._header.block_bytes_max
-        self._evidence_end = min(self._stop, self.tail + reach + BLOCK_BYTES)
+        self._evidence_end = self._reach_end
         self._seek = self._look_for_evidence
         if self._at >= self._evidence_end:
             self._is_done = True
 
+    @property
+    def _reach_end(self) -> int:
+        """A block that was begun once the bad one was confirmed begins below it: within the window, or, when it was alone, behind the bad one and
+        whatever it skipped at a lap's end."""
+        reach = self._header.window_bytes + 2 * self._header.block_bytes_max
+        return min(self._stop, self.tail + reach + BLOCK_BYTES)
+
     def _look_for_evidence(self, data: memoryview) -> list[WalRecord]:
-        """A later block of the same owner that was written when the bad one had been confirmed makes it damage."""
+        """A later block of the same owner that was written when the bad one had been confirmed makes it damage. So does one that cannot be read,
+        where the bad one had been begun."""
         for offset in range(0, len(data), BLOCK_BYTES):
             if data[offset : offset + 4] != BLOCK_MAGIC_BYTES:
                 continue
@@ -211,6 +221,11 @@ class RecoveryScan:
             if header.confirmed > self.tail:
                 self._on_damage(header.position, f"no sound block, though one at {header.position} says it was durable")
                 return []
+        end = min(self._at + len(data), self._evidence_end)
+        if self._is_begun and any(self._at <= at < end for at in self._unreadable):
+            words = "no sound block, and the device cannot read what may say that it was durable"
+            self._on_damage(self.tail + BLOCK_BYTES, words)
+            return []
         self._at += align_up(len(data))
         if self._at >= self._evidence_end:
             self._is_done = True
@@ -233,9 +248,10 @@ class RecoveryScan:
         return self._stop if self._header.closed_end < 0 else self._header.closed_end
 
     def _give_up(self) -> None:
-        """Nothing sound follows: the log ends where the damage begins."""
+        """Nothing sound follows: the log ends where the damage begins. What cannot be read and may have been of it is told with it."""
         assert self._found is not None
-        self.damages.append(self._found)
+        last = max((at for at in self._unreadable if at < self._reach_end), default=0)
+        self.damages.append(replace(self._found, end=max(self._found.end, last + BLOCK_BYTES)))
         self._is_done = True
 
     def _look_for_next(self, data: memoryview) -> list[WalRecord]:

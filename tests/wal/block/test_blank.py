@@ -107,11 +107,17 @@ async def log_of_ours(count: int) -> SimDisk:
     return disk.restart(keep)
 
 
-def test_a_log_under_a_fresh_partition_table_is_still_a_log() -> None:
+@pytest.mark.parametrize("record_bytes", [1000, 1500 * KIB], ids=["short blocks", "blocks beyond the first look"])
+def test_a_log_under_a_fresh_partition_table_is_still_a_log(record_bytes: int) -> None:
     """A partitioner writes the first 17 KiB and leaves the records: to clear the device would lose them."""
 
     async def run() -> None:
-        disk = await log_of_ours(40)
+        disk = SimDisk()
+        wal, _, journal = await start_wal(disk, capacity_bytes=8 * MIB, max_record_bytes=2 * MIB, arena_bytes=2 * MIB)
+        for number in range(40 * 1000 // record_bytes + 2):
+            await journal.reach(wal.append(bytes([number + 1]) * record_bytes).end)
+        await wal.close()
+        disk = disk.restart(keep)
         table = bytearray(34 * 512)
         table[510:512], table[512:520] = b"\x55\xaa", b"EFI PART"
         for image in (disk.files[PATH].durable, disk.files[PATH].visible):

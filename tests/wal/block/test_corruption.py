@@ -18,8 +18,8 @@ from tests.wal.build import PATH, Journal, open_wal, owner, payload, small_setti
 COUNT = 12
 
 
-async def log_of_blocks(*, is_closed: bool) -> tuple[SimDisk, list[tuple[int, bytes]]]:
-    """COUNT records, a block each; (position, payload)."""
+async def log_of_blocks(*, is_closed: bool, trimmed: int = 0) -> tuple[SimDisk, list[tuple[int, bytes]]]:
+    """COUNT records, a block each, the first `trimmed` of them forgotten; (position, payload)."""
     disk = SimDisk()
     wal, _, journal = await start_wal(disk)
     sent = []
@@ -27,6 +27,8 @@ async def log_of_blocks(*, is_closed: bool) -> tuple[SimDisk, list[tuple[int, by
         record = wal.append(payload(number, 1000))
         sent.append((record.position, bytes(record.payload)))
         await journal.reach(record.end)
+        if number + 1 == trimmed:
+            await wal.trim(record.end)
     if is_closed:
         await wal.close()
     return disk.restart(keep), sent
@@ -79,6 +81,36 @@ def test_damage_at_the_end_of_a_closed_log() -> None:
             assert [bytes(record.payload) for record in records] == bytes_of(sent[:-1])
             start = (COUNT - 1) * BLOCK_BYTES
             assert extents(wal) == [(start, COUNT * BLOCK_BYTES, RING_START + start, 0)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("what", ["unreadable", "rotten"])
+def test_damage_in_a_lap_that_a_close_ended(what: str) -> None:
+    """The log was closed where a lap ends: damage before it is no skipped rest of that lap."""
+
+    async def run() -> None:
+        wal, _, journal = await start_wal(disk := SimDisk())
+        sent: list[tuple[int, bytes]] = []
+        while wal.confirmed_end < wal.capacity_bytes:
+            record = wal.append(payload(len(sent), 4000))
+            sent.append((record.position, bytes(record.payload)))
+            await journal.reach(record.end)
+            if len(sent) == 40:
+                await wal.trim(record.end)
+        assert wal._batcher.tail == wal.capacity_bytes
+        await wal.close()
+        sent = sent[40:]
+        start = sent[5][0] - sent[5][0] % BLOCK_BYTES
+        spoil = disk.flip if what == "rotten" else disk.lose_block
+        spoil(PATH, RING_START + start + 500)
+        with pytest.raises(WalCorrupt) as refused:
+            await open_wal(disk.restart(keep), 2)
+        assert refused.value.position == start
+        wal, records = await open_wal(disk.restart(keep), 2, corruption="skip")
+        assert [bytes(record.payload) for record in records] == bytes_of(sent[:5] + sent[6:])
+        wal, records = await open_wal(disk.restart(keep), 2, corruption="truncate")
+        assert [bytes(record.payload) for record in records] == bytes_of(sent[:5])
 
     asyncio.run(run())
 

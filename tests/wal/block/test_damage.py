@@ -9,6 +9,7 @@ import pytest
 from millrace.runtime.rand import Rand
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START
 from millrace.wal.errors import WalCorrupt, WalHeaderLost, WalMismatch
+from millrace.wal.log import WalRecord
 from tests.sim.disk import Misdirect, SimDisk, keep
 from tests.wal.build import KIB, PATH, open_wal, payload, start_wal
 
@@ -63,6 +64,36 @@ def test_random_flips_in_a_closed_log(seed: int) -> None:
                 assert found == sent[len(sent) - len(found) :]
                 assert len(found) >= len(sent) - trimmed
         assert reported > 5
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["unreadable", "rotten"])
+@pytest.mark.parametrize("copy", [0, BLOCK_BYTES])
+def test_either_copy_of_the_header_may_be_lost_at_any_time(copy: int, how: str) -> None:
+    """After each trim, also once all that it freed was written over: everything since then comes back from the other copy alone."""
+
+    async def run() -> None:
+        wal, _, journal = await start_wal(disk := SimDisk())
+        sent: list[WalRecord] = []
+        trimmed = losses = 0
+        while wal.confirmed_end < 3 * wal.capacity_bytes:
+            sent.append(wal.append(payload(len(sent), 3000)))
+            await journal.reach(sent[-1].end)
+            if wal.room_bytes < 20 * KIB:
+                trimmed = len(sent) - len(sent) % 7
+                await wal.trim(sent[trimmed - 1].end)
+            if len(sent) % 5 and wal.room_bytes > 30 * KIB:
+                continue
+            losses += 1
+            left = disk.restart(keep)
+            if how == "rotten":
+                left.flip(PATH, copy + 50)
+            else:
+                left.lose_block(PATH, copy)
+            _, records = await open_wal(left, 9)
+            assert [record.position for record in records] == [record.position for record in sent[trimmed:]]
+        assert losses > 50
 
     asyncio.run(run())
 

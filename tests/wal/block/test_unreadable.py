@@ -166,6 +166,20 @@ def test_free_blocks_do_not_matter(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+def test_the_ring_s_first_block_does_not_matter_where_the_lap_has_room(policy: str) -> None:
+    """The log would go on there only if a block had been too long for the rest of the lap."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=False, trimmed=4)
+        disk.lose_block(PATH, RING_START)
+        wal, records = await open_wal(disk, 2, corruption=policy)
+        assert [bytes(record.payload) for record in records] == bytes_of(sent[4:])
+        assert wal.damages == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_nor_does_what_lies_behind_a_log_that_was_closed(policy: str) -> None:
     async def run() -> None:
         disk, sent = await log_of_blocks(is_closed=True)
@@ -199,6 +213,56 @@ def test_the_rest_of_a_lap_that_was_skipped_may_be_unreadable() -> None:
         assert [bytes(record.payload) for record in records] == [data for _, data in sent[-len(records) :]]
         assert records[-1].position == sent[-1][0]
         assert wal.damages == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_block_that_was_begun_where_nobody_can_say_whether_it_was_durable(count: int) -> None:
+    """It rotted, and all that was written behind it cannot be read: that is no end of the log to go on from in silence."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=False)
+        starts = [position - position % BLOCK_BYTES for position, _ in sent]
+        number = COUNT - 1 - count
+        disk.flip(PATH, RING_START + starts[number] + 500)
+        for start in starts[number + 1 :]:
+            disk.lose_block(PATH, RING_START + start)
+        with pytest.raises(WalCorrupt, match="the device cannot read what may say that it was durable"):
+            await open_wal(disk.restart(keep), 2)
+        for policy in ("skip", "truncate"):
+            wal, records = await open_wal(disk.restart(keep), 2, corruption=policy)
+            assert [bytes(record.payload) for record in records] == bytes_of(sent[:number])
+            assert extents(wal) == [(starts[number], COUNT * BLOCK_BYTES, RING_START + starts[number], 0)]
+
+    asyncio.run(run())
+
+
+def test_each_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind each damage the scan comes back to what it has read; a failing disk takes seconds to answer, and the bound counts places."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=False)
+        monkeypatch.setattr(reading, "UNREADABLE_BYTES_MAX", 4 * BLOCK_BYTES)
+        for number in (1, 3, 5, 7):
+            disk.lose_block(PATH, RING_START + number * BLOCK_BYTES)
+        wal, records = await open_wal(disk, 2, corruption="skip")
+        assert [bytes(record.payload) for record in records] == bytes_of([*sent[:8:2], *sent[8:]])
+        assert len(wal.damages) == 4
+        assert disk.hits["unreadable"] == 1 + 4, "all at once, and each by itself"
+
+    asyncio.run(run())
+
+
+def test_a_ring_that_cannot_be_read_is_a_device_that_fails() -> None:
+    """A quarter of a small one is enough: a device that is away for a moment does not empty its log."""
+
+    async def run() -> None:
+        disk, _ = await log_of_blocks(is_closed=False)
+        for at in range(RING_START, len(disk.files[PATH].durable), BLOCK_BYTES):
+            disk.lose_block(PATH, at)
+        with pytest.raises(DiskFailed):
+            await open_wal(disk, 2, corruption="truncate")
 
     asyncio.run(run())
 
