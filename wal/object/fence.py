@@ -282,17 +282,22 @@ class ReservationFence(_Names):
     is_verified_after = True
 
     async def take(self) -> Taken:
+        """A claim shuts out whoever has the log, so it is looked at before: who is to be refused puts none."""
+        await self._look()
         await self._claim()
         while True:
-            listing, root_epoch = await self._survey()
+            listing, root_epoch, tip = await self._look()
             if root_epoch is None:
                 await self.put_root()
-                root_epoch = self.epoch
             await self.verify()
-            first_epoch = root_epoch if root_epoch < self.epoch else NO_EPOCH  # the root is ours
-            tip = await self._find_tip(listing, first_epoch)
             if tip is not None:
                 return await self._take(listing, tip, self.check_replaced)
+
+    async def _look(self) -> tuple[Listing, int | None, Tip | None]:
+        listing, root_epoch = await self._survey()
+        is_ours = root_epoch is None or root_epoch >= self.epoch
+        tip = await self._find_tip(listing, NO_EPOCH if is_ours or root_epoch is None else root_epoch)
+        return listing, root_epoch, tip
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
         await self._store.put(object_key(self._reader.prefix, place), parts)

@@ -20,7 +20,8 @@ What must be there and is not, or is damaged, is treated as the policy says:
 
 Whoever skips or truncates finds the places in `damages`. A search that was started for them gets None for a header that cannot be read, and
 believes another object of the same owner: links are the same in all of them, and an older stamp is true still, but for the trim, which may be
-further on. An object whose header cannot be read, behind a slot that is empty, may have counted all the same: it is damage, too.
+further on. An object whose header cannot be read, behind a slot that is empty (or sealed, as by a start that ended early), may
+have counted all the same: it is damage, too.
 Where no object of an owner can be read, or not the seal that the log ends with, every policy refuses: nobody could say what counts.
 """
 
@@ -256,7 +257,7 @@ class Damage:
 
 def damages_behind(extent: Extent) -> list[Damage]:
     """Of what may have counted."""
-    words = "its header cannot be read, and a slot before it is empty: it may have counted"
+    words = "its header cannot be read, and a slot before it is empty or sealed: it may have counted"
     return [
         Damage(
             extent.end, extent.end + size_bytes, place, f"the object of epoch {place.epoch}, slot {place.slot}: {words}"

@@ -315,7 +315,7 @@ def test_a_replaced_owner_puts_twice_in_every_order(fence: str, is_two_step: boo
 def test_two_objects_are_put_twice_in_many_orders(fence: str) -> None:
     """The same with two objects, four puts and conditions that are read back, in orders drawn by chance."""
     seen: set[str] = set()
-    for seed in range(120):
+    for seed in range(600):
         rand = Rand(b"twice %d" % seed)
         run_simulation(lambda loop, rand=rand: replaced(lambda count: rand.below(count), fence, True, 2, seen))  # type: ignore[misc]
     assert seen >= {"0 of 0", "2 of 2"}

@@ -11,8 +11,8 @@ import pytest
 from millrace.runtime.objectstore import BytesChanged, StoreDenied
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
-from millrace.wal.errors import WalClosed, WalCorrupt, WalFenced, WalFull
-from millrace.wal.object.layout import HEADER_BYTES, Kind, ObjectHeader, decode_header
+from millrace.wal.errors import WalClosed, WalCorrupt, WalFenced, WalFull, WalMismatch
+from millrace.wal.object.layout import HEADER_BYTES, Kind, ObjectHeader, decode_header, root_key
 from tests.sim.loop import run_simulation
 from tests.sim.objectstore import SimBucket, StoreFault, StoreFaults
 from tests.wal.build import KIB, owner, payload
@@ -170,7 +170,7 @@ def test_a_store_in_trouble_costs_time_and_nothing_else(fence: str) -> None:
                 bucket.is_away = True
             if number == 250:
                 bucket.is_away, bucket.capacity_bytes = False, 1
-            if number == 330:
+            if number == 380:
                 bucket.capacity_bytes = None
             data = payload(number, 1 + number * 97 % 4000)
             try:
@@ -317,6 +317,32 @@ async def test_a_replaced_owner_is_fenced_though_the_seal_cannot_be_read() -> No
     (error,) = journal.failures
     assert str(error) == "the WAL was taken in an epoch that cannot be told any more, not before our own, 1"
     await wal.close()
+
+
+@simulated
+async def test_a_start_that_is_refused_shuts_nobody_out() -> None:
+    """With the other fence, or where the root is gone, or another cluster's: it leaves no claim; whoever has the log goes on, or starts."""
+    bucket = make_bucket()
+    wal, _, journal = await start_wal(bucket, 1)
+    await journal.reach(wal.append(payload(1)).end)
+    with pytest.raises(WalMismatch, match="fence"):
+        await recover_wal(bucket, 2, fence="reservation")
+    _, records = await recover_wal(bucket, 3)
+    assert [bytes(record.payload) for record in records] == [payload(1)]
+    for root in (None, "another cluster's"):
+        bucket = make_bucket()
+        wal, _, journal = await start_wal(bucket, 1, fence="reservation")
+        await journal.reach(wal.append(payload(1)).end)
+        del bucket.objects[root_key(1)]
+        if root is not None:
+            other = await open_wal(bucket, owner(1, "other"), fence="reservation")
+            assert [record async for record in other.recover()] == []
+        keys = sorted(bucket.objects)
+        with pytest.raises((WalMismatch, WalCorrupt)):
+            await recover_wal(bucket, 2, fence="reservation")
+        assert sorted(bucket.objects) == keys
+        await journal.reach(wal.append(payload(2)).end)
+        assert not journal.failures
 
 
 @simulated
