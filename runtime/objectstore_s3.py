@@ -34,11 +34,12 @@ from millrace.runtime.objectstore import (
     ObjectMissing,
     PreconditionFailed,
     StoreDenied,
+    StoreUnavailable,
     UnfinishedUpload,
 )
 from millrace.runtime.objectstore_body import Body, body_of
 from millrace.runtime.objectstore_s3_delete import BULK_DELETE_KEYS, BulkDelete
-from millrace.runtime.objectstore_s3_errors import mapped
+from millrace.runtime.objectstore_s3_errors import check_answer, mapped
 from millrace.runtime.objectstore_s3_http import BeyondEnd, KeySource, S3Http
 from millrace.runtime.sigv4 import Keys as SigningKeys
 
@@ -100,6 +101,7 @@ class S3ObjectStore:
             raise
         client.meta.events.register_last("before-call.s3", drop_expect)
         client.meta.events.register_last("before-call.s3", stay_in_region)
+        client.meta.events.register_last("before-parse.s3", check_answer)
         http = S3Http(
             base_url,
             client.meta.region_name,
@@ -152,6 +154,8 @@ class S3ObjectStore:
         except StoreDenied as refusal:
             await self._say_why(key, refusal)
             raise
+        if "LastModified" not in found:
+            raise StoreUnavailable(key, "no S3 store's answer to HEAD: it has no date")
         return ObjectEntry(key, found["ContentLength"], _wall_ms(found["LastModified"]))
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectEntry]:

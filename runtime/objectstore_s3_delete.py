@@ -3,23 +3,22 @@ insist on; else not at all.
 
     CRC32 --refused--> Content-MD5 --refused--> none: who deletes goes one by one
 
-A 200 that is no DeleteResult (a proxy's page, say), or one whose errors name no keys, says nothing of any key: these go one by one, this time.
-What a store refuses is found by asking it, and kept for the life of the process. S3 demands one of the two, also of who wants no checksums: so a
-store that is sent none elsewhere is sent Content-MD5. Not here: deleting one by one, waiting.
+A 200 that is no DeleteResult (a proxy's page, say), or one whose errors name no keys that were asked for, says nothing of any key: these go one
+by one, this time. What a store refuses is found by asking it, and kept for the life of the process. S3 demands one of the two, also of who wants
+no checksums: so a store that is sent none elsewhere is sent Content-MD5. Not here: deleting one by one, waiting.
 """
 
 from __future__ import annotations
 
 import base64
 import logging
-import re
 from collections.abc import Sequence
 from enum import Enum
 from hashlib import md5
 from typing import Any
 
 from millrace.runtime.objectstore import Keys, StoreDenied
-from millrace.runtime.objectstore_s3_errors import mapped
+from millrace.runtime.objectstore_s3_errors import S3_ERRORS, StrangeAnswer, s3_error
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +37,6 @@ _REFUSALS = (
     "501",
 )
 _ON_CALL = "before-call.s3.DeleteObjects"
-_ON_ANSWER = "before-parse.s3.DeleteObjects"
-_RESULT = re.compile(rb"<(\w+:)?DeleteResult[\s/>]")
-_RESULT_BYTES_MAX = 1024  # it is the first element
-
-
-class _NoResult(Exception):
-    """Nobody can say which keys are deleted."""
 
 
 class Way(Enum):
@@ -62,7 +54,6 @@ class BulkDelete:
         self._client = client
         self._bucket = bucket
         client.meta.events.register_last(_ON_CALL, self._on_call)
-        client.meta.events.register_last(_ON_ANSWER, _check_answer)
 
     def leave_out_checksums(self) -> None:
         if self.way is Way.CRC32:
@@ -73,7 +64,7 @@ class BulkDelete:
         while (way := self.way) is not Way.NONE:
             try:
                 return await self._ask(keys)
-            except _NoResult as error:
+            except StrangeAnswer as error:
                 log.warning(
                     "the store's answer to a bulk deletion is not understood: %s. Its keys are deleted one by one",
                     error,
@@ -88,12 +79,17 @@ class BulkDelete:
 
     async def _ask(self, keys: Sequence[str]) -> Keys:
         request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        with mapped(keys[0]):
+        try:
             answer = await self._client.delete_objects(Bucket=self._bucket, Delete=request)
+        except StrangeAnswer:
+            raise
+        except S3_ERRORS as error:
+            raise s3_error(error, keys[0]) from error
         refused = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
-        nameless = next((error for error in refused if "Key" not in error), None)
-        if nameless is not None:
-            raise _NoResult(f"an error without a key: {nameless}")
+        asked = dict.fromkeys(keys)
+        stranger = next((error for error in refused if error.get("Key") not in asked), None)
+        if stranger is not None:
+            raise StrangeAnswer(f"an error about no key that was asked for: {stranger}")
         return [error["Key"] for error in refused]
 
     def _step_back(self, error: StoreDenied) -> None:
@@ -110,9 +106,3 @@ class BulkDelete:
             params["context"].pop("checksum", None)
             digest = md5(params["body"], usedforsecurity=False).digest()
             params["headers"][Way.MD5.value] = base64.b64encode(digest).decode()
-
-
-def _check_answer(response_dict: dict[str, Any], **_: Any) -> None:
-    body = response_dict["body"]
-    if response_dict["status_code"] == 200 and not _RESULT.search(body, 0, _RESULT_BYTES_MAX):
-        raise _NoResult(f"{body[:100]!r}")

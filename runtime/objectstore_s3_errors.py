@@ -7,13 +7,16 @@ NoSuchKey, NoSuchUpload, any other 404                 ObjectMissing
 408, 409, 429, 5xx, and the codes of _AGAIN            StoreUnavailable: the outcome is unknown, or will change, as a clock that is
                                                        set and a token that is renewed do: a broker outlives both
 no answer: connection, timeout, answer cut off         StoreUnavailable
+200 from somebody else, such as a proxy's own page     StoreUnavailable: nothing is known of what was asked
 everything else (401, 403, NoSuchBucket, 501, ...)     StoreDenied: asking again would not help
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import aiohttp
 from botocore.exceptions import (
@@ -38,8 +41,20 @@ from millrace.runtime.objectstore import (
     StoreUnavailable,
 )
 
+
+class StrangeAnswer(Exception):
+    """A success that no S3 store would have told in this way."""
+
+
 # What a client may raise that has a remedy. Others (a wrong parameter) are programmer errors and pass.
-S3_ERRORS: tuple[type[BaseException], ...] = (ClientError, BotoCoreError, aiohttp.ClientError, TimeoutError, OSError)
+S3_ERRORS: tuple[type[BaseException], ...] = (
+    ClientError,
+    BotoCoreError,
+    aiohttp.ClientError,
+    StrangeAnswer,
+    TimeoutError,
+    OSError,
+)
 
 _AGAIN = frozenset(
     (
@@ -68,9 +83,23 @@ _NO_ANSWER = (
     CredentialRetrievalError,
     MetadataRetrievalError,
     aiohttp.ClientError,
+    StrangeAnswer,
     TimeoutError,
     OSError,
 )
+# What the body of a success begins with; None: it is empty.
+_RESULTS = {
+    "AbortMultipartUpload": None,
+    "CompleteMultipartUpload": "CompleteMultipartUploadResult",
+    "CreateMultipartUpload": "InitiateMultipartUploadResult",
+    "DeleteObject": None,
+    "DeleteObjects": "DeleteResult",
+    "ListMultipartUploads": "ListMultipartUploadsResult",
+    "ListObjectsV2": "ListBucketResult",
+}
+_ROOTS = {name: re.compile(rf"<(\w+:)?{root}[\s/>]".encode()) for name, root in _RESULTS.items() if root}
+_ROOT_WITHIN_BYTES = 64 << 10  # stores send blanks before it while they work
+_SHOWN_BYTES = 100
 _DENIED = (NoCredentialsError, PartialCredentialsError, NoRegionError)
 
 
@@ -114,3 +143,19 @@ def mapped(key: str) -> Iterator[None]:
         yield
     except S3_ERRORS as error:
         raise s3_error(error, key) from error
+
+
+def check_answer(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """For the client library's `before-parse`, which takes whatever comes for an answer without content."""
+    name, body = operation_model.name, response_dict["body"]
+    if name not in _RESULTS or response_dict["status_code"] >= 300:
+        return
+    root = _ROOTS.get(name)
+    if bool(body) if root is None else not root.search(body, 0, _ROOT_WITHIN_BYTES):
+        raise StrangeAnswer(f"no S3 store's answer to {name}: {bytes(body[:_SHOWN_BYTES])!r}")
+
+
+def check_put(etag: str, content: bytes) -> None:
+    """A put is answered with the object's ETag, and without content."""
+    if not etag or content:
+        raise StrangeAnswer(f"no S3 store's answer to a PUT: ETag {etag!r}, {content[:_SHOWN_BYTES]!r}")

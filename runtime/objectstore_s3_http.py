@@ -25,7 +25,7 @@ from yarl import URL
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import Lend, StoreDenied, fill
-from millrace.runtime.objectstore_s3_errors import s3_refusal
+from millrace.runtime.objectstore_s3_errors import check_put, s3_refusal
 from millrace.runtime.objectstore_s3_get import GetPool
 from millrace.runtime.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Keys, Signer, quoted_path, quoted_query
 
@@ -160,7 +160,9 @@ class S3Http:
         answer = await self.ask("PUT", key, query, sized, body, payload)
         if answer.status >= 300:
             raise self._refusal(answer, key)
-        return answer.headers.get("ETag", "")
+        etag: str = answer.headers.get("ETag", "")
+        check_put(etag, answer.content)
+        return etag
 
     async def ask(
         self,

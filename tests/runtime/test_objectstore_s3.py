@@ -360,7 +360,11 @@ def test_a_repeat_goes_out_under_the_first_sum(verb: str, size_bytes: int) -> No
         with pytest.raises(BytesChanged):
             await call
 
-    started = [answer(200, b"<R><UploadId>u</UploadId></R>")] if verb == "part" else []
+    started = (
+        [answer(200, b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")]
+        if verb == "part"
+        else []
+    )
     *_, request = requests = scripted([*started, refusal(400, "BadDigest")], test)
     assert len(requests) == len(started) + 1
     assert request.headers["x-amz-checksum-crc32c"] == said
@@ -475,6 +479,66 @@ def test_no_server_is_unavailable() -> None:
     asyncio.run(main())
 
 
+PAGE = b"<html><body>We are back in a minute</body></html>"
+
+
+async def put_a_part(store: S3ObjectStore) -> None:
+    upload = await store.start_multipart("k")
+    await upload.put_part([b"x"])
+
+
+async def complete(store: S3ObjectStore) -> None:
+    upload = await store.start_multipart("k")
+    await upload.put_part([b"x"])
+    await upload.complete()
+
+
+MADE = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
+TAKEN = answer(200, ETag='"e"')
+
+
+@pytest.mark.parametrize(
+    ("call", "before"),
+    [
+        (lambda store: store.put("k", [b"x"]), []),
+        (lambda store: store.put_if_absent("k", [b"x"]), []),
+        (keys_of, []),
+        (lambda store: uploads_of(store, ""), []),
+        (lambda store: store.start_multipart("k"), []),
+        (put_a_part, [answer(200, MADE)]),
+        (complete, [answer(200, MADE), TAKEN]),
+    ],
+    ids=["put", "put_if_absent", "list", "list_uploads", "start_multipart", "put_part", "complete"],
+)
+def test_a_success_that_no_store_would_tell_is_no_answer(
+    call: Callable[[S3ObjectStore], Awaitable[object]], before: list[bytes]
+) -> None:
+    """A proxy's page in place of the store: nothing was stored, nothing is known, and it is asked again."""
+
+    async def test(store: S3ObjectStore) -> None:
+        with pytest.raises(StoreUnavailable, match="no S3 store's answer to"):
+            await call(store)
+
+    scripted([*before, answer(200, PAGE)], test)
+
+
+def test_a_head_without_a_date_is_no_answer() -> None:
+    async def test(store: S3ObjectStore) -> None:
+        with pytest.raises(StoreUnavailable, match="no S3 store's answer to HEAD"):
+            await store.head("k")
+
+    scripted([answer(200)], test)
+
+
+def test_a_page_deletes_nothing() -> None:
+    """In answer to the deletion of one key: it is given back."""
+
+    async def test(store: S3ObjectStore) -> None:
+        assert await store.delete(["c/1", "c/2"]) == ["c/1"]
+
+    scripted([answer(200, PAGE), answer(200, PAGE), answer(204)], test)
+
+
 def test_delete_gives_back_what_was_refused() -> None:
     """Of a bulk delete the refused keys come back, but for those that were not there."""
     errors = "".join(
@@ -496,10 +560,13 @@ def test_delete_gives_back_what_was_refused() -> None:
         b"<html><body>Please log in</body></html>",
         b'<?xml version="1.0"?><ListBucketResult></ListBucketResult>',
         b"<DeleteResult><Error><Code>InternalError</Code></Error></DeleteResult>",
+        b"<DeleteResult><Error><Key></Key><Code>InternalError</Code></Error></DeleteResult>",
+        b"<DeleteResult><Error><Key>other</Key><Code>InternalError</Code></Error></DeleteResult>",
     ],
-    ids=["empty", "page", "another result", "an error without a key"],
+    ids=["empty", "page", "another result", "an error without a key", "an empty key", "a key that was not asked for"],
 )
-def test_delete_believes_no_answer_that_says_nothing_of_keys(body: bytes) -> None:
+@pytest.mark.parametrize("status", [200, 202])
+def test_delete_believes_no_answer_that_says_nothing_of_keys(body: bytes, status: int) -> None:
     """Its keys are deleted one by one; the next ones are asked for together again."""
 
     async def test(store: S3ObjectStore) -> None:
@@ -507,7 +574,7 @@ def test_delete_believes_no_answer_that_says_nothing_of_keys(body: bytes) -> Non
         assert await store.delete(["c/3"]) == []
 
     done = b'<?xml version="1.0"?><s3:DeleteResult xmlns:s3="urn:any"/>'
-    replies = [answer(200, body), answer(204), refusal(503, "SlowDown"), answer(200, done)]
+    replies = [answer(status, body), answer(204), refusal(503, "SlowDown"), answer(200, done)]
     requests = scripted(replies, test)
     assert [request.method for request in requests] == ["POST", "DELETE", "DELETE", "POST"]
 
