@@ -29,9 +29,11 @@ class BindingRefused(MillraceError):
 async def read_bound_cluster(store: ObjectStore, bucket: str) -> str | None:
     """The id of the cluster that a bucket belongs to, None when it was never used."""
     try:
-        return str(json.loads(await store.get(MARKER_KEY))["cluster_id"])
+        content = await store.get(MARKER_KEY)
     except ObjectMissing:
         return None
+    try:
+        return str(json.loads(content)["cluster_id"])
     except (ValueError, KeyError, TypeError):
         raise BindingRefused(
             f"the object {MARKER_KEY} in {bucket} does not say which cluster the bucket belongs to: it is damaged; "

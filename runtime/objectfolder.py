@@ -47,6 +47,7 @@ KEPT_FREE_BYTES = 32 << 20
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NEVER = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 
 
 def store_error(error: OSError, key: str) -> Exception:
@@ -88,6 +89,10 @@ class ObjectFolder:
             Path(self._new).mkdir(parents=True, exist_ok=True)
         except (NotADirectoryError, FileExistsError):
             raise ValueError(f"{self._root} is a file, or lies below one, and a folder is needed") from None
+        except OSError as error:
+            if error.errno not in _NEVER:
+                raise
+            raise ValueError(f"no folder can be made at {self._root}: {error.strerror}") from None
         try:
             self._sync_folder(os.path.dirname(self._root))
         except PermissionError:

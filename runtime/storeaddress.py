@@ -5,8 +5,8 @@
 
 The number is the bucket's id (only 0 for now). A scheme names an implementation: a third one is one line of OPENERS.
 The WAL's addresses have the same shape and are parsed here too, opened in wal. Values are percent-decoded; `+` stands
-for itself, since secret keys contain it. Secrets never show in a repr or an error. Not here: wrappers (retry, meter),
-which the caller puts around what it opens.
+for itself, since secret keys contain it. Secrets never show in a repr or an error (addresswords.py). Not here: wrappers (retry,
+meter), which the caller puts around what it opens.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from millrace.runtime.addresswords import shown_name, shown_server, shown_target, shown_value
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
 
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
 SECRETS = ("secretKey", "sessionToken")
-# In whatever case and by whatever name somebody wrote them.
-_HIDDEN = re.compile(r"secret|token|password|credential|(?<!access)key$", re.IGNORECASE)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}")
 S3_OPTIONS = (
     "endpoint",
     "region",
@@ -56,15 +56,15 @@ class StoreAddress:
     options: Mapping[str, str]
 
     def __str__(self) -> str:
-        shown = "&".join(f"{name}={_shown(name, value)}" for name, value in self.options.items())
+        options = (f"{shown_name(name, S3_OPTIONS)}={shown_value(name, value)}" for name, value in self.options.items())
+        shown = "&".join(options)
         return f"{self.bucket_id}@{self.scheme}://{self.shown_target}{'?' if shown else ''}{shown}"
 
     __repr__ = __str__
 
     @property
     def shown_target(self) -> str:
-        """Of a bucket no more than a name can be: keys are written before an `@`, or behind an `&` that should be a `?`."""
-        return self.target if self.scheme == "file" else re.sub(r"[&;].*", "***", re.sub(r"^.*@", "***@", self.target))
+        return shown_target(self.scheme, self.target)
 
     def text(self, name: str) -> str | None:
         return self.options.get(name) or None
@@ -72,28 +72,24 @@ class StoreAddress:
     def number(self, name: str, default: int) -> int:
         value = self.options.get(name, "")
         if value and not (value.isascii() and value.isdecimal()):
-            raise AddressError(f"{name}={value} is not a number, in {self}")
+            raise AddressError(f"{name}={shown_value(name, value)} is not a number, in {self}")
         return int(value) if value else default
 
     def flag(self, name: str) -> bool | None:
         """None when the address does not say."""
         value = self.options.get(name, "").lower()
         if value not in ("", "true", "false"):
-            raise AddressError(f"{name}={value} is neither true nor false, in {self}")
+            raise AddressError(f"{name}={shown_value(name, value)} is neither true nor false, in {self}")
         return None if not value else value == "true"
 
     def unknown_options(self, more: Collection[str] = ()) -> list[str]:
-        """Those that neither the store of this scheme reads nor whoever asks, who reads `more`."""
+        """As they are shown: those that neither the store of this scheme reads nor whoever asks, who reads `more`."""
         known = self.store_options
-        return [name for name in self.options if name not in known and name not in more]
+        return [shown_name(name, S3_OPTIONS) for name in self.options if name not in known and name not in more]
 
     @property
     def store_options(self) -> Sequence[str]:
         return S3_OPTIONS if self.scheme == "s3" else ()
-
-
-def _shown(name: str, value: str) -> str:
-    return "***" if _HIDDEN.search(name) else re.sub(r";.*", ";***", re.sub(r"//[^/]*@", "//***@", value))
 
 
 def parse_address(text: str) -> StoreAddress:
@@ -102,7 +98,7 @@ def parse_address(text: str) -> StoreAddress:
     if not at or not (bucket_id.isascii() and bucket_id.isdecimal()):
         raise AddressError("an address begins with its bucket's id, as in 0@s3://BUCKET")
     scheme, colon, rest = url.partition("://")
-    if not colon or not scheme:
+    if not colon or not _SCHEME.fullmatch(scheme):
         raise AddressError("an address names its scheme, as in 0@file:///DIR")
     target, _, query = rest.partition("?")
     if "," in target:
@@ -111,7 +107,7 @@ def parse_address(text: str) -> StoreAddress:
     for pair in filter(None, query.split("&")):
         name, _, value = pair.partition("=")
         if name in options:
-            raise AddressError(f"{name} is given twice")
+            raise AddressError(f"{shown_name(name, S3_OPTIONS)} is given twice")
         options[unquote(name)] = unquote(value)
     address = StoreAddress(int(bucket_id), scheme.lower(), unquote(target), options)
     if address.scheme in ("s3", "file") and not address.target:
@@ -126,14 +122,14 @@ def _check_bucket(address: StoreAddress) -> None:
     """A name, or the ARN of an access point, which only the client can judge."""
     if address.target.startswith("arn:"):
         return
-    bucket, _, prefix = address.shown_target.rstrip("/").partition("/")
+    bucket, _, prefix = address.target.rstrip("/").partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise AddressError(
-            f"{bucket!r} is no bucket's name, which is made of letters, digits, dots, hyphens and underscores, in {address}"
+            f"{address.shown_target!r} is no bucket's name, which is made of letters, digits, dots, hyphens and underscores, in {address}"
         )
     if prefix:
         raise AddressError(
-            f"{prefix!r} would be a prefix within the bucket, which is not supported, in {address}: a cluster has a bucket to itself, "
+            f"what follows the bucket would be a prefix within it, which is not supported, in {address}: a cluster has a bucket to itself, "
             f"say s3://{bucket}"
         )
 
@@ -144,12 +140,15 @@ def _check_endpoint(address: StoreAddress) -> None:
         return
     try:
         parts = urlsplit(endpoint)
-        is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_sound = (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and "@" not in endpoint
+        )
     except ValueError:  # a port that is none
         is_sound = False
     if not is_sound or not endpoint.isprintable() or " " in endpoint:
         raise AddressError(
-            f"endpoint={_shown('endpoint', endpoint)} is not where a server listens, as in http://127.0.0.1:9000, in {address}"
+            f"endpoint={shown_server(endpoint)} is not where a server listens, as in http://127.0.0.1:9000, in {address}: keys go into accessKey "
+            "and secretKey"
         )
 
 
@@ -172,7 +171,8 @@ async def _open_s3(address: StoreAddress, clock: Clock) -> ObjectStore:
         raise AddressError(f"accessKey and secretKey are given together, in {address}")
     algorithm = (address.text("checksumAlgorithm") or "crc32c").lower()
     if algorithm not in ("crc32c", "none"):
-        raise AddressError(f"checksumAlgorithm={algorithm} is neither crc32c nor none, in {address}")
+        shown = shown_value("checksumAlgorithm", algorithm)
+        raise AddressError(f"checksumAlgorithm={shown} is neither crc32c nor none, in {address}")
     settings = S3Settings(
         bucket=address.target.rstrip("/"),
         endpoint=address.text("endpoint"),

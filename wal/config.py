@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millrace.runtime.addresswords import shown_value
+
 KIB = 1024
 MIB = 1024 * KIB
 _UNITS = {"": 1, "kib": KIB, "mib": MIB, "gib": 1024 * MIB, "tib": 1024 * 1024 * MIB}
@@ -76,7 +78,9 @@ class BlockWalSettings:
         if self.corruption not in ("refuse", "skip", "truncate"):
             found.append(f"WAL corruption is {self.corruption!r}; it must be refuse, skip or truncate")
         if self.reservation not in ("auto", "require", "never"):
-            found.append(f"WAL reservation is {self.reservation!r}; it must be auto, require or never")
+            found.append(
+                f"WAL reservation is {shown_value('reservation', self.reservation)!r}; it must be auto, require or never"
+            )
         if self.block_soft_bytes < 8 * KIB:
             found.append(f"WAL block size is {self.block_soft_bytes} bytes; it must be at least 8 KiB")
         if self.arena_bytes < self.block_soft_bytes or self.arena_bytes % 4096:
@@ -152,11 +156,11 @@ class ObjectWalSettings:
         if not 1 <= self.uploads_max <= 1000:
             found.append(f"maxInflightUploadCount is {self.uploads_max}; it must lie in 1..1000")
         if self.fence not in ("conditional", "reservation"):
-            found.append(f"fence is {self.fence!r}; it must be conditional or reservation")
+            found.append(f"fence is {shown_value('fence', self.fence)!r}; it must be conditional or reservation")
         if self.corruption not in ("refuse", "skip", "truncate"):
             found.append(f"WAL corruption is {self.corruption!r}; it must be refuse, skip or truncate")
         if self.hedge not in ("auto", "on", "off"):
-            found.append(f"hedge is {self.hedge!r}; it must be auto, on or off")
+            found.append(f"hedge is {shown_value('hedge', self.hedge)!r}; it must be auto, on or off")
         if self.arena_bytes < 4096 or self.arena_bytes % 4096:
             found.append(f"WAL arena size {self.arena_bytes} must be a multiple of 4096")
         if (

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from millrace.runtime.addresswords import shown_value
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
@@ -42,7 +43,7 @@ class WalWords:
         try:
             return parse_bytes(text) if text else unset
         except ValueError:
-            self.mistakes.append(f"has {name}={text}, which is not {what}")
+            self.mistakes.append(f"has {name}={shown_value(name, text)}, which is not {what}")
             return unset
 
     def text(self, name: str, unset: str) -> str:

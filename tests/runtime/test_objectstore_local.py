@@ -305,6 +305,15 @@ def test_keys_cannot_leave_the_folder(tmp_path: Path, key: str) -> None:
     assert (tmp_path / "outside").read_bytes() == b"secret"
 
 
+@pytest.mark.parametrize("where", ["x" * 300, "a/objects"], ids=["too long a name", "a loop of links"])
+def test_a_folder_that_can_never_be_is_a_mistake(tmp_path: Path, where: str) -> None:
+    """Told at once: whoever opens a store waits for one that is away."""
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(ValueError, match="no folder can be made at"):
+        asyncio.run(LocalObjectStore.open(str(tmp_path / where)))
+
+
 def test_empty_folders_go_with_their_last_object(tmp_path: Path) -> None:
     """Deleting an object removes its own folder when it is empty, not the ones above, and syncs what changed."""
 
