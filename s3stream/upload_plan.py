@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
 from millrace.s3stream.ids import NO_OBJECT, CommittedStreamObject, ObjectId, StreamId, StreamRange, UploadCommit
 from millrace.s3stream.log_cache import Run
+
+OWN_OBJECTS_MAX = 1000  # in one upload: each is a request, and ids for many more are not given at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,10 @@ class UploadPlan:
 
 
 def plan_upload(runs: Iterable[Run], split_bytes: int) -> UploadPlan:
-    """Streams with `split_bytes` of payload or more are split off."""
+    """Streams with `split_bytes` of payload or more are split off, of very many the largest."""
     ordered = sorted(runs, key=lambda run: run.stream_id)
-    shared = tuple(run for run in ordered if run.payload_bytes < split_bytes)
-    own = tuple(PlannedObject((run,)) for run in ordered if run.payload_bytes >= split_bytes)
+    large = [run for run in ordered if run.payload_bytes >= split_bytes]
+    split = dict.fromkeys(id(run) for run in nlargest(OWN_OBJECTS_MAX, large, key=lambda run: run.payload_bytes))
+    shared = tuple(run for run in ordered if id(run) not in split)
+    own = tuple(PlannedObject((run,)) for run in large if id(run) in split)
     return UploadPlan(PlannedObject(shared) if shared else None, own)

@@ -8,7 +8,9 @@ Keeps true:
   * ids grow with the blocks;
   * a store that is away, full or refuses is asked again for ever, with growing pauses, and `blocked_reason` says so: nothing acknowledged
     is given up, producers wait when the cache is full;
-  * ids that got old while the puts were late are replaced before the commit: their objects may be deleted already;
+  * ids that got old while the puts were late are replaced: nothing is put under them any more, for whoever deletes what was never committed has
+    been there, and nothing is committed;
+  * what waits for its turn or for the store is not made into bytes yet: no more bodies are in memory than puts in flight;
   * any other failure ends the engine through `on_failed`: the WAL has everything.
 """
 
@@ -22,7 +24,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from millrace.runtime.errors import Closed, Exhausted, Unavailable
-from millrace.runtime.objectstore import MultipartUpload, ObjectMissing, ObjectStore, StoreDenied
+from millrace.runtime.objectstore import BytesChanged, MultipartUpload, ObjectMissing, ObjectStore, StoreDenied
 from millrace.runtime.objectstore_body import Body, body_of
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import UploadExpired
@@ -40,6 +42,7 @@ T = TypeVar("T")
 NOT_NOW = (Unavailable, Exhausted, StoreDenied, ObjectMissing)
 RETRY_PAUSE_MS_MIN = 100
 RETRY_PAUSE_MS_MAX = 10_000
+FRESH = 0.75  # of the time that ids are prepared for: the rest is for a put under way, and for the commit
 # A call that takes longer than this is told as a reason why uploads wait; it goes on.
 SILENT_S = 10.0
 # An object is built in steps between which the loop serves others, each of one to two milliseconds: its bytes are summed twice
@@ -51,12 +54,12 @@ ENTRY_COST = 8192
 class UploadJob:
     """One block on its way. `puts` is the running task that ends with what to commit."""
 
-    __slots__ = ("block", "plan", "prepared_at", "puts")
+    __slots__ = ("block", "fresh_until", "plan", "puts")
 
     def __init__(self, block: CacheBlock, plan: UploadPlan) -> None:
         self.block = block
         self.plan = plan
-        self.prepared_at = 0.0
+        self.fresh_until = 0.0  # by the loop's clock; its ids are no longer used then
         self.puts: asyncio.Task[UploadCommit] | None = None
 
 
@@ -152,15 +155,14 @@ class Uploader:
         """Durable in metadata on return. Ids that are old or were refused as expired are replaced, and the objects put again."""
         if not job.plan.objects:
             return
-        fresh_s = self._settings.prepare_ttl_ms * 0.00075
         while True:
-            commit = await self._puts_of(job)
-            if asyncio.get_running_loop().time() - job.prepared_at < fresh_s:
-                try:
-                    await self._patiently("commit", partial(self._objects.commit_upload, commit))
-                    break
-                except UploadExpired:
-                    log.warning("object %d was prepared too long ago: it is put again", commit.object_id)
+            try:
+                commit = await self._puts_of(job)
+                _check_fresh(job.fresh_until, commit.object_id)
+                await self._patiently("commit", partial(self._objects.commit_upload, commit))
+                break
+            except UploadExpired as error:
+                log.warning("object %d was prepared too long ago: it is put again", error.object_id)
             await self._start_puts(job)
         self.commits += 1
 
@@ -169,8 +171,9 @@ class Uploader:
             return
         count = len(job.plan.objects)
         first_id = await self._patiently("prepare", lambda: self._objects.prepare(count, self._settings.prepare_ttl_ms))
-        job.prepared_at = asyncio.get_running_loop().time()
-        job.puts = asyncio.create_task(self._put_objects(job.plan, first_id), name=f"upload-{job.block.number}")
+        job.fresh_until = asyncio.get_running_loop().time() + self._settings.prepare_ttl_ms * FRESH / 1000
+        puts = self._put_objects(job.plan, first_id, job.fresh_until)
+        job.puts = asyncio.create_task(puts, name=f"upload-{job.block.number}")
         self._running[job.puts] = None
         job.puts.add_done_callback(self._forget)
 
@@ -186,36 +189,45 @@ class Uploader:
         assert job.puts is not None
         return await job.puts
 
-    async def _put_objects(self, plan: UploadPlan, first_id: ObjectId) -> UploadCommit:
+    async def _put_objects(self, plan: UploadPlan, first_id: ObjectId, fresh_until: float) -> UploadCommit:
+        ids = [ObjectId(first_id + place) for place in range(len(plan.objects))]
         puts = [
-            asyncio.create_task(self._put_object(planned, ObjectId(first_id + place)), name=f"put-{first_id + place}")
-            for place, planned in enumerate(plan.objects)
+            asyncio.create_task(self._put_object(planned, object_id, fresh_until), name=f"put-{object_id}")
+            for planned, object_id in zip(plan.objects, ids, strict=True)
         ]
         try:
             return plan.commit(first_id, [await put for put in puts])
         finally:
             await _end(puts)
 
-    async def _put_object(self, planned: PlannedObject, object_id: ObjectId) -> int:
-        """Puts one object, however long it takes; gives its size."""
+    async def _put_object(self, planned: PlannedObject, object_id: ObjectId, fresh_until: float) -> int:
+        """Puts one object, however long it takes; gives its size. Raises UploadExpired."""
         key = object_key(self._cluster_id, object_id)
-        if planned.payload_bytes > self._settings.object_part_bytes:
-            size_bytes = await self._patiently(key, lambda: self._put_in_parts(key, planned))
-        else:
-            writer = ObjectWriter(self._settings.block_bytes)
-            async for _ in _fill(writer, planned):
-                pass
-            finished = writer.finish()
-            size_bytes, body = finished.size_bytes, body_of(finished.parts, finished.crc)
-            await self._patiently(key, lambda: self._put_whole(key, body))
+        sums: list[int] = []
+
+        async def attempt() -> int:
+            _check_fresh(fresh_until, object_id)
+            if planned.payload_bytes > self._settings.object_part_bytes:
+                return await self._put_in_parts(key, planned)
+            return await self._put_whole(key, planned, sums)
+
+        size_bytes = await self._patiently(key, attempt)
         self.objects_put += 1
         self.bytes_put += size_bytes
         return size_bytes
 
-    async def _put_whole(self, key: str, body: Body) -> None:
-        """Every attempt is given the same body, and goes out under its one sum."""
+    async def _put_whole(self, key: str, planned: PlannedObject, sums: list[int]) -> int:
+        """One attempt, with bytes made for it; `sums` are those of the attempts before, which its own has to be."""
         async with self._puts:
-            await self._store.put(key, body)
+            writer = ObjectWriter(self._settings.block_bytes)
+            async for _ in _fill(writer, planned):
+                pass
+            finished = writer.finish()
+            sums.append(finished.crc)
+            if finished.crc != sums[0]:
+                raise BytesChanged(key)
+            await self._store.put(key, body_of(finished.parts, finished.crc))
+        return finished.size_bytes
 
     async def _put_in_parts(self, key: str, planned: PlannedObject) -> int:
         """One attempt; when it fails, nothing of it is visible, and the next one begins anew."""
@@ -271,6 +283,11 @@ class Uploader:
         if what not in self._blocked:
             log.warning("upload waits: %s: %s", what, reason)
         self._blocked[what] = f"{what}: {reason}"
+
+
+def _check_fresh(fresh_until: float, object_id: ObjectId) -> None:
+    if asyncio.get_running_loop().time() >= fresh_until:
+        raise UploadExpired(object_id)
 
 
 def _spread(name: str) -> float:

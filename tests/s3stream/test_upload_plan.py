@@ -7,7 +7,7 @@ import pytest
 from millrace.s3stream.ids import NO_OBJECT, ObjectId
 from millrace.s3stream.log_cache import LogCache, Run
 from millrace.s3stream.objects.format import Entry
-from millrace.s3stream.upload_plan import plan_upload
+from millrace.s3stream.upload_plan import OWN_OBJECTS_MAX, plan_upload
 
 
 def runs(*sizes: tuple[int, int]) -> list[Run]:
@@ -34,6 +34,19 @@ def test_split(sizes: list[tuple[int, int]], stream_set: list[int] | None, own: 
     assert (None if plan.stream_set is None else [run.stream_id for run in plan.stream_set.runs]) == stream_set
     assert [planned.runs[0].stream_id for planned in plan.stream_objects] == own
     assert len(plan.objects) == len(own) + (stream_set is not None)
+
+
+def test_of_very_many_the_largest_are_split_off() -> None:
+    """The others stay in the set: ids for all of them at once would be refused, and each costs a request."""
+    sizes = [(stream_id, 100 + stream_id % 7) for stream_id in range(1, OWN_OBJECTS_MAX + 200)]
+    plan = plan_upload(runs(*sizes), 100)
+    assert len(plan.stream_objects) == OWN_OBJECTS_MAX
+    assert plan.stream_set is not None
+    assert [run.stream_id for run in plan.stream_set.runs] == sorted(run.stream_id for run in plan.stream_set.runs)
+    assert max(run.payload_bytes for run in plan.stream_set.runs) <= min(
+        one.payload_bytes for one in plan.stream_objects
+    )
+    assert len(plan.stream_set.runs) == len(sizes) - OWN_OBJECTS_MAX
 
 
 def test_commit_names_ids_sizes_and_ranges() -> None:

@@ -27,6 +27,7 @@ from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.s3stream.config import MIB, StreamSettings
 from millrace.s3stream.errors import StreamFenced
+from millrace.s3stream.ids import NO_OBJECT, ObjectId, UploadCommit
 from millrace.s3stream.log_cache import DENSITY_WINDOW_BYTES, CacheBlock, LogCache
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.objects.keys import object_key
@@ -234,6 +235,68 @@ def test_late_objects_take_new_ids() -> None:
         await bench.settle()
         assert [commit.object_id for commit in bench.catalog.commits] == [1]
         assert bench.store.count("put") == 2
+        await bench.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("size", [100, 6 * MIB], ids=["whole", "in parts"])
+def test_nothing_is_put_under_ids_that_are_too_old(size: int) -> None:
+    """The store refuses for hours: what was never committed counts as deleted by then, and nobody would delete it again."""
+
+    async def scenario() -> None:
+        bench = Bench(prepare_ttl_ms=100_000, object_part_bytes=5 * MIB, stream_object_split_bytes=MIB)
+
+        def refuse(operation: str, key: str) -> None:
+            if operation in ("put", "start_multipart"):
+                raise StoreDenied(key, "AccessDenied")
+
+        bench.store.fault = refuse
+        bench.uploader.submit(bench.block((1, size)))
+        bench.uploader.submit(bench.block((1, size)))
+        await asyncio.sleep(3600)
+        bench.store.fault = lambda operation, key: None
+        await bench.settle()
+        known = {object_key(CLUSTER_ID, one) for commit in bench.catalog.commits for one in ids_of(commit)}
+        assert set(bench.store.objects) == known
+        assert bench.uploaded == [0, 1]
+        assert not bench.failures
+        await bench.stop()
+
+    run(scenario())
+
+
+def ids_of(commit: UploadCommit) -> list[ObjectId]:
+    own = [one.object_id for one in commit.stream_objects]
+    return own if commit.object_id == NO_OBJECT else [commit.object_id, *own]
+
+
+def test_what_waits_for_the_store_is_not_made_into_bytes() -> None:
+    """Of many blocks that wait while the store refuses, no more than the puts in flight are held a second time."""
+
+    async def scenario() -> None:
+        bench = Bench(puts_in_flight=2, uploads_in_flight=8)
+        most = 0
+
+        def bodies() -> int:
+            return sum(type(one) is Body for one in gc.get_objects())
+
+        async def refuse_slowly(key: str) -> None:
+            nonlocal most
+            most = max(most, bodies() - before)
+            await asyncio.sleep(1)
+            raise StoreUnavailable(key, "SlowDown")
+
+        gc.collect()
+        before = bodies()
+        bench.store.fault = lambda operation, key: refuse_slowly(key) if operation == "put" else None
+        for _ in range(6):
+            bench.uploader.submit(bench.block((1, 100)))
+        await bench.settle()
+        bench.store.fault = lambda operation, key: None
+        await bench.settle()
+        assert 2 <= most <= 3  # one that has just failed may be on its way out
+        assert bench.uploaded == list(range(6))
         await bench.stop()
 
     run(scenario())
