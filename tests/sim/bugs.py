@@ -241,7 +241,7 @@ BUGS = {
         "objects are committed while they are put",
         6,
         Uploader,
-        "_put_whole",
+        "__init__",
         do.commits_before_the_put,
         ("commit-before-put",),
     ),

@@ -217,12 +217,25 @@ def dooms_what_it_links(old: Any) -> Any:
 # 6. objects
 
 
-def commits_before_the_put(old: Any) -> Any:
-    async def _put_whole(self: Uploader, key: str, parts: Any) -> None:
-        task = asyncio.ensure_future(old(self, key, parts))
+class HastyStore:
+    """A put is done when it is begun."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def put(self, key: str, parts: Any) -> None:
+        task = asyncio.ensure_future(self._store.put(key, parts))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    return _put_whole
+
+def commits_before_the_put(old: Any) -> Any:
+    def __init__(self: Uploader, store: Any, *args: Any, **named: Any) -> None:
+        old(self, HastyStore(store), *args, **named)
+
+    return __init__
 
 
 def deletes_at_once(old: Any) -> Any:

@@ -47,7 +47,7 @@ def test_a_late_put_of_the_dead_is_void_before_a_stream_is_closed() -> None:
     before has landed behind that end; some of its records belong to streams that are closed, others would be taken."""
     strikes = "cut@write37 cut@write72 cut@write12 cut@write51"
     cast = "idempotent+plain+burst+rereader+member+trimmer+churner+gremlin"
-    words = f"seed=86411 weather=full bucket fate=tear settings=reserved object wal cast={cast} batches=7 {strikes}"
+    words = f"seed=86403 weather=full bucket fate=tear settings=reserved object wal cast={cast} batches=7 {strikes}"
     outcome = run_plan(parse_plan(words))
     assert outcome.hits["LATE_OF_THE_DEAD"]
     assert not outcome.findings, outcome.findings
