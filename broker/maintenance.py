@@ -7,9 +7,10 @@ open cannot grow, so all that can become due is its oldest segment's age; it is 
     it was not looked at since this process started, or what it said then has become due, or its configuration changed.
 
 Looking means opening it, quietly, and closing it again, those with the shortest retention first: `OPENS_IN_A_BURST` together, so that what they
-write shares an object, every `BURST_S`, and no more in a round than fit its interval. What each said is kept, in memory alone. So ten
-thousand that are due at once are looked at within a quarter of an hour; after a start each is looked at once, and then when due. (Refused:
-opening all of them each round; a hint of the due time in metadata, which would be one more command for each that is closed.)
+write shares an object, every `BURST_S`, and no more in a round than fit its interval. While uploads wait they stay open. What each said is
+kept, in memory alone. So ten thousand that are due at once are looked at within a quarter of an hour; after a start each is looked at once,
+and then when due. (Refused: opening all of them each round; a hint of the due time in metadata, which would be one more command for each
+that is closed.)
 
 When the wall clock has jumped forward (wall_watch.py) retention by time is suspended, and says so; retention by size goes on.
 
@@ -98,6 +99,7 @@ class Maintenance:
     async def retain(self) -> None:
         """One round. On return everything that is due and was looked at is asked for; it is shown when durable."""
         is_timely = self._look_at_wall()
+        await self._directory.release_quiet()
         for number, partition in enumerate(self._directory.opened()):
             self._retain(partition, is_timely)
             if number % SLICE == SLICE - 1:
@@ -157,6 +159,7 @@ class Maintenance:
                 await asyncio.sleep(BURST_S)
             keys = iter(due[first : first + OPENS_IN_A_BURST])
             await asyncio.gather(*(self._visit(keys) for _ in range(OPENS_AT_ONCE)))
+            await self._directory.release_quiet()
 
     def _is_candidate(self, image: MetadataImage, topic: Topic, index: int, now_ms: int) -> bool:
         """Not open, holds data, and something in it may be due. Cheap questions first: it is asked of every partition, every round."""
@@ -191,7 +194,6 @@ class Maintenance:
             retention_ms = found.settings.retention_ms
             due_ms = found.state.segments.retention_due_ms(retention_ms) if retention_ms >= 0 else NEVER_MS
             self._said[topic_id, index] = _Said(found.settings, due_ms)
-            self._directory.release(found)
 
 
 def _holds_data(image: MetadataImage, topic_id: bytes, index: int) -> bool:

@@ -9,7 +9,8 @@ Not here: what opening reads (opening.py), who leads what (the controller), whic
 
 Invariants
   * One handle a partition: a new one is opened after the former one's streams were closed.
-  * At most `OPENS_IN_FLIGHT` opens at once; one that failed is not tried again for `RETRY_MS`.
+  * At most `OPENS_IN_FLIGHT` opens at once, none of which waits for a close; one that failed is not tried again for `RETRY_MS`.
+  * A close may wait for an upload as long as the store is away: so none is begun for retention's sake while uploads wait, and none holds a stop up.
   * A partition that is led no longer takes no batch from the moment the image says so.
 """
 
@@ -41,6 +42,8 @@ OPENS_IN_FLIGHT = 64
 SAVES_IN_FLIGHT = 64
 RETRY_MS = 1000
 OPENING_TIMEOUT_S = 30.0
+FIRST_CLOSE_S = 20.0
+CLOSE_MS = 10_000
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 Key = tuple[bytes, int]
@@ -130,7 +133,7 @@ class PartitionDirectory:
 
     def get(self, topic_id: bytes, index: int, *, is_quiet: bool = False) -> Partition | asyncio.Future[Partition]:
         """The open partition, or a future of it, not to be cancelled. Raises KafkaError when it is not led here or would not open.
-        `is_quiet`: not to be kept open for this caller's sake (see `release`)."""
+        `is_quiet`: not to be kept open for this caller's sake (see `release_quiet`)."""
         led = self.topic_of(topic_id)
         if led is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -188,6 +191,8 @@ class PartitionDirectory:
         key = led.topic_id, index
         partition, error = None, None
         try:
+            while (closing := self._closing.get(key)) is not None:
+                await asyncio.wait([closing])
             async with self._opens:
                 partition = await self._open_streams(led, index)
             partition.raise_epoch(self._check_led(key).leader_epoch)
@@ -216,11 +221,7 @@ class PartitionDirectory:
         return _refusal(led.name, index, error)
 
     async def _open_streams(self, led: LedTopic, index: int) -> Partition:
-        key = led.topic_id, index
-        closing = self._closing.get(key)
-        if closing is not None:
-            await asyncio.wait([closing])
-        state = self._check_led(key)
+        state = self._check_led((led.topic_id, index))
         opened = await self._opener.open_partition(led.topic_id, index, state.leader_epoch, ROLES)
         streams = {role: self._storage.open_stream(opened[role]) for role in ROLES}
         leadership = Leadership(led.topic_id, led.name, index, state.leader_epoch)
@@ -284,12 +285,28 @@ class PartitionDirectory:
 
     # -- ending
 
-    def release(self, partition: Partition) -> None:
-        """A partition that was got quietly is not needed any more; it closes, unless somebody else has come to want it."""
+    async def release_quiet(self) -> None:
+        """Partitions that were got quietly are not needed any more; they close, unless somebody else has come to want them. While uploads wait
+        they stay as they are, for the next call: nobody could use one until its last upload. So the first that has something to upload
+        tells, and the others follow together."""
+        quiet = [partition for led in self._by_id.values() for partition in led.quiet.values()]
+        first = next((partition for partition in quiet if partition.has_to_upload), None)
+        if first is not None:
+            self._release(first)
+            closing = self._closing.get((first.topic_id, first.index))
+            if closing is not None:
+                await asyncio.wait([closing], timeout=FIRST_CLOSE_S)
+                if not closing.done():
+                    return
+        for partition in quiet:
+            self._release(partition)
+
+    def _release(self, partition: Partition) -> None:
         led = self._by_id.get(partition.topic_id)
-        if led is not None and led.quiet.get(partition.index) is partition:
-            del led.quiet[partition.index]
-            self._end((partition.topic_id, partition.index), partition)
+        if led is None or led.quiet.get(partition.index) is not partition or self._storage.upload_blocked_reason:
+            return
+        del led.quiet[partition.index]
+        self._end((partition.topic_id, partition.index), partition)
 
     def _end(self, key: Key, partition: Partition) -> None:
         partition.resign()
@@ -308,9 +325,10 @@ class PartitionDirectory:
         if self._closing.get(key) is task:
             del self._closing[key]
 
-    async def close(self) -> None:
-        """Nothing is taken any more. On return every partition's checkpoint is at its log's end and durable; the streams are still
-        open: the engine closes them all, after one upload (`Storage.close`)."""
+    async def close(self, timeout_ms: int = CLOSE_MS) -> None:
+        """Nothing is taken any more. On return every partition's checkpoint is at its log's end and durable, as far as that was possible within the
+        bound: what a checkpoint lacks is read from the log by the next opening. The streams are still open: the engine closes them all,
+        after one upload (`Storage.close`)."""
         self._is_closed = True
         gate = asyncio.Semaphore(SAVES_IN_FLIGHT)
 
@@ -324,9 +342,20 @@ class PartitionDirectory:
         partitions = self.opened()
         for partition in partitions:
             partition.resign()
-        await asyncio.gather(*(save(partition) for partition in partitions))
-        while self._closing:
-            await asyncio.wait(list(self._closing.values()))
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await asyncio.gather(*(save(partition) for partition in partitions))
+                while self._closing:
+                    await asyncio.wait(list(self._closing.values()))
+        except TimeoutError:
+            why = self._storage.upload_blocked_reason or "the log takes no more"
+            log.warning(
+                "not every partition has a checkpoint at its end: the next start reads what is missing (%s)", why
+            )
+            closing = list(self._closing.values())
+            for task in closing:
+                task.cancel()
+            await asyncio.gather(*closing, return_exceptions=True)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` in the background; what escapes is logged."""

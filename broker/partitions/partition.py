@@ -370,6 +370,12 @@ class Partition:
         self.is_led = False
         tell_end(self.watches)
 
+    @property
+    def has_to_upload(self) -> bool:
+        """Whether a close would wait for an upload."""
+        streams = (self.data, self.time, self.meta.stream)
+        return not self.state.is_saved or any(stream.committed_end < stream.next_offset for stream in streams)
+
     async def close(self) -> None:
         """Resigns, leaves a checkpoint at the log's end and gives the streams up to their next owner."""
         self.resign()

@@ -11,6 +11,7 @@ from millrace.broker.maintenance import Maintenance, MaintenanceSettings
 from millrace.broker.wall_watch import ACCEPT_MS, JUMP_MAX_MS, WallWatch
 from millrace.protocol.metadata_records import ConfigRecord
 from millrace.protocol.stream_records import StreamRecord
+from millrace.runtime.objectstore import StoreFull
 from millrace.s3stream.ids import StreamRole
 from tests.broker.house import NODE, BrokerHouse, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
@@ -199,6 +200,43 @@ def test_closed_partitions_are_looked_at_once_and_then_when_due() -> None:
         assert await start_of(house, "a") == 20
 
     run(scenario())
+
+
+def test_what_was_looked_at_stays_usable_while_uploads_wait() -> None:
+    """The bucket is full: retention visits closed partitions and drops something of each. One is closed, and waits; the others can be written to, and
+    are closed when puts are taken again."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        names = ["a", "b", "c", "d"]
+        for name in names:
+            await filled(house, name, retention_ms=str(4 * DAY_MS + DAY_MS // 2))
+            close_to_metadata(house, name)
+        await restarted(house)
+
+        def full(operation: str, key: str) -> None:
+            if operation in ("put", "start_multipart"):
+                raise StoreFull(key, "507")
+
+        house.world.store.fault = full
+        maintenance = made(house)
+        await maintenance.retain()
+        assert len(house.directory._closing) == 1
+        opened = house.directory.opened()
+        assert len(opened) == 3
+        wanted = opened[0].topic_name
+        assert [partition.log_start_offset for partition in opened] == [10] * 3
+        await house.produce({(wanted, 0): batch(timestamp=house.clock.now_ms)})
+        await maintenance.retain()
+        assert len(house.directory.opened()) == 3
+        house.world.store.fault = lambda operation, key: None
+        await asyncio.sleep(60)
+        await maintenance.retain()
+        await asyncio.sleep(60)
+        assert not house.directory._closing
+        assert [partition.topic_name for partition in house.directory.opened()] == [wanted]
+
+    run(scenario(), is_virtual=True)
 
 
 def test_a_changed_configuration_makes_closed_partitions_due() -> None:

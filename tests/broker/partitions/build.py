@@ -17,6 +17,7 @@ from millrace.s3stream.ids import StreamRole
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Append, Stream
 from tests.s3stream.build import World, open_stream
+from tests.s3stream.build import run as run_in_virtual_time
 from tests.s3stream.cold import ColdStorage
 
 TOPIC_ID = bytes(range(16))
@@ -60,18 +61,18 @@ def batch(
 HOUSES: list[House] = []
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """Runs a test's coroutine within a bound of time, then stops the engines of the houses that it built."""
+def run(scenario: Coroutine[Any, Any, None], *, is_virtual: bool = False) -> None:
+    """Runs a test's coroutine within a bound of time, which may be virtual, then stops the engines of the houses that it built."""
 
     async def bounded() -> None:
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(3600 if is_virtual else 60):
                 await scenario
         finally:
             while HOUSES:
                 await HOUSES.pop().engine._stop()
 
-    asyncio.run(bounded())
+    (run_in_virtual_time if is_virtual else asyncio.run)(bounded())
 
 
 class House:

@@ -6,15 +6,16 @@ import asyncio
 
 import pytest
 
+from millrace.broker.partitions.directory import OPENS_IN_FLIGHT
 from millrace.broker.partitions.partition import Partition
 from millrace.kraft.tables.configs import ResourceType
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.metadata_records import ConfigRecord, PartitionRecord
-from millrace.runtime.objectstore import ObjectMissing
+from millrace.runtime.objectstore import ObjectMissing, StoreFull
 from millrace.s3stream.errors import StreamFenced
-from tests.broker.house import NODE, BrokerHouse, topic_id
-from tests.broker.partitions.build import batch, run
+from tests.broker.house import NODE, OTHER, BrokerHouse, topic_id
+from tests.broker.partitions.build import START_MS, batch, run
 from tests.s3stream.build import World
 
 
@@ -244,13 +245,80 @@ def test_a_quiet_opening_ends_unless_somebody_wants_it() -> None:
         one, other = await asyncio.gather(quiet, wanted)
         assert len(house.directory.opened()) == 2
         await house.produce({("a", 1): batch()})
-        for partition in (one, other):
-            house.directory.release(partition)
+        await house.directory.release_quiet()
         assert house.directory.opened() == [other]
         assert (one.is_led, other.is_led) == (False, True)
         assert (await house.partition("a", 0)) is not one
 
     run(scenario())
+
+
+async def full_store(house: BrokerHouse) -> None:
+    """Every put is refused from now on, and the engine knows."""
+
+    def refuse(operation: str, key: str) -> None:
+        if operation in ("put", "start_multipart"):
+            raise StoreFull(key, "507")
+
+    house.world.store.fault = refuse
+
+
+def test_a_stop_does_not_wait_for_a_store_that_is_away() -> None:
+    """The log is full, so that no checkpoint fits, and a partition that moved away waits for its last upload: both are left to the next start."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse(log_cache_bytes=16 << 20).start()
+        house.make_topic("a", 2)
+        await house.produce({("a", 1): batch()})
+        partition = await house.partition("a", 0)
+        await full_store(house)
+        house.move("a", 1, OTHER)
+        data = bytes(batch(value=b"x" * 100_000))
+        while house.engine.room_bytes > 2 * len(data):
+            partition.append_own(data, START_MS, lambda append: None)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        assert house.directory._closing
+        assert not partition.state.is_saved
+        began = asyncio.get_running_loop().time()
+        await house.directory.close(7_000)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(7, abs=0.1)
+        assert not house.directory._closing
+        end = partition.data.next_offset
+        await house.engine.close(20_000)
+        house.world.store.fault = lambda operation, key: None
+        house.world.wal = house.world.wal.crash()
+        await house.start()
+        assert (await house.partition("a", 0)).data.next_offset == end
+
+    run(scenario(), is_virtual=True)
+
+
+def test_closes_that_wait_keep_no_opening_from_its_turn() -> None:
+    """As many partitions as may open at once wait for their former selves' last upload, and are wanted back; another one opens."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", OPENS_IN_FLIGHT)
+        house.make_topic("b")
+        for index in range(OPENS_IN_FLIGHT):
+            await house.produce({("a", index): batch()})
+        await full_store(house)
+        for index in range(OPENS_IN_FLIGHT):
+            house.move("a", index, OTHER)
+        for index in range(OPENS_IN_FLIGHT):
+            house.move("a", index, NODE)
+            house.directory.get(topic_id("a"), index)
+        await asyncio.sleep(1)
+        assert len(house.directory._closing) == OPENS_IN_FLIGHT
+        async with asyncio.timeout(1):
+            await house.partition("b")
+        house.world.store.fault = lambda operation, key: None
+        async with asyncio.timeout(60):
+            for index in range(OPENS_IN_FLIGHT):
+                assert (await house.partition("a", index)).data.next_offset == 1
+
+    run(scenario(), is_virtual=True)
 
 
 def test_closing_leaves_a_checkpoint_of_everything() -> None:
