@@ -369,6 +369,7 @@ STORAGE = (
         "1048576",
         "Where data is cut inside objects: the unit of reads of history.",
         low=4096,
+        high=256 << 20,
         shape="bytes",
         is_ours=True,
     ),

@@ -2,8 +2,9 @@
 
 Reads that began before an object was doomed are long over by then (doomed.py says when). A file that is already gone counts as deleted, so a
 lost answer or a kill between the deletion and the report only repeats the deletion. A composite that goes with what it links is read first;
-its links go before it does, so that it is there to be read again until they have gone. What the store would not delete is asked for again, key
-by key, and keeps nothing else. Wakes when metadata dooms something; no polling while there is nothing.
+its links go before it does, so that it is there to be read again until they have gone. What the store would not delete is asked for again
+with growing pauses, key by key (it may be kept by a lock, or for want of a right), and keeps nothing else. Wakes when metadata dooms
+something; no polling while there is nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from millrace.s3stream.objects.keys import object_key
 log = logging.getLogger(__name__)
 BATCH_COUNT_MAX = 1000
 RETRY_S = 10.0
+RETRY_S_MAX = 3600.0
 # How long new dooms gather before they are looked at, at most; with a short grace less.
 GATHER_S_MAX = 1.0
 CORRUPT_TRIES_MAX = 5
@@ -44,6 +46,7 @@ class ObjectCleaner:
         self._noted: object = None  # the dooms that were looked at last
         self._doomed = DoomedObjects()
         self._corrupt: Counter[ObjectId] = Counter()
+        self._tries: Counter[ObjectId] = Counter()  # that failed
         self.deleted_count = 0
 
     def on_image(self) -> None:
@@ -89,6 +92,21 @@ class ObjectCleaner:
     async def _delete_due(self) -> bool:
         """One batch; False when not all of it could be deleted now."""
         due = self._doomed.take_due(_tick_ms(), BATCH_COUNT_MAX)
+        try:
+            await self._delete(due)
+        finally:
+            left = [object_id for object_id in due if object_id in self._doomed]
+            self._put_off(left)
+        return not left
+
+    def _put_off(self, object_ids: list[ObjectId]) -> None:
+        now_ms = _tick_ms()
+        for object_id in object_ids:
+            pause_s = min(RETRY_S_MAX, RETRY_S * 2.0 ** min(self._tries[object_id], 30))
+            self._tries[object_id] += 1
+            self._doomed.put_off([object_id], now_ms + int(pause_s * 1000))
+
+    async def _delete(self, due: list[ObjectId]) -> None:
         objects = self._cache.image.objects
         stored = {object_id: objects.get(object_id) for object_id in due}
         gone = [object_id for object_id, found in stored.items() if found is None]
@@ -102,9 +120,8 @@ class ObjectCleaner:
             await self._client.remove_objects(known)
             self.deleted_count += len(known)
         self._doomed.forget(gone)
-        left = [object_id for object_id in due if object_id in self._doomed]
-        self._doomed.put_off(left, _tick_ms() + int(RETRY_S * 1000))
-        return not left
+        for object_id in gone:
+            self._tries.pop(object_id, None)
 
     async def _delete_files(self, object_ids: list[ObjectId]) -> list[ObjectId]:
         """Those whose files are gone."""

@@ -6,8 +6,8 @@ Metadata tells exactly which object of its own a stream has at an offset, and of
 is one GET too, and says which object it links there. So who reads something cold waits for one round of GETs before the data's own.
 
 Kept true: indexes are kept within one bound of bytes, the least recently used go first; an object that is gone, or damaged, fails who needs it
-and nobody else: one of four that cannot be read is no error while another has what is asked for. Not here: asking again when metadata was
-behind, or compaction replaced an object (block_cache.py). Cancelling loses nothing.
+and nobody else: one of four that cannot be read, for whatever reason, is no error while another has what is asked for. Not here: asking
+again when metadata was behind, or compaction replaced an object (block_cache.py). Cancelling loses nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.runtime.objectstore import ObjectMissing, ObjectStore
+from millrace.runtime.errors import Unavailable
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied
 from millrace.s3stream.block_lru import BlockLru
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
 from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId
@@ -119,7 +120,7 @@ class ObjectFinder:
         self.index_get_bytes += tail_guess_bytes(hint.size_bytes)
         try:
             index = await reader.index()
-        except (ObjectMissing, ObjectCorrupt) as error:
+        except (ObjectMissing, ObjectCorrupt, StoreDenied, Unavailable) as error:
             self._readers.drop(hint.object_id)
             return error
         # Charged again, now that its size is known. A small object is kept whole with its index.
@@ -156,9 +157,10 @@ def holding(hints: Sequence[ObjectHint], offset: int) -> list[ObjectHint]:
 
 
 def worst(errors: Sequence[Exception], otherwise: Exception) -> Exception:
-    """What to tell who found nothing. An object that is gone may have been replaced, so that asking metadata again helps; damage does not
-    pass, and is told when nothing else is the matter."""
-    for error in errors:
-        if isinstance(error, ObjectMissing):
-            return error
+    """What to tell who found nothing. What the store did not answer may have been what is asked for, and may be answered later. An object that is
+    gone may have been replaced, so that asking metadata again helps; damage does not pass, and is told when nothing else is the matter."""
+    for kind in (Unavailable, StoreDenied, ObjectMissing):
+        for error in errors:
+            if isinstance(error, kind):
+                return error
     return errors[0] if errors else otherwise

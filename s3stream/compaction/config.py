@@ -9,6 +9,7 @@ PART_BYTES_MIN = 5 * MIB
 MEMORY_BYTES_MIN = 4 * MIB
 SMALL_BYTES = 8 * MIB
 MERGE_OBJECTS = 4
+PARTS_MAX = 9_000  # of an object: stores take 10,000
 SHORT_RUN_COUNT = 6
 
 
@@ -74,8 +75,9 @@ class CompactionSettings:
 
     @property
     def merge_bytes_max(self) -> int:
-        """Stream-set objects that are merged have no more than this together: a compaction that fails was in vain."""
-        return MERGE_OBJECTS * self.object_bytes_max
+        """Stream-set objects that are merged have no more than this together: a compaction that fails was in vain, and an object has so many parts
+        at most."""
+        return min(MERGE_OBJECTS * self.object_bytes_max, PARTS_MAX * self.open_part_bytes)
 
     @property
     def reading_bytes(self) -> int:
@@ -108,7 +110,8 @@ class CompactionSettings:
             return 2 * self.whole_bytes_max
         bytes_max = min(self.part_bytes, self.whole_bytes_max) if is_alone else self.open_part_bytes
         count = -(-size_bytes // bytes_max)
-        return max(PART_BYTES_MIN, min(bytes_max, -(-size_bytes // count) + self.block_bytes))
+        part_bytes = min(bytes_max, -(-size_bytes // count) + self.block_bytes)
+        return max(PART_BYTES_MIN, part_bytes, -(-size_bytes // PARTS_MAX))
 
     def whole_source_bytes_max(self, sources_count: int) -> int:
         """A source up to this comes with its index, and is held until the end."""

@@ -32,6 +32,7 @@ from millrace.s3stream.objects.composite import LinkedRows, encode_composite
 from millrace.s3stream.objects.format import BlockRef, encode_row
 from millrace.s3stream.objects.keys import object_key
 from tests.kraft.build import Broker, HandClock, open_node, sim_disk
+from tests.s3stream.build import run as run_in_virtual_time
 
 GRACE_MS = 60_000
 
@@ -202,6 +203,46 @@ def test_a_store_that_will_not_now_is_asked_later(error: Exception) -> None:
 
         await until(is_done)
         assert not cluster.running.done()
+        await cluster.stop()
+
+    run(scenario)
+
+
+def test_what_the_store_never_deletes_is_asked_for_ever_more_seldom() -> None:
+    """A lock, or a right that is missing: a few requests a day for each, and its file is gone within an hour of being let go."""
+
+    async def scenario() -> None:
+        cluster = await Cluster().start(1)
+        cluster.store.kept = set(await cluster.left())
+        await cluster.delete_topic()
+        await asyncio.sleep(24 * 3600)
+        assert 20 < len(cluster.store.asked) < 50
+        cluster.store.kept = set()
+        await asyncio.sleep(object_cleaner.RETRY_S_MAX + 1)
+        assert await cluster.left() == []
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
+
+
+def test_what_a_batch_took_is_not_forgotten_when_it_fails() -> None:
+    """Whatever ends it: the task is started again, and finds what it had taken."""
+
+    async def scenario() -> None:
+        cluster = await Cluster().start(3)
+        cluster.clock.now_ms -= GRACE_MS
+        await cluster.delete_topic()
+        cluster.clock.now_ms += GRACE_MS
+        cleaner = cluster.cleaner
+        cluster.running.cancel()
+        cleaner._note_first()
+        cleaner._note()
+        cluster.store.error = ValueError("nobody thought of this")
+        with pytest.raises(ValueError, match="nobody"):
+            await cleaner._delete_due()
+        assert cleaner._doomed.next_due_ms is not None
+        cluster.store.error = None
+        cluster.restart_cleaner()
         await cluster.stop()
 
     run(scenario)

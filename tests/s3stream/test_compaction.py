@@ -288,6 +288,16 @@ def test_parts_of_an_object_are_equal_and_few() -> None:
     assert settings.reading_bytes_of(has_set=True, has_split=False) + 2 * alone + others <= settings.memory_bytes
 
 
+@pytest.mark.parametrize("memory_mib", [4, 76, 128, 256])
+@pytest.mark.parametrize("object_gib", [1, 10, 16, 1000])
+def test_no_object_has_more_parts_than_a_store_takes(memory_mib: int, object_gib: int) -> None:
+    """S3 refuses part 10,001, after all before it were copied."""
+    settings = CompactionSettings(memory_bytes=memory_mib * MIB, object_bytes_max=object_gib << 30)
+    for size_bytes in (settings.merge_bytes_max, settings.object_bytes_max):
+        for is_alone in (False, True):
+            assert size_bytes / settings.part_bytes_of(size_bytes, is_alone=is_alone) < 10_000
+
+
 @pytest.mark.parametrize("memory_mib", [128, 160, 255])
 def test_where_memory_is_short_two_merges_make_objects_that_are_put_whole(memory_mib: int) -> None:
     """Runs are of six, so that windows are large, and what a stream has after two merges of uploads of half

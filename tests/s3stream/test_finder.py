@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace.runtime.objectstore import ObjectMissing
+from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreUnavailable
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
 from millrace.s3stream.finder import FoundBlocks, ObjectFinder
@@ -26,14 +26,17 @@ Spans = dict[int, tuple[int, int]]  # by stream: start, end
 
 
 class Store(MemoryObjectStore):
-    """`asked` are the keys of GETs."""
+    """`asked` are the keys of GETs; `refused` says which are answered with an error."""
 
     def __init__(self) -> None:
         super().__init__(HandClock())
         self.asked: list[str] = []
+        self.refused: dict[str, Exception] = {}
 
     async def get(self, key: str) -> bytes:
         self.asked.append(key)
+        if key in self.refused:
+            raise self.refused[key]
         return await super().get(key)
 
 
@@ -181,6 +184,22 @@ def test_an_object_that_cannot_be_read_fails_only_who_needs_it() -> None:
         bucket.names = [((10, 12, 13), 0, 40)]
         with pytest.raises(ObjectCorrupt):
             await bucket.find(30)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("error", [StoreDenied, StoreUnavailable])
+def test_nor_does_one_that_the_store_does_not_give(error: type[Exception]) -> None:
+    """It was archived, say; or its GET alone was late. Who finds nothing in the others is told that, before anything else."""
+
+    async def scenario() -> None:
+        bucket = await shelf()
+        await bucket.store.delete([bucket.key(12)])
+
+        bucket.store.refused[bucket.key(11)] = error("no")
+        assert await bucket.found_at(3) == 10
+        with pytest.raises(error):
+            await bucket.find(12)
 
     run(scenario)
 
