@@ -315,7 +315,7 @@ def test_an_address_is_gone_by_as_a_start_goes_by_it(
         assert ask("verify", address) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "sound"
     for address, words in (
-        (f"0@file://{path}?capacity=zz", "has capacity=zz, which is not a number of bytes"),
+        (f"0@file://{path}?capacity=zz", "has capacity=***, which is not a number of bytes"),
         (f"0@file://{path}?capacity=1KiB", "it must be at least 256 KiB"),
         (f"0@file://{path}?kind=paper", "kind=paper is neither block nor object"),
         (f"0@file://{path.parent}", "is a directory: a log of objects in it has an address that ends with /"),

@@ -149,7 +149,7 @@ def test_one_of_several_is_chosen_by_its_node(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("0@file://{}/at/all/?capacity=zz", "has capacity=zz, which is not a number"),
+        ("0@file://{}/at/all/?capacity=zz", "has capacity=***, which is not a number"),
         ("0@file://{}/at/all/?fence=paper", "it must be conditional or reservation"),
         ("0@file://{}/at/all/", "no node has a log of objects there"),
         ("0@gopher://hole", "the scheme is none of"),

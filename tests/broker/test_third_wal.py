@@ -109,7 +109,7 @@ def test_its_settings_are_its_own() -> None:
     assert settings_at(ADDRESS).wal_settings == ShelfSettings(300 << 10, "pine")
     with pytest.raises(SettingsInvalid) as caught:
         settings_at("0@shelf://attic?capacity=wide&wood=glass")
-    assert " has capacity=wide, which is not a number" in str(caught.value)
+    assert " has capacity=***, which is not a number" in str(caught.value)
     assert "glass bears no log" in str(caught.value)
     del OPENERS["shelf"]
     try:
