@@ -175,7 +175,8 @@ async def list_offset(client: SimClient, name: str, partition: int, timestamp: i
 
 
 async def delete_records(client: SimClient, name: str, partition: int, offset: int) -> int | None:
-    """The start afterwards; None when the topic is gone. A start that was reached already is reached again."""
+    """The start afterwards; None when the topic is gone. A start that was reached already is reached again. One who was replaced
+    and does not know it knows no offset that its successor gave: the successor is asked."""
     topic = DeleteRecordsTopic(name, [DeleteRecordsPartition(partition, offset)])
     while True:
         response = await patiently(client, 21, DeleteRecordsRequest([topic], 5_000))
@@ -184,7 +185,10 @@ async def delete_records(client: SimClient, name: str, partition: int, offset: i
             return int(answer.low_watermark)
         if answer.error_code in GONE:
             return None
-        assert answer.error_code in PASSING, answer
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            client.drop()
+        else:
+            assert answer.error_code in PASSING, answer
         await asyncio.sleep(PAUSE_S)
 
 

@@ -104,6 +104,13 @@ def with_holes(plan: Plan) -> Plan:
     return replace(plan, strikes=strikes, fate="holes", weather=CALM, settings="many writes")
 
 
+def with_a_rotten_header(plan: Plan) -> Plan:
+    """The log is struck where it takes what the last trim freed, and then one of its copies of the header may be wrong."""
+    strikes = (Strike("lap", 1 + int(plan.seed) % 12),)
+    cast = "plain+burst+idempotent+reader"
+    return replace(plan, strikes=strikes, weather="wal rot", settings="small wal+large uploads", cast=cast, batches=40)
+
+
 DURABLE = ("ack-before-durable", "shown-before-durable", "acknowledged-in-vain")
 LOST = ("lost-write", "lost-log", "shown-and-gone", "watermark-fell", "gap")
 # What is gone or wrong is met by a reader, by who opens a partition, or by the last look.
@@ -175,6 +182,15 @@ BUGS = {
         "write_both",
         do.keeps_the_epoch,
         ("epoch-not-raised", "acknowledged-in-vain"),
+    ),
+    "one-header": Bug(
+        "a trim is written to one copy of the header",
+        2,
+        BlockWal,
+        "_write_header",
+        do.writes_one_header,
+        ("header-not-enough", *LOST),
+        where=with_a_rotten_header,
     ),
     "slot-overwritten": Bug(
         "an object of the log is put whatever lies in its slot",

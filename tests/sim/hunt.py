@@ -99,6 +99,7 @@ HUNT_MUST_HIT = (
     "strike at a turn",
     "strike at a promise",
     "strike at a crowd",
+    "strike at a lap",
     "strike at an again",
     "ended for a failed write",
     "a start failed for lack of room",

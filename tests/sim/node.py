@@ -29,7 +29,7 @@ from millrace.runtime.rand import Rand
 from millrace.runtime.storeaddress import StoreAddress
 from millrace.s3stream.ids import NO_OBJECT, ObjectKind
 from millrace.s3stream.storage import Storage
-from millrace.wal.block.layout import RING_START
+from millrace.wal.block.layout import RING_START, Geometry, choose_device_header
 from millrace.wal.errors import WalCorrupt, WalFenced
 from millrace.wal.object.layout import log_prefix, parse_key
 from tests.sim.disk import Fail, Fate, SimDisk, any_fate, drop, holes, keep, tear
@@ -194,6 +194,7 @@ class SimNode:
         self.on_point: Callable[[str, int], None] = lambda kind, number: (
             None
         )  # told of each event, before what strikes there
+        self._heads = (0, 0)  # of the log: before the last trim, and after it
         self.on_strike: Callable[[], None] = lambda: None
         self.on_restart: Callable[[], None] = lambda: None  # the same as on_start, but for the first
         self.rotten: tuple[int, int] | None = (
@@ -234,6 +235,20 @@ class SimNode:
                 self._count("crowd", words)
             if self._strikes_met:
                 self._count("again", words)
+            if self._is_over_what_was_freed(int(str(words[3]))):
+                self._count("lap", words)
+
+    def _is_over_what_was_freed(self, position: int) -> bool:
+        """Whether a block that is written there takes what the header before this one still counted."""
+        data = self.disk.files[WAL_FILE].durable
+        header = choose_device_header(bytes(data[:BLOCK_BYTES]), bytes(data[BLOCK_BYTES:RING_START]))
+        if header is None:
+            return False
+        if header.head != self._heads[1]:
+            self._heads = self._heads[1], header.head
+        before, now = self._heads
+        geometry = Geometry.of(header.capacity_bytes)
+        return before < now and (position - geometry.physical(before)) % geometry.ring_bytes < now - before
 
     def _on_store_event(self, *words: object) -> None:
         self.world.trace.note(self.name, "store", *words)
@@ -289,6 +304,15 @@ class SimNode:
             assert kind == "write", kind
             self.failing_until = self.life_count
             self.disk.at_write(self.disk.write_count, Fail())
+
+    def has_a_header(self) -> bool:
+        """Whether it was a copy of the log's header that was made wrong, and the other is sound."""
+        position, _ = self.rotten or ASTRAY
+        if not 0 <= position < RING_START:
+            return False
+        data = self.disk.files[WAL_FILE].durable
+        other = data[BLOCK_BYTES:RING_START] if position < BLOCK_BYTES else data[:BLOCK_BYTES]
+        return choose_device_header(bytes(other), b"") is not None
 
     def mend(self) -> bool:
         """Whether the byte that was made wrong was wrong still, or its block unreadable; it is right now."""

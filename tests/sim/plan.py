@@ -27,6 +27,7 @@ class Strike:
         write      a write of the disk
         crowd      a block of the WAL is written beside another
         again      a block of the WAL is written after an earlier strike
+        lap        a block of the WAL is written over what the last trim freed
         name       a file is made, renamed or removed
         next       anything is written to the disk after an earlier strike
         store      a request sets out or takes effect
@@ -129,6 +130,7 @@ EVENTS = {
     "write": 420,
     "crowd": 30,
     "again": 6,
+    "lap": 30,
     "name": 24,
     "next": 12,
     "seldom": 8,
@@ -171,7 +173,7 @@ def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast:
     elif "replaced" in weather and not {*OBJECT_WALS} & set(variants):
         variants.append(OBJECT_WALS[rand.below(3)])  # who can write on without its disk
     has_holes = any(strike.kind == "crowd" for strike in strikes) and rand.below(2)
-    return Plan(
+    plan = Plan(
         seed,
         tuple(dict.fromkeys(strikes)),
         "holes" if has_holes else FATES[rand.below(len(FATES))],
@@ -179,6 +181,20 @@ def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast:
         "+".join(variants) or PLAIN,
         ALL if rand.below(2) else "+".join(drawn(rand, cast, len(cast) * 2 // 3)),
         4 + rand.below(10),
+    )
+    return with_laps(plan, rand) if "small wal" in variants and not {*OBJECT_WALS} & set(variants) else plan
+
+
+def with_laps(plan: Plan, rand: Rand) -> Plan:
+    """The log is filled, trimmed and filled again, and struck where it takes what was freed; half the time it is damaged at that start."""
+    strike = Strike("lap", 1 + rand.below(EVENTS["lap"]), ("cut", "cut", "kill")[rand.below(3)])
+    weathers = dict.fromkeys((*plan.weathers(), *["wal rot"] * rand.below(2)))
+    return replace(
+        plan,
+        strikes=(*plan.strikes, strike),
+        weather="+".join(name for name in weathers if name != CALM) or CALM,
+        settings=f"{plan.settings}+large uploads",
+        batches=45 + rand.below(20),
     )
 
 

@@ -209,6 +209,8 @@ class Run:
     def _judge_start(self, error: BaseException | None) -> None:
         """Why a process ended before it served. Raises what nothing excuses."""
         hits = self.world.hits
+        if isinstance(error, WalCorrupt) and self.node.has_a_header():
+            self.history.find("header-not-enough", str(error))
         if isinstance(error, WalCorrupt) and self.node.mend():
             hits["damaged log refused"] += 1
             hits["damaged log of objects refused"] += self.node.rotten_object is not None

@@ -159,6 +159,13 @@ def keeps_the_epoch(old: Any) -> Any:
     return write_both
 
 
+def writes_one_header(old: Any) -> Any:
+    async def _write_header(self: BlockWal, write: Any, **changes: Any) -> None:
+        await old(self, self._device.write, **changes)
+
+    return _write_header
+
+
 # 5. compaction
 
 

@@ -39,6 +39,7 @@ from millrace.wal.block.layout import (
     Geometry,
     choose_device_header,
     decode_block_header,
+    decode_device_header,
 )
 from millrace.wal.config import ObjectWalSettings
 from millrace.wal.object.layout import HEADER_BYTES, root_key
@@ -265,11 +266,19 @@ def spoil_object(world: World, node: SimNode, rand: Rand) -> bool:
     return True
 
 
+def _sequence(copy: bytes) -> int:
+    header = decode_device_header(copy)
+    return -1 if header is None else header.sequence
+
+
 def _spot(data: bytearray, rand: Rand) -> int | None:
-    """Where damage can be told from a torn write: in either copy of the header, or in a block of which a later one says that it was durable."""
+    """Where damage can be told from a torn write: in a copy of the header, the newest mostly, or in a block of which
+    a later one says that it was durable."""
     if rand.below(2):
-        copies = [at for at in (0, BLOCK_BYTES) if any(data[at : at + 100])]
-        return copies[rand.below(2)] + rand.below(100) if len(copies) == 2 else None
+        copies = [bytes(data[at : at + BLOCK_BYTES]) for at in (0, BLOCK_BYTES)]
+        newest = copies.index(max(copies, key=_sequence))
+        chosen = newest if rand.below(4) else 1 - newest
+        return chosen * BLOCK_BYTES + rand.below(100) if all(map(any, copies)) else None
     device = choose_device_header(bytes(data[:BLOCK_BYTES]), bytes(data[BLOCK_BYTES:RING_START]))
     if device is None:
         return None
