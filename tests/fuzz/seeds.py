@@ -12,13 +12,13 @@ from millrace.broker.partitions.meta_stream import decode_values
 from millrace.broker.partitions.state import EPOCHS, PRODUCERS, SEGMENT
 from millrace.protocol.apis import ALL
 from millrace.protocol.batch_build import build_batch
-from millrace.protocol.batches import Codec, iter_headers
+from millrace.protocol.batches import FROM_CRC, Codec, iter_headers, seal_batch
 from millrace.protocol.codec import encode_request
 from millrace.protocol.compile import encoder
 from millrace.protocol.compression import compress
 from millrace.protocol.coordinator_records import OffsetCommitKey, OffsetCommitValue, encode_key, encode_value
 from millrace.protocol.errors import WireError
-from millrace.protocol.records import Record
+from millrace.protocol.records import Record, encode_record
 from tests.fuzz.targets import NAMES
 from tests.protocol.values import build
 
@@ -59,6 +59,8 @@ def _of_batches() -> Iterator[tuple[str, bytes]]:
         yield "records", batch
         if codec:
             yield "compressed", bytes([codec - 1]) + compress(codec, raw)
+    body = FROM_CRC.pack(Codec.NONE, 0, 0, 0, -1, -1, -1, 1)
+    yield "batches", b"\0" + seal_batch(0, -1, body, encode_record(-3, 0, None, b"before its batch"))
     key, value = encode_key(OffsetCommitKey("group", "topic", 1)), encode_value(OffsetCommitValue(offset=5))
     yield "coordinator", bytes([len(key)]) + key + value
 

@@ -88,8 +88,10 @@ def batches(data: bytes) -> None:
         view[17:21] = _CRC.pack(crc32c(bytes(view[21:])))
     check_produced_batch(view.toreadonly(), RULES, 1_700_000_000_000, 9)
     for position, header in iter_headers(view):
-        for record in iter_records(view[position : position + header.size_bytes], RECORDS_BYTES_MAX):
-            assert record.offset >= 0 or header.base_offset < 0
+        found = iter_records(view[position : position + header.size_bytes], RECORDS_BYTES_MAX)
+        assert (
+            sum(1 for _ in found) == header.record_count
+        )  # what offsets they claim is their producer's affair, as with Kafka
 
 
 def records(data: bytes) -> None:

@@ -11,8 +11,9 @@ from millrace.broker.partitions.rewrite import SLICE_RECORDS
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.time_lookup import TimedOffset, find_latest, find_time
 from millrace.broker.partitions.unpacking import Unpacking
-from millrace.protocol.batches import CRC_START, Codec, ProduceRules
+from millrace.protocol.batches import CRC_START, FROM_CRC, Codec, ProduceRules, seal_batch
 from millrace.protocol.crc32c import crc32c
+from millrace.protocol.records import encode_record
 from millrace.runtime.offload import InlineOffload
 from tests.broker.others import Others
 from tests.broker.partitions.build import MEMORY_BYTES, START_MS, House, batch, run
@@ -131,6 +132,23 @@ def test_a_batch_that_cannot_be_read_answers_by_its_header() -> None:
         await house.produce(partition, batch(1, timestamp=START_MS - 10))
         await house.produce(partition, memoryview(lying))
         assert await find_time(partition, START_MS - 5, 4, house.unpacking) == TimedOffset(1, START_MS)
+
+    run(scenario())
+
+
+def test_offsets_that_a_producer_made_up_are_not_told() -> None:
+    """Of records that claim places before their batch or behind it, only one within the log is an answer."""
+    claims = ((-3, 0), (1, 10), (900, 20))  # offset delta, milliseconds
+    payload = b"".join(encode_record(delta, later_ms, None, b"v") for delta, later_ms in claims)
+    body = FROM_CRC.pack(Codec.NONE, len(claims) - 1, START_MS, START_MS + 20, -1, -1, -1, len(claims))
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open()
+        await house.produce(partition, batch(1, timestamp=START_MS - 10))
+        await house.produce(partition, memoryview(seal_batch(0, -1, body, payload)))
+        assert await find_time(partition, START_MS, 4, house.unpacking) == TimedOffset(2, START_MS + 10)
+        assert await find_time(partition, START_MS + 15, 4, house.unpacking) is None
 
     run(scenario())
 
