@@ -30,6 +30,7 @@ from millrace.protocol.messages.offset_commit import (
 TOPIC_ID_VERSION = 10
 NOT_FOUND_VERSION = 9  # earlier clients know GROUP_ID_NOT_FOUND as ILLEGAL_GENERATION
 NO_RETENTION = -1
+TIME_MAX_MS = (1 << 63) - 1  # the latest that a record can carry
 
 # What is to be committed of a topic that there is: each asked partition beside its place in the response.
 Known = tuple[Topic, list[tuple[OffsetCommitRequestPartition, OffsetCommitResponsePartition]]]
@@ -92,7 +93,7 @@ class OffsetCommit:
         return None if found is None or not pairs else (found, pairs)
 
     def _positions(self, known: list[Known], retention_ms: int, wall_ms: int) -> list[Position]:
-        expires_ms = None if retention_ms == NO_RETENTION else wall_ms + retention_ms
+        expires_ms = None if retention_ms == NO_RETENTION else max(0, min(wall_ms + retention_ms, TIME_MAX_MS))
         text_max = self._coordinator.settings.offset_metadata_bytes_max
         positions = []
         for topic, pairs in known:

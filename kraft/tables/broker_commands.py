@@ -73,10 +73,15 @@ def decide_heartbeat(image: MetadataImage, request: BrokerHeartbeatRequest) -> D
 
 
 def decide_unregister_broker(image: MetadataImage, request: UnregisterBrokerRequest) -> Decision:
+    """One that lives is refused, where Kafka takes it: it would lead nothing any more and know nothing of it until it is started again."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         raise KafkaError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not currently registered"
+        )
+    if not broker.is_fenced:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Broker {request.broker_id} is running: stop it, then unregister it"
         )
     return Decision(
         UnregisterBrokerResponse(error_message=None), [UnregisterBrokerRecord(broker.broker_id, broker.epoch)]

@@ -372,6 +372,7 @@ WRONG: dict[str, tuple[tuple[int, int, Any], list[int]]] = {
     "cluster: the controllers": ((60, 1, describe_cluster.DescribeClusterRequest(False, 2)), [E.MISMATCHED_ENDPOINT_TYPE]),
     "cluster: unknown kind": ((60, 1, describe_cluster.DescribeClusterRequest(False, 9)), [E.UNSUPPORTED_ENDPOINT_TYPE]),
     "unregister: nobody": ((64, 0, unregister_broker.UnregisterBrokerRequest(9)), [E.BROKER_ID_NOT_REGISTERED]),
+    "unregister: the only one, running": ((64, 0, unregister_broker.UnregisterBrokerRequest(1)), [E.INVALID_REQUEST]),
     "features: unknown": (
         (57, 2, update_features.UpdateFeaturesRequest(feature_updates=[update_features.FeatureUpdateKey("no.such", 1)])),
         [E.INVALID_UPDATE_VERSION],

@@ -121,6 +121,19 @@ def test_an_explicit_retention(version: int) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(("retention_ms", "expires_ms"), [(2**63 - 1, 2**63 - 1), (-(2**63), 0)])
+def test_a_retention_beyond_all_time_is_cut(retention_ms: int, expires_ms: int) -> None:
+    """What no record can carry is for ever, or over at once."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        codes = await house.commit("g", {("t", 0): 1}, 3, retention_time_ms=retention_ms)
+        assert codes == {("t", 0): 0}
+        assert (await house.loaded()).offsets.of_topic("g", "t")[0].expires_ms == expires_ms
+
+    run(scenario())
+
+
 def test_a_commit_keeps_its_member_alive() -> None:
     """One that commits and sends no heartbeat stays in its group."""
 

@@ -74,8 +74,14 @@ def test_heartbeats() -> None:
 
 
 def test_unregistering() -> None:
-    """Once; then the broker's calls are refused."""
+    """Once, and not while it lives: it would lead nothing and not know it. Then the broker's calls are refused."""
     machine = Machine()
+    refused = machine.do(UnregisterBrokerRequest(1))
+    assert (refused.error_code, refused.error_message) == (
+        ErrorCode.INVALID_REQUEST,
+        "Broker 1 is running: stop it, then unregister it",
+    )
+    machine.do(BrokerHeartbeatRequest(1, machine.epoch, machine.epoch, want_fence=True))
     assert machine.do(UnregisterBrokerRequest(1)).error_code == 0
     assert machine.do(UnregisterBrokerRequest(1)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
     response = machine.do(AllocateProducerIdsRequest(1, machine.epoch))
