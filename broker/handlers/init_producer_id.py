@@ -1,7 +1,7 @@
 """InitProducerId (key 22): an id and epoch 0 for a producer that wants its retries told apart.
 
-An idempotent producer gets a new id each time, whatever it says it has. Transactional ids are refused with a code that is not retried:
-there are no transactions yet.
+An idempotent producer gets a new id each time, whatever it says it has, as long as that is an id and an epoch or neither.
+Transactional ids are refused with a code that is not retried: there are no transactions yet.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from millrace.protocol.messages.init_producer_id import InitProducerIdRequest, I
 from millrace.runtime.errors import MillraceError
 
 LEASE_TIMEOUT_S = 15.0
+NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 
 
@@ -31,6 +32,8 @@ class InitProducerId:
         if request.transactional_id is not None:
             is_empty = not request.transactional_id
             return _failed(ErrorCode.INVALID_REQUEST if is_empty else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+            return _failed(ErrorCode.INVALID_REQUEST)
         taken = self._ids.take_at_once()
         return self._answer_later() if taken is None else InitProducerIdResponse(producer_id=taken)
 

@@ -43,6 +43,7 @@ from millrace.s3stream.stream import Append, Stream
 
 log = logging.getLogger(__name__)
 
+NO_EPOCH = -1  # whoever asks does not say which leader epoch he believes in
 CHECKPOINT_BYTES = 16 << 20
 CHECKPOINT_RATIO = 32  # a checkpoint is not written before this many times its own size was appended
 
@@ -164,7 +165,7 @@ class Partition:
 
     def epoch_refusal(self, asked: int) -> int:
         """The error code for one who believes that the leader epoch is `asked`; 0 when that is right, or none was given (-1)."""
-        if asked < 0 or asked == self.leader_epoch:
+        if asked in (NO_EPOCH, self.leader_epoch):
             return 0
         is_old = asked < self.leader_epoch
         return int(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)

@@ -154,15 +154,16 @@ class Change:
         self._check_together()
 
     def replace(self, configs: Iterable[whole.AlterableConfig]) -> None:
-        """A null value leaves the key out: back to its default."""
+        """What is not named goes back to its default."""
         configs = list(configs)
         names = Counter(config.name for config in configs)
         self._after = {}
         for config in configs:
             if names[config.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {config.name}")
-            if config.value is not None:
-                self._put(config.name, config.value)
+            if config.value is None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for: {config.name}")
+            self._put(config.name, config.value)
         for name in self._before:
             if name not in self._after and self._type == ResourceType.BROKER:
                 self._rules.check_broker_config(name, None, not self._name)

@@ -150,7 +150,7 @@ def test_places_that_cannot_be_read_have_their_codes(version: int) -> None:
 
 @pytest.mark.parametrize("version", [9, 12, 16])
 def test_leader_epochs_are_compared(version: int) -> None:
-    """An older one than ours is fenced, a newer one unknown, our own and none are fine."""
+    """An older one than ours is fenced (one below any, too), a newer one unknown, our own and none (-1) are fine."""
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
@@ -158,14 +158,15 @@ def test_leader_epochs_are_compared(version: int) -> None:
         house.move("a", 0, 1)
         house.move("a", 0, 1)
         codes = []
-        for epoch in (-1, 1, 2, 3):
+        for epoch in (-1, 1, 2, 3, -2):
             response = await house.fetch({("a", 0): 0}, version, leader_epoch=epoch)
             (part,) = parts_of(response).values()
             codes.append(part.error_code)
             if epoch == 1 and version >= 16:
                 assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (1, 2)
                 assert [(node.node_id, node.host) for node in response.node_endpoints] == [(1, "127.0.0.1")]
-        assert codes == [0, ErrorCode.FENCED_LEADER_EPOCH, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
+        fenced = ErrorCode.FENCED_LEADER_EPOCH
+        assert codes == [0, fenced, 0, ErrorCode.UNKNOWN_LEADER_EPOCH, fenced]
 
     run(scenario())
 

@@ -265,6 +265,19 @@ def test_a_known_id_does_not_matter() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(("producer_id", "epoch"), [(77, -1), (-1, 5)])
+def test_an_id_goes_with_its_epoch(producer_id: int, epoch: int) -> None:
+    """One without the other is malformed."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        handler = InitProducerId(ProducerIds(Blocks()))
+        answer = await house.ask(handler, 22, 4, InitProducerIdRequest(None, 1000, producer_id, epoch))
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("version", range(6))
 def test_transactional_ids_are_refused_for_good(version: int) -> None:
     """There are no transactions yet: a code that no client retries. An empty id is malformed."""
