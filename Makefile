@@ -56,6 +56,9 @@ quick: $(DEV_READY) ## the suite without the parts that start other runtimes
 compat: $(SPARK_READY) tools-system jars ## every client against every kind of record, group and tool; some minutes
 	@MILLRACE_COMPAT=full $(BIN)/python -m pytest tests/compat --durations=15
 
+compare: $(DEV_READY) jars ## the same odd requests to Apache Kafka and to the broker, codes compared (REQUESTS, SEED)
+	@$(BIN)/python -m tests.compat.peer --requests $${REQUESTS:-1500} --seed $${SEED:-1}
+
 client-suites: $(DEV_READY) jars ## the tests that clients' authors wrote, from their packages: docs/clients.md; ONLY="NAME ..." for some
 	@$(BIN)/python -m tests.compat.suites $(ONLY)
 
@@ -124,4 +127,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info tests/compat/java/libs tests/s3server/.build spark_jobs/jars .mypy_cache .ruff_cache
 
-.PHONY: bench bench-cold bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs
+.PHONY: bench compare bench-cold bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs

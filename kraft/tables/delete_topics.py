@@ -50,6 +50,10 @@ def decide_delete_topics(image: MetadataImage, request: DeleteTopicsRequest, now
 def named(image: MetadataImage, state: DeleteTopicState) -> Topic:
     if state.name is not None and state.topic_id != NO_UUID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id, not by both.")
+    if state.name is None and state.topic_id == NO_UUID:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id, and this one by neither."
+        )
     if state.name is not None:
         topic = image.topics.by_name(state.name)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

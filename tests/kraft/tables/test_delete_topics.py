@@ -24,6 +24,7 @@ def test_what_is_deleted() -> None:
             DeleteTopicState("c", topic_id(machine, "c")),
             DeleteTopicState("no"),
             DeleteTopicState(None, b"\x07" * 16),
+            DeleteTopicState(None),
             DeleteTopicState("b"),
         ],
         ["d", "d"],
@@ -35,6 +36,7 @@ def test_what_is_deleted() -> None:
         ("c", ErrorCode.INVALID_REQUEST),
         ("no", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (None, ErrorCode.UNKNOWN_TOPIC_ID),
+        (None, ErrorCode.INVALID_REQUEST),
         ("b", ErrorCode.INVALID_REQUEST),
         ("d", ErrorCode.INVALID_REQUEST),
     ]

@@ -1,0 +1,1 @@
+"""Apache Kafka beside the broker: the same requests to both, and the codes compared. `make compare`."""
