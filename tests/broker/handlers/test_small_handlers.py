@@ -32,6 +32,7 @@ HOT_ONLY: dict[str, str] = {
     "test_deletions_that_are_refused": "reads nothing",
     "test_every_producer_gets_an_id_of_its_own": "reads nothing",
     "test_a_known_id_does_not_matter": "reads nothing",
+    "test_an_id_goes_with_its_epoch": "reads nothing",
     "test_transactional_ids_are_refused_for_good": "reads nothing",
     "test_the_next_block_is_leased_before_it_is_needed": "reads nothing",
     "test_without_a_controller_producers_are_asked_to_come_again": "reads nothing",
