@@ -30,7 +30,7 @@ from tests.bench.large import measure_large
 from tests.bench.produce_load import LoadResult, ProduceLoad, batch_of, make_topic, produce_frame
 from tests.bench.report import OthersCpu, Row, exit_code, table
 from tests.bench.starting import PARTITIONS, measure_many, measure_starts
-from tests.bench.targets import KNOWN, Targets
+from tests.bench.targets import KNOWN, Targets, is_kept
 from tests.live import LiveBroker
 
 MIB = 1 << 20
@@ -75,7 +75,7 @@ class Bench:
     def above(self, what: str, value: float, bound: float, unit: str, *, beside: str = "") -> None:
         self._judge(what, f"{value:,.0f} {unit}", beside, f"{bound:,g} {unit}", value >= bound)
 
-    def _judge(self, what: str, figure: str, beside: str, target: str, is_met: bool) -> None:
+    def _judge(self, what: str, figure: str, beside: str, target: str, is_met: bool | None) -> None:
         self._add(Row(what, figure, beside, target, is_met, what.strip() in KNOWN))
 
     def _add(self, row: Row) -> None:
@@ -152,21 +152,30 @@ class Bench:
         self.add("  p50, p99", f"{run.quantile_ms(0.5):.1f}, {run.quantile_ms(0.99):.1f} ms")
 
     async def latency(self) -> None:
-        """1 MB/s in batches of 10 KB over ten connections, while nothing else is asked; the device at the same pace before and after."""
+        """1 MB/s in batches of 10 KB over ten connections, while nothing else is asked; the device at the same pace and at the same time, for a
+        shared disk halts now and then for longer than the bound: what it does not give to anyone is not judged."""
         broker, name = self.broker, "latency"
         await make_topic(broker.port, name)
         frames = [produce_frame(name, index % PARTITIONS, batch_of(10, 1000)) for index in range(10)]
-        before = self.device.write(12 << 10, self.extent.stretch(3), pace_s=0.01)
         load = await ProduceLoad(broker.port, frames, 1, pace_s=0.1).start()
         await asyncio.sleep(self.extent.stretch(1))
-        run = await load.measure(self.extent.stretch(15))
+        seconds = self.extent.stretch(15)
+        run, raw = await asyncio.gather(
+            load.measure(seconds), asyncio.to_thread(self.device.write, 12 << 10, seconds, 0.01)
+        )
         await load.stop()
-        after = self.device.write(12 << 10, self.extent.stretch(3), pace_s=0.01)
-        p99 = run.quantile_ms(0.99)
-        raw = (before.quantile_ms(0.99) + after.quantile_ms(0.99)) / 2
-        beside = f"device, 12 KiB at that pace {raw:.1f} ms"
-        self.below("p99 of acks=all at 1 MB/s", p99, self.targets.p99_ms, "ms", beside=beside, digits=1)
-        self.add("  p50, p99.9", f"{run.quantile_ms(0.5):.2f}, {run.quantile_ms(0.999):.1f} ms")
+        what, p99, bound, raw_ms = (
+            "p99 of acks=all at 1 MB/s",
+            run.quantile_ms(0.99),
+            self.targets.p99_ms,
+            raw.quantile_ms(0.99),
+        )
+        beside = f"device, 12 KiB at that pace and time {raw_ms:.1f} ms"
+        is_met = is_kept(p99, bound, raw_ms)
+        beside += ": too busy a disk" if is_met is None else ""
+        self._judge(what, f"{p99:,.1f} ms", beside, f"below {bound:g} ms", is_met)
+        raw_tail = f"device {raw.quantile_ms(0.5):.2f}, {raw.quantile_ms(0.999):.1f} ms"
+        self.add("  p50, p99.9", f"{run.quantile_ms(0.5):.2f}, {run.quantile_ms(0.999):.1f} ms", raw_tail)
 
     async def tail(self) -> None:
         """A consumer a partition beside the producers at full rate: what it read of what they wrote meanwhile, and how far behind the end it is

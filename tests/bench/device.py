@@ -46,19 +46,20 @@ class Device:
         return self._descriptor.is_direct
 
     def write(self, size_bytes: int, seconds: float, pace_s: float = 0.0) -> DeviceRun:
-        """Whole blocks, one at a time, as many as the time allows, or one every `pace_s`."""
+        """Whole blocks, one at a time, as many as the time allows. With `pace_s` one is due so often, and its time counts from then: what waits for
+        a device that halts is late as well."""
         latencies: list[float] = []
         fd, view = self._descriptor.fd, self._view[:size_bytes]
         began = time.perf_counter()
-        end = now = began
-        while now < began + seconds:
+        due = end = began
+        while due < began + seconds:
             self._position = (self._position + size_bytes) % (self._file_bytes - size_bytes) // 4096 * 4096
             os.pwrite(fd, view, self._position)
             end = time.perf_counter()
-            latencies.append(end - now)
-            if pace_s:
-                time.sleep(pace_s)
-            now = time.perf_counter()
+            latencies.append(end - due)
+            due = due + pace_s if pace_s else end
+            if due > end:
+                time.sleep(due - end)
         return DeviceRun(size_bytes, end - began, latencies)
 
     def close(self) -> None:

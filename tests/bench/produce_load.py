@@ -148,7 +148,8 @@ class Producer(asyncio.Protocol):
 
 
 class ProduceLoad:
-    """One connection a frame, each with `depth` requests in flight, from `start` to `stop`; `measure` looks at a stretch of it."""
+    """One connection a frame, each with `depth` requests in flight, from `start` to `stop`; `measure` looks at a stretch of it. With `pace_s` each
+    sends one so often, answered or not, and they begin spread over that time: clients know nothing of each other."""
 
     def __init__(self, port: int, frames: list[bytes], depth: int, pace_s: float = 0.0) -> None:
         self._port = port
@@ -165,6 +166,7 @@ class ProduceLoad:
                 partial(Producer, frame, self._depth, self.result, self._pace_s), "127.0.0.1", self._port
             )
             self._producers.append(producer)
+            await asyncio.sleep(self._pace_s / len(self._frames))
         return self
 
     def raise_failure(self) -> None:

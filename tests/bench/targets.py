@@ -35,3 +35,10 @@ class Targets:
                 )
             changed[name] = float(number)
         return replace(self, **changed)
+
+
+def is_kept(value: float, bound: float, device: float) -> bool | None:
+    """Whether a time on a disk is below its bound; None, and no verdict, where the disk by itself is not, at the same time."""
+    if value < bound:
+        return True
+    return None if device >= bound else False

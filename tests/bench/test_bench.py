@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.rest import Effort
-from tests.bench.targets import KNOWN, Targets
+from tests.bench.targets import KNOWN, Targets, is_kept
 
 ROOT = Path(__file__).parents[2]
 AT_LEAST = ("of_device_percent", "requests_a_second", "tail_percent")
@@ -73,3 +73,12 @@ def test_a_row_that_misses_its_target_ends_the_bench_with_1(tmp_path: Path) -> N
 def test_a_broker_that_uploads_does_not_rest(written_bytes: int, cpu_s: float, is_rest: bool) -> None:
     """Neither while it writes nor while it sums bytes."""
     assert Effort(10.25, 1000 + written_bytes, 3 + cpu_s).is_rest(Effort(10, 1000, 3)) is is_rest
+
+
+@pytest.mark.parametrize(
+    ("value", "device", "verdict"),
+    [(9.9, 1.0, True), (9.9, 70.0, True), (10.0, 9.9, False), (35.0, 1.1, False), (35.0, 10.0, None)],
+)
+def test_what_the_disk_gives_to_nobody_is_not_judged(value: float, device: float, verdict: bool | None) -> None:
+    """A disk that is merely slower than usual excuses nothing."""
+    assert is_kept(value, 10, device) is verdict
