@@ -71,6 +71,7 @@ class Maintenance:
         self._settings = settings
         self._said: dict[tuple[bytes, int], _Said] = {}
         self._watch: WallWatch | None = None
+        self._is_suspended = False  # this round
         self.suspended_rounds = 0
 
     async def run(self) -> None:
@@ -98,36 +99,40 @@ class Maintenance:
 
     async def retain(self) -> None:
         """One round. On return everything that is due and was looked at is asked for; it is shown when durable."""
-        is_timely = self._look_at_wall()
+        self._is_suspended = False
+        self._look_at_wall()
         await self._directory.release_quiet()
         for number, partition in enumerate(self._directory.opened()):
-            self._retain(partition, is_timely)
+            self._retain(partition)
             if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-        if is_timely:
+        if not self._is_suspended:
             await self._retain_closed()
 
-    def _look_at_wall(self) -> bool:
-        """Whether records may be judged by their age now."""
+    def _look_at_wall(self) -> int | None:
+        """The wall's time when records may be judged by their age now. Asked before each decision: a round takes minutes, and is suspended
+        from the first look on that finds a jump."""
         wall_ms, tick_ms = self._clock.wall_ms(), _tick_ms()
         if self._watch is None:
             self._watch = WallWatch(wall_ms, tick_ms)
         ahead_ms = self._watch.look(wall_ms, tick_ms)
-        if ahead_ms:
+        if ahead_ms and not self._is_suspended:
+            self._is_suspended = True
             self.suspended_rounds += 1
             log.warning(
                 "the wall clock jumped forward by %.1f hours: retention by time is suspended until the clock is set right, "
                 "the broker is started again, or a day has passed",
                 ahead_ms / 3_600_000,
             )
-        return not ahead_ms
+        return None if self._is_suspended else wall_ms
 
-    def _retain(self, partition: Partition, is_timely: bool) -> None:
+    def _retain(self, partition: Partition) -> None:
         settings = partition.settings
         if not (settings.has_retention and partition.is_led):
             return
-        now_ms = self._clock.wall_ms()
-        retention_ms = settings.retention_ms if is_timely else -1
+        believed_ms = self._look_at_wall()
+        now_ms = self._clock.wall_ms() if believed_ms is None else believed_ms
+        retention_ms = -1 if believed_ms is None else settings.retention_ms
         keep_from = partition.state.segments.plan_retention(
             now_ms, retention_ms, settings.retention_bytes, partition.high_watermark
         )
@@ -157,6 +162,9 @@ class Maintenance:
         for first in range(0, len(due), OPENS_IN_A_BURST):
             if first:
                 await asyncio.sleep(BURST_S)
+                self._look_at_wall()
+            if self._is_suspended:
+                return
             keys = iter(due[first : first + OPENS_IN_A_BURST])
             await asyncio.gather(*(self._visit(keys) for _ in range(OPENS_AT_ONCE)))
             await self._directory.release_quiet()
@@ -190,7 +198,7 @@ class Maintenance:
             except (KafkaError, TimeoutError) as error:
                 log.info("partition %d of topic %s was not looked at: %r", index, topic_id.hex(), error)
                 continue
-            self._retain(found, True)
+            self._retain(found)
             retention_ms = found.settings.retention_ms
             due_ms = found.state.segments.retention_due_ms(retention_ms) if retention_ms >= 0 else NEVER_MS
             self._said[topic_id, index] = _Said(found.settings, due_ms)

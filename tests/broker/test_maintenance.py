@@ -136,6 +136,49 @@ def test_a_clock_that_jumped_opens_nothing() -> None:
     run(scenario())
 
 
+def test_a_clock_that_jumps_in_the_middle_of_a_round_deletes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round goes on for minutes: between its bursts, and while what was open is written, the clock may be set wrong."""
+    monkeypatch.setattr(maintenance_module, "OPENS_IN_A_BURST", 1)
+    monkeypatch.setattr(maintenance_module, "BURST_S", 0.05)
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        names = ["a", "b"]
+        for name in names:
+            await filled(house, name, retention_ms=str(30 * DAY_MS))
+            close_to_metadata(house, name)
+        await restarted(house)
+        maintenance = made(house)
+        for times_before, opened_count in ((1, 1), (0, 0)):
+            house.opener.opened.clear()
+            with monkeypatch.context() as patch:
+                jump = Jump(house, times_before)
+                patch.setattr(house.directory, "release_quiet", jump.release_quiet)
+                await maintenance.retain()
+            assert len(house.opener.opened) == opened_count
+            assert [await start_of(house, name) for name in names] == [0, 0]
+            house.clock.now_ms -= 365 * DAY_MS
+            await maintenance.retain()
+        assert maintenance.suspended_rounds == 2
+
+    run(scenario())
+
+
+class Jump:
+    """The wall clock goes wrong while a round waits for what it opened to be closed: before its first look, or after a burst."""
+
+    def __init__(self, house: BrokerHouse, times_before: int) -> None:
+        self._house = house
+        self._release_quiet = house.directory.release_quiet
+        self._times_before = times_before
+
+    async def release_quiet(self) -> None:
+        await self._release_quiet()
+        if self._times_before == 0:
+            self._house.clock.now_ms += 365 * DAY_MS
+        self._times_before -= 1
+
+
 def test_small_steps_of_the_clock_are_believed_and_large_ones_after_a_day() -> None:
     """Steps within the bound, backward steps, and a new time that has stood long enough."""
     watch = WallWatch(1_000_000_000, 0)
