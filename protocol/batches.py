@@ -46,6 +46,7 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _TO_CRC = struct.Struct(">qiibI")
 FROM_CRC = struct.Struct(">hiqqqhii")  # attributes to record count
 _LENGTH_AT_8 = struct.Struct(">i")
+_TIMES_AT_27 = struct.Struct(">qq")
 
 
 class Codec(IntEnum):
@@ -209,15 +210,24 @@ def check_produced_batch(view: memoryview, rules: ProduceRules, now_ms: int, api
     elif codec > Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec}")
     if attributes & APPEND_TIME_BIT or not rules.is_append_time:
-        _check_timestamps(header, rules, now_ms)
+        check_timestamps(header, rules, now_ms)
     if size_bytes > rules.segment_bytes:
         text = f"batch of {size_bytes} bytes, above segment.bytes={rules.segment_bytes}"
         raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, text)
     return header
 
 
-def _check_timestamps(header: BatchHeader, rules: ProduceRules, now_ms: int) -> None:
-    """Kafka judges every record; the first one's timestamp and the largest are what a header tells."""
+def has_unset_max_timestamp(view: memoryview) -> bool:
+    """Whether a batch's largest timestamp is earlier than its first: some clients leave the field at -1. Kafka's brokers always write it
+    themselves. False for what is no batch."""
+    if len(view) < HEADER_BYTES:
+        return False
+    base, largest = _TIMES_AT_27.unpack_from(view, 27)
+    return bool(largest < base)
+
+
+def check_timestamps(header: BatchHeader, rules: ProduceRules, now_ms: int) -> None:
+    """Kafka judges every record; the first one's timestamp and the largest are what a header tells. Raises KafkaError."""
     before, after = rules.timestamp_before_max_ms, rules.timestamp_after_max_ms
     if not rules.is_append_time:
         for timestamp in (header.base_timestamp, header.max_timestamp):

@@ -31,6 +31,7 @@ from millrace.broker.places import Places
 from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
 from millrace.broker.sequence_gaps import PASSING, SequenceGaps, Topic
 from millrace.broker.turns import Turn, Turns
+from millrace.protocol.batches import has_unset_max_timestamp
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.produce import (
@@ -228,7 +229,7 @@ class Produce:
                 work.parts.append(part)
                 settings = led.settings
                 size_bytes = len(records)
-                if settings.is_rewriting:
+                if settings.is_rewriting or has_unset_max_timestamp(records):
                     work.is_slow = work.is_slow or is_slow(records, settings)
                     if settings.codec is not None:
                         size_bytes = max(size_bytes, settings.rules.batch_bytes_max)
@@ -376,8 +377,7 @@ class Produce:
 
     @staticmethod
     def _is_slow(part: _Part) -> bool:
-        settings = part.led.settings
-        return settings.is_rewriting and not part.is_recoded and is_slow(part.records, settings)
+        return not part.is_recoded and is_slow(part.records, part.led.settings)
 
     def _begin_rewrite(self, work: _Work, parts: list[_Part]) -> None:
         """Cancelled when the request's time is up, maybe before its first step."""

@@ -195,7 +195,7 @@ class Partition:
         settings = self._settings
         header = BatchHeader(view) if is_recoded else check_produced_batch(view, settings.rules, now_ms, api_version)
         append_time_ms = -1
-        if settings.is_rewriting:
+        if settings.is_rewriting or header.max_timestamp < header.base_timestamp:
             view, header = rewrite_batch(view, header, settings, now_ms, is_recoded=is_recoded)
             if settings.rules.is_append_time:
                 append_time_ms = now_ms

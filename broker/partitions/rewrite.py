@@ -1,6 +1,8 @@
-"""The few topics whose batches are not appended as they came: compacted, recompressed, stamped with the broker's time. Pure.
+"""The few batches that are not appended as they came: of topics that are compacted, recompressed, stamped with the broker's time, and of
+clients that leave the largest timestamp unset. Pure.
 
-Kafka's order: keys are demanded, then the codec is the topic's, then the time is the broker's, then the size is checked again.
+Kafka's order: keys are demanded, then the codec is the topic's, then the time is the broker's, then the size is checked again. The largest
+timestamp, by which a time is found and retention goes, is written by Kafka's broker in each batch; here where it cannot be right.
 
 A batch for which that takes long (`is_slow`) is looked into and recompressed before its append, off the loop (unpacking.py); what is left
 for the append is then the time and the size.
@@ -9,7 +11,17 @@ for the append is then the time and the size.
 from __future__ import annotations
 
 from millrace.broker.partitions.settings import TopicSettings
-from millrace.protocol.batches import CODEC_MASK, HEADER_BYTES, BatchHeader, Codec, is_intact, with_log_append_time
+from millrace.protocol.batches import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    BatchHeader,
+    Codec,
+    check_timestamps,
+    has_unset_max_timestamp,
+    is_intact,
+    pack_batch,
+    with_log_append_time,
+)
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
 
@@ -33,16 +45,22 @@ def has_new_codec(header: BatchHeader, settings: TopicSettings) -> bool:
     return settings.codec is not None and header.attributes & CODEC_MASK != settings.codec
 
 
+def needs_max_timestamp(view: memoryview, settings: TopicSettings) -> bool:
+    """Whether only the records tell a batch's largest timestamp. Where the time is the broker's, nobody asks."""
+    return not settings.rules.is_append_time and has_unset_max_timestamp(view)
+
+
 def is_slow(view: memoryview, settings: TopicSettings) -> bool:
     """Whether to look into a batch, or to recompress it, holds the loop for longer than it costs to have it done elsewhere. What is damaged is
     not slow: its refusal is quick. Unpacks no more than is quick itself."""
-    if len(view) < HEADER_BYTES or not (settings.is_compacted or settings.codec is not None):
+    is_looked_into = settings.is_compacted or needs_max_timestamp(view, settings)
+    if len(view) < HEADER_BYTES or not (is_looked_into or settings.codec is not None):
         return False
     header = BatchHeader(view)
     is_recompressed = has_new_codec(header, settings)
-    if not (is_recompressed or settings.is_compacted):
+    if not (is_recompressed or is_looked_into):
         return False
-    if settings.is_compacted and header.record_count > SLICE_RECORDS:
+    if is_looked_into and header.record_count > SLICE_RECORDS:
         return True
     inline_bytes_max = RECOMPRESSED_INLINE_BYTES_MAX if is_recompressed else UNPACKED_INLINE_BYTES_MAX
     if header.codec == Codec.NONE:
@@ -68,6 +86,9 @@ def rewrite_batch(
     """The batch as the topic has it. `is_recoded`: its keys were seen to, and its codec. Raises KafkaError for records that it may not have or
     that cannot be read."""
     data: bytes | memoryview = view
+    if not is_recoded and needs_max_timestamp(view, settings):
+        view, header = _with_max_timestamp(view, header, settings, now_ms)
+        data = view
     if not is_recoded and (settings.is_compacted or has_new_codec(header, settings)):
         data = _recode(view, header, settings)
     if settings.rules.is_append_time:
@@ -97,6 +118,27 @@ def _recode(view: memoryview, header: BatchHeader, settings: TopicSettings) -> b
     except WireError as error:
         raise unreadable(error) from None
     return view
+
+
+def _with_max_timestamp(
+    view: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
+    from millrace.protocol.records import iter_times
+
+    try:
+        header.max_timestamp = max(timestamp for _, timestamp in iter_times(view))
+    except WireError as error:
+        raise unreadable(error) from None
+    return told_max_timestamp(view, header, settings, now_ms)
+
+
+def told_max_timestamp(
+    view: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
+    """A copy of the batch whose largest timestamp is the header's. Raises KafkaError when the topic does not take that time."""
+    check_timestamps(header, settings.rules, now_ms)
+    told = memoryview(pack_batch(header, view[HEADER_BYTES:], header.attributes, header.max_timestamp))
+    return told, BatchHeader(told)
 
 
 def unreadable(error: WireError) -> KafkaError:

@@ -23,6 +23,8 @@ from millrace.broker.partitions.rewrite import (
     UNPACKED_INLINE_BYTES_MAX,
     demand_keys,
     has_new_codec,
+    needs_max_timestamp,
+    told_max_timestamp,
     too_large_as_rewritten,
     unreadable,
 )
@@ -94,15 +96,20 @@ class Unpacking:
         from millrace.protocol.compression import RecordsTooLarge
 
         header = check_produced_batch(view, settings.rules, now_ms, api_version)
-        is_recompressed = has_new_codec(header, settings)
-        if not (is_recompressed or settings.is_compacted):
+        is_recompressed, is_unset = has_new_codec(header, settings), needs_max_timestamp(view, settings)
+        if not (is_recompressed or settings.is_compacted or is_unset):
             return view
         try:
             async with self.unpacked(view, header) as payload:
+                if is_unset:
+                    header.max_timestamp = await _latest_of(header, payload)
+                    view, header = told_max_timestamp(view, header, settings, now_ms)
                 if settings.is_compacted:
                     await self._demand_keys(header, payload)
                 return await self._repack(header, payload, settings) if is_recompressed else view
         except RecordsTooLarge:
+            if not (is_recompressed or settings.is_compacted):
+                return view  # nobody asked for a look into it: it is taken for its header's word
             raise self._too_large() from None
         except WireError as error:
             raise unreadable(error) from None
@@ -151,3 +158,12 @@ class Unpacking:
             raise
         finally:
             del running  # an error knows this frame, and would keep what it was given until the collector comes by
+
+
+async def _latest_of(header: BatchHeader, payload: Buffer) -> int:
+    from millrace.protocol.records import times_in
+
+    latest = header.base_timestamp
+    async for times in in_slices(times_in(header, payload), SLICE_RECORDS):
+        latest = max(latest, max(timestamp for _, timestamp in times))
+    return latest
