@@ -16,6 +16,7 @@ from millrace.broker.topic_creation import NAMES_A_REQUEST, REFUSAL_PERIOD_S, To
 from millrace.kraft.errors import NotLeader, TooManyCommands
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from tests.broker.partitions.stopped import turns
 from tests.kraft.test_replay import Machine
 
 INTERNAL = {"__consumer_offsets": (50, {"cleanup.policy": "compact"})}
@@ -64,14 +65,14 @@ def test_a_name_is_asked_for_once_however_many_want_it() -> None:
         first = asyncio.ensure_future(creation.ensure(["a", "b", "a"]))
         await asyncio.sleep(0)
         second = asyncio.ensure_future(creation.ensure(["b", "c"]))
-        await asyncio.sleep(0.001)
+        await turns(20)
         assert channel.names() == [["a", "b"], ["c"]]
         channel.answer(0, lambda name: {"a": 0, "b": ErrorCode.TOPIC_ALREADY_EXISTS}[name])
         channel.answer(1, lambda name: ErrorCode.INVALID_CONFIG)
         assert await first == {"a": 0, "b": 0}
         assert await second == {"b": 0, "c": ErrorCode.INVALID_CONFIG}
         third = asyncio.ensure_future(creation.ensure(["a"]))
-        await asyncio.sleep(0.001)
+        await turns(20)
         assert channel.names()[2:] == [["a"]]
         third.cancel()
 
@@ -84,7 +85,7 @@ def test_many_names_go_in_few_requests() -> None:
     async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
         names = [f"t{number}" for number in range(2 * NAMES_A_REQUEST + 1)]
         asked = asyncio.ensure_future(creation.ensure(names))
-        await asyncio.sleep(0.001)
+        await turns(20)
         assert list(map(len, channel.names())) == [NAMES_A_REQUEST, NAMES_A_REQUEST, 1]
         for place in range(3):
             channel.answer(place)
@@ -99,9 +100,9 @@ def test_who_stops_waiting_does_not_stop_the_others() -> None:
     async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
         first = asyncio.ensure_future(creation.ensure(["a"]))
         second = asyncio.ensure_future(creation.ensure(["a"]))
-        await asyncio.sleep(0.001)
+        await turns(20)
         first.cancel()
-        await asyncio.sleep(0.001)
+        await turns(20)
         channel.answer(0)
         assert await second == {"a": 0}
 
@@ -114,7 +115,7 @@ def test_a_controller_that_cannot_now_is_asked_again_by_the_client() -> None:
     async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
         for place, error in enumerate((NotLeader(), TooManyCommands(1))):
             asked = asyncio.ensure_future(creation.ensure(["a"]))
-            await asyncio.sleep(0.001)
+            await turns(20)
             channel.replies[place].set_exception(error)
             assert await asked == {"a": ErrorCode.LEADER_NOT_AVAILABLE}
 
@@ -127,7 +128,7 @@ def test_internal_topics_have_their_own_shape_or_are_not_made() -> None:
 
     async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
         asked = asyncio.ensure_future(creation.ensure(["__consumer_offsets", "plain"]))
-        await asyncio.sleep(0.001)
+        await turns(20)
         offsets, plain = channel.requests[0].topics
         assert (offsets.num_partitions, [(c.name, c.value) for c in offsets.configs]) == (
             50,
@@ -150,7 +151,7 @@ def test_an_internal_topic_that_is_refused_is_told_with_the_reason(caplog: pytes
 
     async def refused(channel: HandChannel, creation: TopicCreation, name: str) -> None:
         asked = asyncio.ensure_future(creation.ensure([name]))
-        await asyncio.sleep(0.001)
+        await turns(20)
         channel.answer(-1, lambda _: ErrorCode.INVALID_CONFIG, "segment.bytes is too small")
         assert await asked == {name: ErrorCode.INVALID_CONFIG}
 
