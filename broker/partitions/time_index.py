@@ -9,7 +9,8 @@ partition's time stream, whose offsets are bytes. A segment's index is a slice o
     chunk    8 B  magic "MRTI" | version u8 | zero u8 | zero u16
              then entries of 12 B: timestamp i64 | offset above the segment's base u32
 
-Invariant: timestamps never fall from one entry to the next, offsets grow. Losing entries makes a lookup slower, never wrong.
+Invariant: timestamps never fall from one entry to the next, offsets grow; an entry's timestamp is the largest of the segment's records
+below its offset. Losing entries makes a lookup slower, never wrong.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ class TimeTail:
         """Where a scan for the first record at or after `timestamp_ms` may begin, or None: the tail does not narrow it."""
         return _find(self._entries, 0, self._base_offset, timestamp_ms)
 
+    def last_before(self, end_offset: int) -> tuple[int, int] | None:
+        """As `last_in_chunk`, of the tail."""
+        return _last(self._entries, 0, self._base_offset, end_offset)
+
     def encode(self) -> bytes:
         """The tail as one chunk."""
         return _HEAD.pack(MAGIC, VERSION, 0, 0) + self._entries
@@ -71,13 +76,15 @@ def is_chunk(data: bytes | memoryview) -> bool:
     return _HEAD.unpack_from(data, 0) == (MAGIC, VERSION, 0, 0)
 
 
-def first_timestamp(chunk: bytes | memoryview) -> int:
-    return int(_ENTRY.unpack_from(chunk, CHUNK_HEADER_BYTES)[0])
-
-
 def find_in_chunk(chunk: bytes | memoryview, base_offset: int, timestamp_ms: int) -> int | None:
-    """As `TimeTail.find`, in a chunk of the segment that begins at `base_offset`."""
+    """As `TimeTail.find`, in a chunk of the segment that begins at `base_offset`. None: look further left."""
     return _find(chunk, CHUNK_HEADER_BYTES, base_offset, timestamp_ms)
+
+
+def last_in_chunk(chunk: bytes | memoryview, base_offset: int, end_offset: int) -> tuple[int, int] | None:
+    """Of the last entry that speaks of no record from `end_offset` on: the offset below which the segment's largest timestamp is known, and
+    that timestamp. None: look further left."""
+    return _last(chunk, CHUNK_HEADER_BYTES, base_offset, end_offset)
 
 
 def _find(data: bytes | bytearray | memoryview, start: int, base_offset: int, timestamp_ms: int) -> int | None:
@@ -91,3 +98,19 @@ def _find(data: bytes | bytearray | memoryview, start: int, base_offset: int, ti
     if low == 0:
         return None
     return base_offset + int(_ENTRY.unpack_from(data, start + (low - 1) * ENTRY_BYTES)[1])
+
+
+def _last(
+    data: bytes | bytearray | memoryview, start: int, base_offset: int, end_offset: int
+) -> tuple[int, int] | None:
+    low, high = 0, (len(data) - start) // ENTRY_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        if base_offset + _ENTRY.unpack_from(data, start + middle * ENTRY_BYTES)[1] <= end_offset:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return None
+    timestamp_ms, above = _ENTRY.unpack_from(data, start + (low - 1) * ENTRY_BYTES)
+    return base_offset + above, timestamp_ms

@@ -11,8 +11,8 @@ from millrace.broker.partitions.time_index import (
     TAIL_ENTRIES_MAX,
     TimeTail,
     find_in_chunk,
-    first_timestamp,
     is_chunk,
+    last_in_chunk,
 )
 
 
@@ -42,9 +42,11 @@ def test_a_tail_becomes_a_chunk_that_answers_alike() -> None:
     chunk = memoryview(tail.encode())
     assert is_chunk(chunk)
     assert len(chunk) == CHUNK_HEADER_BYTES + 100 * ENTRY_BYTES
-    assert first_timestamp(chunk) == 0
     for timestamp in (0, 1, 500, 505, 990, 5000):
         assert find_in_chunk(chunk, 500, timestamp) == tail.find(timestamp)
+    assert [last_in_chunk(chunk, 500, end) for end in (500, 501, 550, 9999)] == [None, (501, 0), (550, 490), (600, 990)]
+    for end in (500, 501, 550, 9999):
+        assert tail.last_before(end) == last_in_chunk(chunk, 500, end)
     tail.clear()
     assert tail.find(5000) is None
     tail.note(601, 5, 100, 50)
@@ -77,3 +79,22 @@ def test_no_wanted_record_lies_below_what_is_found(batches: list[tuple[int, int,
     for end, timestamp in ends:
         if timestamp >= wanted and start is not None:
             assert end > start
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 60), st.integers(1, 300)), max_size=60), st.integers(0, 300)
+)
+def test_the_largest_time_below_an_offset_is_what_the_batches_say(
+    batches: list[tuple[int, int, int]], end: int
+) -> None:
+    """For any batches: of all that end at or below the offset that is found, no more and no less."""
+    tail, offset, ends = TimeTail(0), 0, []
+    for count, timestamp, size in batches:
+        offset += count
+        tail.note(offset, timestamp, size, 200)
+        ends.append((offset, timestamp))
+    found = tail.last_before(end)
+    if found is not None:
+        known_end, largest = found
+        assert known_end <= end
+        assert max(timestamp for batch_end, timestamp in ends if batch_end <= known_end) == largest

@@ -15,6 +15,8 @@ from millrace.protocol.batches import CRC_START, FROM_CRC, Codec, ProduceRules, 
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.records import encode_record
 from millrace.runtime.offload import InlineOffload
+from millrace.s3stream.objects.format import Entry
+from millrace.s3stream.stream import Stream
 from tests.broker.others import Others
 from tests.broker.partitions.build import MEMORY_BYTES, START_MS, House, batch, run
 from tests.broker.partitions.stopped import StoppedOffload, settle, turns
@@ -58,9 +60,10 @@ def test_any_time_is_found_as_by_a_plain_search(seed: int) -> None:
             assert await find_time(partition, target, end, house.unpacking) == expected
             bounded = next((record for record in visible if record[1] >= target and record[0] < 100), None)
             assert await find_time(partition, target, 100, house.unpacking) == bounded
-        assert await find_latest(partition, end, house.unpacking) == max(
-            visible, key=lambda record: (record[1], -record[0])
-        )
+        for latest_end in (end, end - 1, 230, 150, 100, 60, start + 1):
+            below = [record for record in visible if record[0] < latest_end]
+            expected = max(below, key=lambda record: (record[1], -record[0]))
+            assert await find_latest(partition, latest_end, house.unpacking) == expected
 
     run(scenario())
 
@@ -79,6 +82,74 @@ def test_a_lookup_reads_little_when_times_grow() -> None:
         before = house.world.store.count("get")
         assert await find_time(partition, START_MS + 150, 300, house.unpacking) == (150, START_MS + 150)
         assert house.world.store.count("get") - before <= 8
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_the_latest_is_found_beside_an_append_without_reading_the_log(
+    is_saved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not durable yet does not count, and the index tells of all below it, in memory or stored."""
+    read: list[Entry] = []
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open(settings=TopicSettings(index_interval_bytes=4096))
+        for number in range(100):
+            await house.produce(partition, batch(1, timestamp=START_MS + number, value=b"v" * 10_000))
+        if is_saved:
+            await partition.save()
+        fetch = Stream.fetch
+
+        async def counted(stream: Stream, *asked: int) -> list[Entry]:
+            found = await fetch(stream, *asked)
+            read.extend(found if stream is partition.data else [])
+            return found
+
+        monkeypatch.setattr(Stream, "fetch", counted)
+        house.world.wal.is_auto = False
+        partition.append(batch(1, timestamp=START_MS + 100), 9, START_MS, 0, lambda _: None)
+        assert await find_latest(partition, 100, house.unpacking) == (99, START_MS + 99)
+        assert 1 <= len(read) <= 3
+        house.world.wal.confirm()
+        house.world.wal.is_auto = True
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_latest", [False, True])
+def test_a_lookup_that_the_logs_start_overtakes_goes_on_behind_it(
+    is_latest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention or DeleteRecords takes away what is being read: the answer is of what is left, and no error."""
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open(settings=TopicSettings(index_interval_bytes=1 << 30))
+        for number in range(8):
+            await house.produce(partition, batch(1, timestamp=START_MS + number // 7, value=bytes(200_000)))
+        partition.raise_log_start(1, START_MS)
+        await house.settle()
+        fetch, asked_count = Stream.fetch, 0
+
+        async def overtaken(stream: Stream, *asked: int) -> list[Entry]:
+            nonlocal asked_count
+            found = await fetch(stream, *asked)
+            asked_count += stream is partition.data
+            if asked_count == 1 and stream is partition.data:
+                partition.raise_log_start(5, START_MS)
+                await house.settle()
+                await settle(lambda: partition.data.start == 5)
+            return found
+
+        monkeypatch.setattr(Stream, "fetch", overtaken)
+        if is_latest:
+            found = await find_latest(partition, 8, house.unpacking)
+        else:
+            found = await find_time(partition, START_MS + 1, 8, house.unpacking)
+        assert found == (7, START_MS + 1)
+        assert asked_count > 1
 
     run(scenario())
 
