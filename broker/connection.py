@@ -3,7 +3,8 @@
 Not here: what a request means (dispatch.py and the handlers), who may connect and when all must end (server.py). Kept true:
 
   * Requests begin in the order of their frames; replies leave in that order whatever order they finish in. Behind one that changes what
-    others see (dispatch.BARRIER_KEYS) nothing begins before it is done.
+    others see (dispatch.BARRIER_KEYS) nothing begins before it is done, and no Fetch behind a Fetch whose reply has not left: an answer
+    that waits for its turn holds its records, and is charged to nobody.
   * At most IN_FLIGHT_MAX requests of a connection are unfinished. Java clients pipeline 5, librdkafka as many as it likes; the depth
     only has to cover the WAL's latency, and beyond 64 a deeper line buys nothing but memory.
   * Nothing is begun while the transport is over its high-water mark (the client reads slower than we write), and what it then holds
@@ -42,7 +43,7 @@ FRAMES_A_TURN = 32
 RESERVE_MIN_BYTES = 64 << 10
 WRITE_HIGH_BYTES = 256 << 10
 WRITE_LOW_BYTES = 64 << 10
-PRODUCE_KEY = 0
+PRODUCE_KEY, FETCH_KEY = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ class Connection(asyncio.BufferedProtocol):
         self._done_bytes = [0, 0]  # charged for frames that are answered, not yet released: brief, bulk
         self._prepaid_bytes = 0  # charged for the frame that is arriving, or is next
         self._is_prepaid_bulk = False
-        self._is_produce = False  # the frame that is next
+        self._key = -1  # of the frame that is next
+        self._fetches_count = 0  # begun, reply not with the writer
         self._pinned_bytes = 0  # charged for what waits in the transport
         self._is_reading = True
         self._is_queued = False  # stands in the budget's line
@@ -154,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._is_yielding = True
                 self._parts.call_soon(self._on_turn)
                 break
-            if self._is_barred() or not self._may_begin(frames[0], is_turn):
+            if self._is_barred(frames[0]) or not self._may_begin(frames[0], is_turn):
                 break
             is_turn = False
             left -= 1
@@ -168,17 +170,18 @@ class Connection(asyncio.BufferedProtocol):
         self._send()
         self._steer()
 
-    def _is_barred(self) -> bool:
-        """The last request begun is one that all behind it wait for, and is not done."""
+    def _is_barred(self, frame: Buffer) -> bool:
+        """The last request begun is one that all behind it wait for, and is not done; or this is a Fetch behind another."""
+        if self._fetches_count and _key_of(frame) == FETCH_KEY:
+            return True
         last = self._exchanges[-1] if self._exchanges else None
         return last is not None and last.is_parked and last.is_barrier and not last.outcome.done()
 
     def _may_begin(self, frame: Buffer, is_turn: bool) -> bool:
         """Charges the frame, unless it is; or joins the line for what is missing."""
         size_bytes = len(frame)
-        key = frame[0] << 8 | frame[1] if size_bytes > 1 else -1
-        is_produce = self._is_produce = key == PRODUCE_KEY
-        is_bulk = is_produce or size_bytes >= RESERVE_MIN_BYTES
+        key = self._key = _key_of(frame)
+        is_bulk = key == PRODUCE_KEY or size_bytes >= RESERVE_MIN_BYTES
         if not self._prepaid_bytes and self._budget.take_at_once(size_bytes, is_bulk):
             self._prepaid_bytes, self._is_prepaid_bulk = size_bytes, is_bulk
             return True
@@ -202,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, frame: Buffer) -> bool:
         """Whether a reply may be there already."""
         charged_bytes, self._prepaid_bytes = self._prepaid_bytes, 0
-        if not self._is_produce:
+        if self._key != PRODUCE_KEY:
             frame = bytes(frame)  # a request may keep views of it, and what it lies in is received into again
         try:
             exchange = self._dispatcher.begin(frame, self.info)
@@ -212,6 +215,7 @@ class Connection(asyncio.BufferedProtocol):
             return True
         exchange.charged_bytes, exchange.is_bulk = charged_bytes, self._is_prepaid_bulk
         self._exchanges.append(exchange)
+        self._fetches_count += self._key == FETCH_KEY
         if exchange.is_parked and exchange.is_barrier:
             self._watch(exchange)
         return not exchange.is_parked
@@ -275,6 +279,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 outcome = self._dispatcher.settle(exchange)
             exchanges.popleft()
+            self._fetches_count -= exchange.route.api.key == FETCH_KEY
             self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
             if self._is_mute or outcome is NO_REPLY:
                 continue
@@ -417,6 +422,10 @@ class Connection(asyncio.BufferedProtocol):
         self.charge_unsent()
         self.drain()
         self._parts.on_lost(self)
+
+
+def _key_of(frame: Buffer) -> int:
+    return frame[0] << 8 | frame[1] if len(frame) > 1 else -1
 
 
 def _retrieve(outcome: asyncio.Future[object]) -> None:

@@ -14,7 +14,7 @@ from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResp
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.broker.shell import Shell, eventually
 
-HEARTBEAT, METADATA = 12, 3
+FETCH, METADATA, JOIN, HEARTBEAT = 1, 3, 11, 12
 
 
 class Ledger:
@@ -116,5 +116,42 @@ def test_a_connection_has_one_large_answer_at_a_time() -> None:
                 made[-1].set_result(None)
             for _ in range(4):
                 await client.receive(METADATA, 12)
+
+    asyncio.run(run())
+
+
+def test_a_fetch_waits_until_the_one_ahead_of_it_has_left() -> None:
+    """Also one that is done and waits for its turn behind something else: its records are held meanwhile. What is no Fetch begins."""
+
+    async def run() -> None:
+        fetches, joins = Ledger(FETCH), Ledger(JOIN)
+        version = API[FETCH].max_stable_version
+        async with Shell({FETCH: fetches.change, JOIN: joins.change, HEARTBEAT: fetches.ask}) as shell:
+            client, other = await shell.client(), await shell.client()
+            client.send(JOIN, 9)
+            for _ in range(3):
+                client.send(FETCH, version)
+            await eventually(lambda: bool(fetches.changes) and bool(joins.changes))
+            fetches.finish()
+            assert (await other.ask(HEARTBEAT, 4)).error_code == 1
+            assert not fetches.changes, "a second began behind one that has not left"
+            joins.finish()
+            await client.receive(JOIN, 9)
+            for _ in range(2):
+                await client.receive(FETCH, version)
+                await eventually(lambda: bool(fetches.changes))
+                assert len(fetches.changes) == 1
+                fetches.finish()
+            await client.receive(FETCH, version)
+
+            client.send(FETCH, version)
+            client.send(HEARTBEAT, 4)
+            client.send(JOIN, 9)
+            await eventually(lambda: bool(joins.changes))
+            fetches.finish()
+            joins.finish()
+            await client.receive(FETCH, version)
+            await client.receive(HEARTBEAT, 4)
+            await client.receive(JOIN, 9)
 
     asyncio.run(run())
