@@ -1,7 +1,8 @@
 """One fetch's look at its partitions: what can be read at once, what has to come from objects, what may not be read.
 
 A look goes over the items that changed, in the order in which they did. Sizes (KIP-74): the first batch of an answer is taken whole whatever
-the limits say, further ones while they fit both limits. What was taken moves behind what was not, so nobody starves.
+the limits say, further ones while they fit both limits. What was taken moves behind what was not, so nobody starves. Towards a minimum
+counts what could be read at once within the limits, as in Kafka: where more lies behind the whole batches taken, the limit.
 
 Not here: sessions, waiting and the response (handlers/fetch.py). Keeps true: an item is settled only when nothing is left to read at its
 offset; after `fail_late` and `read_cold` every item that was looked at has an answer.
@@ -45,7 +46,8 @@ ANSWERABLE = frozenset(
 
 
 class Look:
-    """`left_bytes`, `total_bytes`, `cold` and `openings` are of the current round; `answers` of all, the last word on each item."""
+    """`left_bytes`, `total_bytes` (taken), `counted_bytes` (towards the request's minimum), `cold` and `openings` are of the current round;
+    `answers` of all, the last word on each item."""
 
     __slots__ = (
         "_damage",
@@ -56,6 +58,7 @@ class Look:
         "_watcher",
         "answers",
         "cold",
+        "counted_bytes",
         "is_urgent",
         "left_bytes",
         "openings",
@@ -82,6 +85,7 @@ class Look:
         self.is_urgent = False  # an error or a divergence: no waiting for more
         self.left_bytes = max_bytes
         self.total_bytes = 0
+        self.counted_bytes = 0
         self.cold: list[tuple[FetchItem, Partition]] = []
         self.openings: list[asyncio.Future[Partition]] = []
 
@@ -89,6 +93,7 @@ class Look:
         """Reads what can be read at once of everything that changed."""
         self.left_bytes = self._max_bytes
         self.total_bytes = 0
+        self.counted_bytes = 0
         self.cold = []
         self.openings = []
         for item in list(self._watcher.changed):
@@ -108,10 +113,10 @@ class Look:
         if answer.diverging_epoch.epoch >= 0:
             self.is_urgent = True
             return
-        end = answer.last_stable_offset if self._is_committed_only else answer.high_watermark
+        item.countable_bytes = item.max_bytes
+        end = self._end_of(answer)
         if item.fetch_offset >= end:
             self._watcher.settle(item)
-            item.countable_bytes = item.max_bytes
         elif self.left_bytes > 0 or not self.total_bytes:
             limit = min(item.max_bytes, self.left_bytes)
             entries = partition.data.read_cached(item.fetch_offset, end, max(limit, 1))
@@ -161,17 +166,29 @@ class Look:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         return answer
 
+    def _end_of(self, answer: PartitionData) -> int:
+        """Where what this reader may see ends."""
+        return answer.last_stable_offset if self._is_committed_only else answer.high_watermark
+
+    def _count(self, item: FetchItem, size_bytes: int) -> None:
+        """So much of the item is there to be read: what comes behind it counts as far as its limit goes."""
+        self.counted_bytes += size_bytes
+        item.countable_bytes = max(0, item.max_bytes - size_bytes)
+
     def _take(self, item: FetchItem, entries: list[Entry], limit: int) -> None:
         """Puts records into the answer, unless the first batch does not fit behind what is there."""
         records = [entry.data for entry in entries]
         size_bytes = sum(map(len, records))
         if self.total_bytes and size_bytes > limit:
             if len(records[0]) > limit:
+                self._count(item, max(0, item.max_bytes))
                 return
             while size_bytes > limit:
                 size_bytes -= len(records.pop())
-        self.answers[item].records = records
-        item.countable_bytes = max(0, item.max_bytes - size_bytes)
+        answer = self.answers[item]
+        answer.records = records
+        has_more = bool(records) and entries[len(records) - 1].end < self._end_of(answer)
+        self._count(item, max(size_bytes, item.max_bytes) if has_more else size_bytes)
         self.total_bytes += size_bytes
         self.left_bytes -= size_bytes
         watcher = self._watcher
@@ -220,8 +237,7 @@ class Look:
     async def _read(
         self, gate: asyncio.Semaphore, deadline: float, item: FetchItem, partition: Partition, limit: int
     ) -> list[Entry] | MillraceError | TimeoutError:
-        answer = self.answers[item]
-        end = answer.last_stable_offset if self._is_committed_only else answer.high_watermark
+        end = self._end_of(self.answers[item])
         try:
             async with asyncio.timeout_at(deadline), gate:
                 return await partition.data.fetch(item.fetch_offset, end, limit)

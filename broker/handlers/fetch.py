@@ -89,7 +89,7 @@ class _Work:
     @property
     def is_enough(self) -> bool:
         look = self.look
-        return self.is_final or look.is_urgent or look.total_bytes >= self.min_bytes
+        return self.is_final or look.is_urgent or look.counted_bytes >= self.min_bytes
 
     @property
     def is_superseded(self) -> bool:
@@ -208,7 +208,7 @@ class Fetch:
     def _park(self, work: _Work) -> None:
         if work.timer is None:
             work.timer = asyncio.get_running_loop().call_at(work.deadline, self._on_deadline, work)
-        work.watcher.park(work.min_bytes - work.look.total_bytes, lambda: self._on_ready(work))
+        work.watcher.park(work.min_bytes - work.look.counted_bytes, lambda: self._on_ready(work))
 
     def _on_deadline(self, work: _Work) -> None:
         work.is_final = True

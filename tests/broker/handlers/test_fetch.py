@@ -356,6 +356,48 @@ def test_a_partitions_limit_bounds_what_it_counts_for() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("name", ["max_bytes", "partition_max_bytes"])
+def test_a_backlog_that_whole_batches_do_not_fill_is_not_waited_for(name: str) -> None:
+    """A minimum that is the limit is there when more lies behind what fits: the answer comes at once, with less."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        limit = 3 * size_of_one() - 1
+        async with asyncio.timeout(10):
+            response = await house.fetch({("a", 0): 0}, max_wait_ms=60_000, min_bytes=limit, **{name: limit})
+        assert [offsets(part) for part in parts_of(response).values()] == [[0, 2]]
+
+    run(scenario())
+
+
+def test_a_batch_that_does_not_fit_counts_for_its_partitions_limit() -> None:
+    """It is there to be asked for: with it a minimum is reached or nearer, once, whatever else comes behind it."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, batches=1)
+        house.make_topic("large")
+        await house.produce({("large", 0): batch(1, value=b"v" * 5000)})
+        one = size_of_one()
+        wanted = {("a", 0): 0, ("large", 0): 0}
+        fields: dict[str, Any] = {"max_wait_ms": 60_000, "partition_max_bytes": 2 * one}
+        async with asyncio.timeout(10):
+            parts = parts_of(await house.fetch(wanted, min_bytes=3 * one, **fields))
+            assert [offsets(part) for part in parts.values()] == [[0], []]
+            outcome = begin(house, wanted, min_bytes=4 * one, **fields)
+            await asyncio.sleep(0.01)
+            await house.produce({("large", 0): batch(2)})
+            await asyncio.sleep(0.01)
+            assert not outcome.done()
+            await house.produce({("a", 0): batch(2)})
+            parts = parts_of(await house.finish(outcome, 1, 12))
+        # What was left out comes first at the next look, and whole.
+        assert [offsets(part) for part in parts.values()] == [[0, 2], [0]]
+
+    run(scenario())
+
+
 def test_a_minimum_above_the_maximum_is_the_maximum() -> None:
     """Who wants more than it takes is answered with what it takes."""
 
