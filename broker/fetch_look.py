@@ -4,6 +4,9 @@ A look goes over the items that changed, in the order in which they did. Sizes (
 the limits say, further ones while they fit both limits. What was taken moves behind what was not, so nobody starves. Towards a minimum
 counts what could be read at once within the limits, as in Kafka: where more lies behind the whole batches taken, the limit.
 
+What has to come from objects is read after what is at hand, yet its turn is where it stands: its share of the answer is set aside, and so is
+the right to the batch that goes whole. What it leaves of these is for those who were put off meanwhile.
+
 Not here: sessions, waiting and the response (handlers/fetch.py). Keeps true: an item is settled only when nothing is left to read at its
 offset; after `fail_late` and `read_cold` every item that was looked at has an answer.
 """
@@ -46,14 +49,17 @@ ANSWERABLE = frozenset(
 
 
 class Look:
-    """`left_bytes`, `total_bytes` (taken), `counted_bytes` (towards the request's minimum), `cold` and `openings` are of the current round;
-    `answers` of all, the last word on each item."""
+    """`left_bytes` (neither taken nor set aside), `total_bytes` (taken), `counted_bytes` (towards the request's minimum), `cold` (with its
+    shares) and `openings` are of the current round; `answers` of all, the last word on each item."""
 
     __slots__ = (
         "_damage",
         "_directory",
         "_is_committed_only",
+        "_is_late",
+        "_is_whole_free",
         "_max_bytes",
+        "_put_off",
         "_version",
         "_watcher",
         "answers",
@@ -86,8 +92,11 @@ class Look:
         self.left_bytes = max_bytes
         self.total_bytes = 0
         self.counted_bytes = 0
-        self.cold: list[tuple[FetchItem, Partition]] = []
+        self.cold: list[tuple[FetchItem, Partition, int]] = []
         self.openings: list[asyncio.Future[Partition]] = []
+        self._put_off: list[tuple[FetchItem, Partition, int]] = []  # for want of room beside the shares of `cold`
+        self._is_whole_free = True  # the batch that goes whole was not taken yet
+        self._is_late = False  # nothing is read from objects any more
 
     def look(self) -> None:
         """Reads what can be read at once of everything that changed."""
@@ -96,6 +105,9 @@ class Look:
         self.counted_bytes = 0
         self.cold = []
         self.openings = []
+        self._put_off = []
+        self._is_whole_free = True
+        self._is_late = False
         for item in list(self._watcher.changed):
             assert isinstance(item, FetchItem)
             try:
@@ -117,13 +129,39 @@ class Look:
         end = self._end_of(answer)
         if item.fetch_offset >= end:
             self._watcher.settle(item)
-        elif self.left_bytes > 0 or not self.total_bytes:
-            limit = min(item.max_bytes, self.left_bytes)
-            entries = partition.data.read_cached(item.fetch_offset, end, max(limit, 1))
-            if entries is None:
-                self.cold.append((item, partition))
+        else:
+            self._reach(item, partition, end)
+
+    def _reach(self, item: FetchItem, partition: Partition, end: int) -> None:
+        """Takes what is at hand, and sets a share aside for what is not."""
+        is_first = self._is_whole_free and not self.cold
+        if self.left_bytes <= 0 and not is_first:
+            if self.cold:
+                self._put_off.append((item, partition, end))
+            return
+        limit = min(item.max_bytes, self.left_bytes)
+        entries = partition.data.read_cached(item.fetch_offset, end, max(limit, 1))
+        if entries is None and not self._is_late:
+            share = max(0, limit)
+            self.left_bytes -= share
+            self.cold.append((item, partition, share))
+        elif entries is None or not self._take(item, entries, end, limit, is_first):
+            if self.cold:
+                self._put_off.append((item, partition, end))
             else:
-                self._take(item, entries, limit)
+                self._count_limit(item)
+
+    def _reach_put_off(self) -> None:
+        """In order, as far as there is room now."""
+        waiting, self._put_off = self._put_off, []
+        for place, (item, partition, end) in enumerate(waiting):
+            if self.left_bytes <= 0 and (self.cold or not self._is_whole_free):
+                self._put_off += waiting[place:]
+                return
+            try:
+                self._reach(item, partition, end)
+            except MillraceError as error:
+                self._fail(item, error)
 
     def _find(self, item: FetchItem) -> Partition | None:
         """None while it opens. Raises KafkaError."""
@@ -175,25 +213,30 @@ class Look:
         self.counted_bytes += size_bytes
         item.countable_bytes = max(0, item.max_bytes - size_bytes)
 
-    def _take(self, item: FetchItem, entries: list[Entry], limit: int) -> None:
-        """Puts records into the answer, unless the first batch does not fit behind what is there."""
+    def _count_limit(self, item: FetchItem) -> None:
+        """It has records, and none is taken: they are there to be asked for."""
+        self._count(item, max(0, item.max_bytes))
+
+    def _take(self, item: FetchItem, entries: list[Entry], end: int, limit: int, is_first: bool) -> bool:
+        """Puts records into the answer, unless not even one batch fits. The first one's go whole, as they were read."""
         records = [entry.data for entry in entries]
         size_bytes = sum(map(len, records))
-        if self.total_bytes and size_bytes > limit:
+        if size_bytes > limit and not is_first:
             if len(records[0]) > limit:
-                self._count(item, max(0, item.max_bytes))
-                return
+                return False
             while size_bytes > limit:
                 size_bytes -= len(records.pop())
-        answer = self.answers[item]
-        answer.records = records
-        has_more = bool(records) and entries[len(records) - 1].end < self._end_of(answer)
+        self.answers[item].records = records
+        has_more = bool(records) and entries[len(records) - 1].end < end
         self._count(item, max(size_bytes, item.max_bytes) if has_more else size_bytes)
         self.total_bytes += size_bytes
         self.left_bytes -= size_bytes
+        if is_first and size_bytes:
+            self._is_whole_free = False
         watcher = self._watcher
         watcher.settle(item)  # to the end of the line
         watcher.mark(item)
+        return True
 
     def _fail(self, item: FetchItem, error: Exception) -> None:
         code = int(code_of(error) or ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -214,33 +257,60 @@ class Look:
     async def read_cold(self, gate: asyncio.Semaphore) -> None:
         """Several partitions at once, in order, as far as the budget goes; those behind it have their turn next time. `gate` bounds
         the reads of all requests. A store that does not answer in time fails what was asked of it, unless there is something to tell."""
-        cold, self.cold = self.cold, []
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (COLD_READ_BESIDE_RECORDS_S if self.total_bytes else COLD_READ_S)
-        while cold and (self.left_bytes > 0 or not self.total_bytes) and loop.time() < deadline:
-            planned: list[tuple[FetchItem, Partition, int]] = []
-            left_bytes = self.left_bytes
-            while cold and len(planned) < COLD_READS_AT_ONCE and (left_bytes > 0 or not planned):
-                item, partition = cold.pop(0)
-                limit = max(1, min(item.max_bytes, left_bytes))
-                planned.append((item, partition, limit))
-                left_bytes -= limit
+        deadline = loop.time() + (COLD_READ_BESIDE_RECORDS_S if self._has_records() else COLD_READ_S)
+        late: list[tuple[FetchItem, Partition, TimeoutError]] = []
+        while self.cold and loop.time() < deadline:
+            planned, self.cold = self.cold[:COLD_READS_AT_ONCE], self.cold[COLD_READS_AT_ONCE:]
             found = await asyncio.gather(*(self._read(gate, deadline, *plan) for plan in planned))
-            for (item, partition, limit), entries in zip(planned, found, strict=True):
+            for (item, partition, share), entries in zip(planned, found, strict=True):
+                self.left_bytes += share
                 if isinstance(entries, list):
-                    if entries:
-                        self._take(item, entries, min(limit, self.left_bytes))
-                elif isinstance(entries, MillraceError) or not self.total_bytes:
-                    self._damage.note(loop.time(), f"{partition.topic_name}-{partition.index}", entries)
-                    self._fail(item, entries)
+                    end, limit = self._end_of(self.answers[item]), min(item.max_bytes, self.left_bytes)
+                    if entries and not self._take(item, entries, end, limit, self._is_whole_free):
+                        self._count_limit(item)
+                elif isinstance(entries, TimeoutError):
+                    late.append((item, partition, entries))
+                else:
+                    self._fail_reading(item, partition, entries)
+            if not self.cold:
+                self._reach_put_off()
+        self._end_reading(late)
+
+    def _end_reading(self, late: list[tuple[FetchItem, Partition, TimeoutError]]) -> None:
+        """What was set aside for the store's answers, and is not needed, goes to what is at hand."""
+        unread, self.cold = self.cold, []
+        self._is_late = True
+        for item, _, share in unread:
+            self.left_bytes += share
+            self._count_limit(item)
+        self._reach_put_off()
+        for item, partition, error in late:
+            if self.total_bytes:
+                self._count_limit(item)
+            else:
+                self._fail_reading(item, partition, error)
+
+    def _has_records(self) -> bool:
+        """Whether the answer has something to tell, or will have as soon as shares are given back."""
+        if self.total_bytes:
+            return True
+        try:
+            return any(partition.data.read_cached(item.fetch_offset, end, 1) for item, partition, end in self._put_off)
+        except MillraceError:  # by now it is fenced, or trimmed: told in its turn
+            return True
+
+    def _fail_reading(self, item: FetchItem, partition: Partition, error: Exception) -> None:
+        self._damage.note(asyncio.get_running_loop().time(), f"{partition.topic_name}-{partition.index}", error)
+        self._fail(item, error)
 
     async def _read(
-        self, gate: asyncio.Semaphore, deadline: float, item: FetchItem, partition: Partition, limit: int
+        self, gate: asyncio.Semaphore, deadline: float, item: FetchItem, partition: Partition, share: int
     ) -> list[Entry] | MillraceError | TimeoutError:
         end = self._end_of(self.answers[item])
         try:
             async with asyncio.timeout_at(deadline), gate:
-                return await partition.data.fetch(item.fetch_offset, end, limit)
+                return await partition.data.fetch(item.fetch_offset, end, max(1, share))
         except (MillraceError, TimeoutError) as error:
             return error
 

@@ -22,6 +22,10 @@ VERSIONS = (4, 5, 6, 7, 9, 11, 12, 13, 15, 16, 17, 18)
 HOT_ONLY: dict[str, str] = {
     "test_cold_data_comes_from_objects_and_warm_data_does_not_wait_elsewhere": "cold as it is, and the store stands still",
     "test_a_fetch_goes_from_objects_into_the_log_cache": "is about the log cache beside objects",
+    "test_limits_are_shared_in_the_order_asked_whatever_is_cold": "cold as far as it is",
+    "test_cold_and_hot_partitions_of_a_session_take_turns": "cold as far as it is",
+    "test_one_batch_an_answer_goes_whole_whatever_is_cold": "cold as far as it is",
+    "test_a_share_that_the_store_leaves_unused_goes_to_others": "cold as it is, and the store stands still",
     "test_records_are_views_of_what_is_cached": "is about the log cache",
     "test_replicas_do_not_fetch_here": "reads nothing",
     "test_a_fetch_that_does_not_wait_is_answered_at_once": "reads nothing",
@@ -757,6 +761,111 @@ def test_limits_hold_for_cold_data_too() -> None:
             house.engine.drop_caches()
             parts = parts_of(await house.fetch({("a", index): 0 for index in range(3)}, max_bytes=limit))
             assert [len(offsets(part)) for part in parts.values()] == expected, limit
+
+    run(scenario())
+
+
+async def half_cold(cold: dict[str, memoryview], hot: dict[str, memoryview]) -> BrokerHouse:
+    """Topics of five such batches each, in objects alone or in the log cache."""
+    house = await BrokerHouse().start()
+    for topics, is_cold in ((cold, True), (hot, False)):
+        for name, records in topics.items():
+            house.make_topic(name)
+            for _ in range(5):
+                await house.produce({(name, 0): records})
+        if is_cold:
+            assert await house.engine.upload_all(1000)
+            house.engine.drop_caches()
+    return house
+
+
+def test_limits_are_shared_in_the_order_asked_whatever_is_cold() -> None:
+    """A partition whose records are in objects has its share before those behind it, and they have what it leaves."""
+
+    async def scenario() -> None:
+        house = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2)})
+        one = size_of_one()
+        everything = 99 * one
+        for names, limit, partition_limit, expected in (
+            (("cold", "hot", "old"), 1, everything, [1, 0, 0]),
+            (("cold", "hot", "old"), 2 * one, everything, [2, 0, 0]),
+            (("cold", "hot", "old"), 6 * one, everything, [5, 1, 0]),
+            (("cold", "hot", "old"), 12 * one, everything, [5, 5, 2]),
+            (("cold", "old", "hot"), 12 * one, everything, [5, 5, 2]),
+            (("cold", "hot", "old"), 4 * one, 2 * one, [2, 2, 0]),
+            (("cold", "hot", "old"), 5 * one, 2 * one, [2, 2, 1]),
+            (("hot", "cold", "old"), 6 * one, everything, [5, 1, 0]),
+            (("hot", "cold", "old"), 1, everything, [1, 0, 0]),
+        ):
+            wanted = {(name, 0): 0 for name in names}
+            parts = parts_of(await house.fetch(wanted, max_bytes=limit, partition_max_bytes=partition_limit))
+            assert [len(offsets(part)) for part in parts.values()] == expected, (names, limit)
+            assert all(part.error_code == 0 for part in parts.values())
+
+    run(scenario())
+
+
+def test_cold_and_hot_partitions_of_a_session_take_turns() -> None:
+    """With room for one partition an answer each is served in its turn, wherever its records are."""
+
+    async def scenario() -> None:
+        house = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2), "new": batch(2)})
+        keys = [("cold", 0), ("hot", 0), ("old", 0), ("new", 0)]
+        fields = {"max_bytes": size_of_one()}
+        first = await house.fetch(dict.fromkeys(keys, 0), 12, session_epoch=0, **fields)
+        served = [key for key, part in parts_of(first).items() if offsets(part)]
+        for epoch in range(1, 8):
+            response = await house.fetch({}, 12, session_id=first.session_id, session_epoch=epoch, **fields)
+            served += [key for key, part in parts_of(response).items() if offsets(part)]
+        assert served == keys * 2
+
+    run(scenario())
+
+
+def test_one_batch_an_answer_goes_whole_whatever_is_cold() -> None:
+    """It is the first partition's that has any: what is at hand behind it does not take its place, but inherits it when that cannot be read."""
+
+    async def scenario() -> None:
+        large = batch(1, value=b"v" * 5000)
+        house = await half_cold({"cold": large, "old": large}, {"hot": large, "small": batch(2)})
+        one = size_of_one()
+        fields = {"partition_max_bytes": one, "max_bytes": 3 * one}
+
+        async def counts(*names: str) -> list[int]:
+            parts = parts_of(await house.fetch({(name, 0): 0 for name in names}, **fields))
+            return [len(offsets(part)) if part.error_code == 0 else -part.error_code for part in parts.values()]
+
+        assert await counts("cold", "hot", "old") == [1, 0, 0]
+        assert await counts("cold", "small", "hot") == [1, 1, 0]
+        assert await counts("small", "cold", "hot") == [1, 0, 0]
+        house.world.store.objects.clear()
+        house.engine.drop_caches()
+        lost = -ErrorCode.KAFKA_STORAGE_ERROR
+        assert await counts("cold", "hot", "small") == [lost, 1, 1]
+        assert await counts("cold", "hot", "old") == [lost, 1, lost]
+
+    run(scenario())
+
+
+def test_a_share_that_the_store_leaves_unused_goes_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that stands still does not hold back what is at hand for long, and what it owes is not an error beside that."""
+    monkeypatch.setattr("millrace.broker.fetch_look.COLD_READ_BESIDE_RECORDS_S", 0.05)
+
+    async def scenario() -> None:
+        house = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2)})
+        gate = asyncio.Event()
+
+        async def wait() -> None:
+            await gate.wait()
+
+        house.world.store.fault = lambda operation, key: wait()
+        wanted = {("cold", 0): 0, ("old", 0): 0, ("hot", 0): 0}
+        limit = 4 * size_of_one()
+        async with asyncio.timeout(5):
+            response = await house.fetch(wanted, max_wait_ms=60_000, min_bytes=limit, max_bytes=limit)
+        gate.set()
+        parts = parts_of(response)
+        assert [(part.error_code, len(offsets(part))) for part in parts.values()] == [(0, 0), (0, 0), (0, 4)]
 
     run(scenario())
 
