@@ -218,8 +218,8 @@ class Fetch:
             self._on_ready(work)
 
     def _on_ready(self, work: _Work) -> None:
-        if work.future is None or work.future.done():
-            return
+        if work.is_far or work.future is None or work.future.done():
+            return  # the news and the end of its time may come in one turn
         if work.is_superseded:
             self._settle(work, lambda: self._answer_nobody(work))
             return

@@ -32,6 +32,7 @@ HOT_ONLY: dict[str, str] = {
     "test_a_fetch_that_waits_learns_that_its_partition_left": "reads nothing",
     "test_a_fetch_that_waits_can_be_hurried": "reads nothing",
     "test_a_fetch_whose_client_is_gone_is_not_read_for": "reads nothing",
+    "test_a_wake_during_a_read_does_not_begin_another": "cold as far as it is",
     "test_a_parked_increment_ends_with_its_session": "reads nothing",
     "test_without_slots_fetches_go_on_without_sessions": "reads nothing",
 }
@@ -516,6 +517,37 @@ def test_a_fetch_whose_client_is_gone_is_not_read_for() -> None:
         response = await house.finish(outcome, 1, 12)
         assert response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
         assert (await house.partition("a")).watches == {}
+
+    run(scenario())
+
+
+def test_a_wake_during_a_read_does_not_begin_another() -> None:
+    """News come and its time is over in the same turn of the loop: what is in objects is read once, and is in the answer."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, batches=1)
+        house.make_topic("b")
+        await house.partition("b")
+        outcome = begin(house, {("a", 0): 0, ("b", 0): 0}, max_wait_ms=60_000, min_bytes=10**6)
+        assert await house.engine.upload_all(1000)
+        house.engine.drop_caches()
+        gate = asyncio.Event()
+
+        async def wait() -> None:
+            await gate.wait()
+
+        house.world.store.fault = lambda operation, key: wait()
+        house.move("b", 0, 2)  # wakes it, in the next turn
+        house.connection.parked[outcome].hurry()
+        await asyncio.sleep(0.01)
+        assert not outcome.done()
+        gate.set()
+        parts = parts_of(await house.finish(outcome, 1, 12))
+        assert [(part.error_code, len(offsets(part))) for part in parts.values()] == [
+            (0, 1),
+            (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0),
+        ]
 
     run(scenario())
 
