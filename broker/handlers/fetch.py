@@ -181,9 +181,13 @@ class Fetch:
     def _begin(self, work: _Work, max_wait_ms: int) -> Any:
         """The first look, in the order of the connection: an answer, or a future of it."""
         look = work.look
-        look.look()
-        if work.is_enough and not look.openings and not look.cold:
-            return self._answer(work)
+        try:
+            look.look()
+            if work.is_enough and not look.openings and not look.cold:
+                return self._answer(work)
+        except Exception:
+            self._leave(work)
+            raise
         loop = asyncio.get_running_loop()
         work.future = loop.create_future()
         work.context.connection.parked[work.future] = work
@@ -256,6 +260,7 @@ class Fetch:
             try:
                 work.future.set_result(give())
             except Exception as error:
+                self._leave(work)
                 work.future.set_exception(error)
 
     def _fail(self, work: _Work, error: Exception) -> None:
@@ -265,6 +270,12 @@ class Fetch:
             raise error
 
         self._settle(work, give)
+
+    def _leave(self, work: _Work) -> None:
+        """No partition tells a request that is over; a session's items stay where they are."""
+        if work.plan.session is None:
+            for item in work.plan.items:
+                work.watcher.remove(item)
 
     # -- answering
 
@@ -299,9 +310,7 @@ class Fetch:
 
     def _answer_nobody(self, work: _Work) -> FetchResponse:
         """The session went on, or the connection is gone."""
-        if work.plan.session is None:
-            for item in work.plan.items:
-                work.watcher.remove(item)
+        self._leave(work)
         return FetchResponse(error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
 
     def _put_topics(self, work: _Work, response: FetchResponse, items: Iterable[FetchItem]) -> None:

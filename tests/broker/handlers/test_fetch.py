@@ -9,6 +9,7 @@ import pytest
 
 from millrace.broker.fetch_sessions import FetchSessions
 from millrace.broker.handlers.fetch import Fetch
+from millrace.broker.waiters import tell_change
 from millrace.protocol.batches import BatchHeader, iter_headers
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -32,6 +33,7 @@ HOT_ONLY: dict[str, str] = {
     "test_a_fetch_that_waits_learns_that_its_partition_left": "reads nothing",
     "test_a_fetch_that_waits_can_be_hurried": "reads nothing",
     "test_a_fetch_whose_client_is_gone_is_not_read_for": "reads nothing",
+    "test_a_fetch_that_fails_leaves_no_watch": "reads nothing",
     "test_a_wake_during_a_read_does_not_begin_another": "cold as far as it is",
     "test_a_parked_increment_ends_with_its_session": "reads nothing",
     "test_without_slots_fetches_go_on_without_sessions": "reads nothing",
@@ -517,6 +519,40 @@ def test_a_fetch_whose_client_is_gone_is_not_read_for() -> None:
         response = await house.finish(outcome, 1, 12)
         assert response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
         assert (await house.partition("a")).watches == {}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", [4, 12])
+def test_a_fetch_that_fails_leaves_no_watch(version: int) -> None:
+    """A defect at the first look or at a later one is the dispatcher's to answer; the request's partitions tell it nothing any more."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", 2)
+        partitions = [await house.partition("a", index) for index in range(2)]
+        led = house.directory.topic_named("a")
+        assert led is not None
+
+        class Failing(dict[int, Any]):
+            def get(self, key: int, default: Any = None) -> Any:
+                if key == 1:
+                    raise RuntimeError("a defect")
+                return super().get(key, default)
+
+        wanted, sound = {("a", 0): 0, ("a", 1): 0}, led.partitions
+        outcome = begin(house, wanted, version, max_wait_ms=60_000, session_epoch=0)
+        assert [len(partition.watches) for partition in partitions] == [1, 1]
+        led.partitions = Failing(sound)
+        for partition in partitions:
+            tell_change(partition.watches)
+        house.connection.parked[outcome].hurry()
+        with pytest.raises(RuntimeError):
+            await outcome
+        assert [len(partition.watches) for partition in partitions] == [0, 0]
+        with pytest.raises(RuntimeError):
+            begin(house, wanted, version, max_wait_ms=60_000, session_epoch=0)
+        assert [len(partition.watches) for partition in partitions] == [0, 0]
 
     run(scenario())
 
