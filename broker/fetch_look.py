@@ -234,8 +234,9 @@ class Look:
         if is_first and size_bytes:
             self._is_whole_free = False
         watcher = self._watcher
-        watcher.settle(item)  # to the end of the line
-        watcher.mark(item)
+        if item.watcher is watcher:  # a session may have forgotten it during a read
+            watcher.settle(item)  # to the end of the line
+            watcher.mark(item)
         return True
 
     def _fail(self, item: FetchItem, error: Exception) -> None:

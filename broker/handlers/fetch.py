@@ -197,7 +197,7 @@ class Fetch:
 
     def _go_on(self, work: _Work) -> None:
         """What comes after a look."""
-        if not work.context.connection.is_open:
+        if not work.context.connection.is_open or work.is_superseded:  # else it would park where another is parked
             self._settle(work, lambda: self._answer_nobody(work))
         elif work.look.openings or work.look.cold:
             work.is_far = True

@@ -36,6 +36,7 @@ HOT_ONLY: dict[str, str] = {
     "test_a_fetch_that_fails_leaves_no_watch": "reads nothing",
     "test_a_wake_during_a_read_does_not_begin_another": "cold as far as it is",
     "test_a_parked_increment_ends_with_its_session": "reads nothing",
+    "test_a_read_for_a_fetch_whose_session_went_on_changes_nothing": "cold as far as it is",
     "test_without_slots_fetches_go_on_without_sessions": "reads nothing",
 }
 
@@ -728,6 +729,39 @@ def test_a_fetch_whose_session_went_on_elsewhere_leaves_its_news_to_the_next() -
             parts = parts_of(await house.finish(new, 1, 12))
         assert [(key, offsets(part)) for key, part in parts.items()] == [(("a", 0), [0])]
         assert partition.log_end_offset == 1
+
+    run(scenario())
+
+
+def test_a_read_for_a_fetch_whose_session_went_on_changes_nothing() -> None:
+    """The client gave up waiting for objects and forgot their partition: what comes of them late wakes nobody, and keeps nobody from being woken."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, "cold", batches=1)
+        house.make_topic("a")
+        await house.partition("a")
+        first = await house.fetch({("cold", 0): 2, ("a", 0): 0}, 12, session_epoch=0)
+        assert await house.engine.upload_all(1000)
+        house.engine.drop_caches()
+        gate = asyncio.Event()
+
+        async def wait() -> None:
+            await gate.wait()
+
+        house.world.store.fault = lambda operation, key: wait()
+        fields: dict[str, Any] = {"session_id": first.session_id, "max_wait_ms": 60_000}
+        old = begin(house, {("cold", 0): 0}, session_epoch=1, min_bytes=10**6, **fields)
+        await asyncio.sleep(0.01)
+        new = begin(house, {}, session_epoch=2, forgotten=[("cold", 0)], **fields)
+        gate.set()
+        async with asyncio.timeout(10):
+            response = await house.finish(old, 1, 12)
+            assert response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            await house.produce({("a", 0): batch(1)})
+            parts = parts_of(await house.finish(new, 1, 12))
+        assert [(key, offsets(part)) for key, part in parts.items()] == [(("a", 0), [0])]
+        assert (await house.partition("cold")).watches == {}
 
     run(scenario())
 
