@@ -319,6 +319,14 @@ class Group:
         _touch(self.members[member_id], now_ms)
         return ErrorCode.NONE
 
+    def begin_to_owe(self, member_id: str) -> Member | None:
+        """A member's commit is on its way to the log: the heartbeats behind it on the connection are not begun before it is answered
+        (dispatch.py), so none is expected. To be ended by `end_owing`; the count is in the member itself, and gone with it."""
+        member = self.members.get(member_id)
+        if member is not None:
+            member.owed_count += 1
+        return member
+
     def on_leave(self, leaving: Iterable[tuple[str, str | None]], now_ms: int) -> tuple[list[int], list[Effect]]:
         """(member id, instance id) of each; a code for each. A static member may be named by its instance id alone: how
         administrators remove one. One rebalance, however many leave."""
@@ -436,6 +444,12 @@ class Group:
 
     def _sync_answer(self, member: Member) -> SyncAnswer:
         return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
+
+
+def end_owing(member: Member, now_ms: int) -> None:
+    """It is answered, and has a session from now on; it may have left, or been replaced, in the meantime."""
+    member.owed_count -= 1
+    _touch(member, now_ms)
 
 
 def _touch(member: Member, now_ms: int) -> None:

@@ -35,6 +35,7 @@ class Member:
     is_new: bool = False  # has never had an answer to JoinGroup: it cannot send heartbeats yet
     join_token: Any = None
     sync_token: Any = None
+    owed_count: int = 0  # its commits that are not answered yet
 
     @property
     def is_parked(self) -> bool:
@@ -43,7 +44,7 @@ class Member:
     @property
     def is_timed(self) -> bool:
         """Whether its deadline counts. One who waits for an answer of ours owes no heartbeat; a new one has a deadline for the wait itself."""
-        return self.is_new or not self.is_parked
+        return self.is_new or not (self.is_parked or self.owed_count)
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")

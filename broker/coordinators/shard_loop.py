@@ -18,9 +18,9 @@ from typing import Any, TypeAlias, TypeVar, Union
 from millrace.broker.coordinators.alarms import Alarms
 from millrace.broker.coordinators.append_queue import AppendQueue, Line
 from millrace.broker.coordinators.config import CoordinatorSettings
-from millrace.broker.coordinators.groups import NEVER_MS, Group
+from millrace.broker.coordinators.groups import NEVER_MS, Group, end_owing
 from millrace.broker.coordinators.loading import read_log
-from millrace.broker.coordinators.members import GroupState
+from millrace.broker.coordinators.members import GroupState, Member
 from millrace.broker.coordinators.rewriting import Rewriting, Step
 from millrace.broker.coordinators.shard import Decision, Now, Shard, Stored
 from millrace.broker.coordinators.tickets import Waiting
@@ -76,6 +76,7 @@ class ShardLoop:
         self._timer_ms = NEVER_MS
         self._retention_ms = NEVER_MS
         self._stored_step = Step(self._on_stored)
+        self._committed_step = Step(self._on_committed)
 
     def __repr__(self) -> str:
         state = "ended" if self.is_ended else "loading" if self.partition is None else repr(self.partition)
@@ -190,12 +191,25 @@ class ShardLoop:
         assert self._queue is not None
         self._queue.add(records, line)
 
+    def append_commit(self, group_id: str, member_id: str, records: list[Record], line: Line) -> None:
+        """As `append`, for a commit: a member that made it owes no heartbeat until then."""
+        group = self.shard.groups.get(group_id)
+        member = None if group is None else group.begin_to_owe(member_id)
+        self.append(records, line if member is None else [(self._committed_step, (group_id, member)), *line])
+
     def when_durable(self, ticket: Waiting, answer: Any) -> None:
         """Gives `answer` once all that was decided by now is durable, which may be at once."""
         self.append([], [(ticket, answer)])
 
     def _on_stored(self, stored: Stored) -> None:
         self.carry_out(self.shard.on_stored(stored, self.now()), stored.group)
+
+    def _on_committed(self, commit: tuple[str, Member]) -> None:
+        group_id, member = commit
+        end_owing(member, int(self._loop.time() * 1000))
+        # Not `retime`, which would look at every member of the group for each commit.
+        if self._alarms.set(group_id, member.deadline_ms):
+            self._set_timer()
 
     def _on_durable(self) -> None:
         assert self._rewriting is not None

@@ -72,7 +72,8 @@ class OffsetCommit:
         if not positions:
             return response
         ticket: Ticket[OffsetCommitResponse] = Ticket(as_it_is, lambda code: _refused(response, known, code))
-        shard.append(shard.shard.commit(group_id, positions, now).records, [(ticket, response)])
+        records = shard.shard.commit(group_id, positions, now).records
+        shard.append_commit(group_id, request.member_id, records, [(ticket, response)])
         return ticket.outcome()
 
     def _look_up(self, version: int, topic: OffsetCommitRequestTopic, response: OffsetCommitResponse) -> Known | None:

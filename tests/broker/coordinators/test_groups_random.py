@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from millrace.broker.coordinators.config import CoordinatorSettings
-from millrace.broker.coordinators.groups import NEVER_MS, Group
-from millrace.broker.coordinators.members import GroupState, JoinAnswer, JoinRequest, Reply, SyncAnswer, SyncRequest
+from millrace.broker.coordinators.groups import NEVER_MS, Group, end_owing
+from millrace.broker.coordinators.members import (
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    Member,
+    Reply,
+    SyncAnswer,
+    SyncRequest,
+)
 from millrace.broker.coordinators.shard import Decision, Now, Shard, Stored
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.records import Record
@@ -50,7 +58,7 @@ class Storm:
         self.log: list[Record] = []
         self.durable_count = 0
         self.waiting: list[tuple[int, Any]] = []
-        self.open_tokens: dict[tuple[int, int], None] = {}
+        self.open_tokens: dict[tuple[int, int], str] = {}  # to the member id that was asked with
         self.owners: dict[int, dict[bytes, str]] = {}  # generation -> assignment -> who was told that it holds it
         self.shard = Shard(self.settings, self.new_id)
         self.clients = [Client(f"c{number}", f"s{number}" if number < 2 else None) for number in range(5)]
@@ -71,8 +79,8 @@ class Storm:
         number = self.chance.randrange(len(self.clients))
         before = -1 if self.group is None else self.group.generation
         action = self.chance.choices(
-            [self.join, self.sync, self.leave, self.beat, self.pass_time, self.confirm, self.crash],
-            [10, 10, 1, 4, 4, 10, 0.2],
+            [self.join, self.sync, self.leave, self.beat, self.commit, self.pass_time, self.confirm, self.crash],
+            [10, 10, 1, 4, 4, 4, 10, 0.2],
         )[0]
         if action == self.crash:
             self.crash()
@@ -84,7 +92,7 @@ class Storm:
 
     def token(self, number: int) -> tuple[int, int]:
         self.serial += 1
-        self.open_tokens[number, self.serial] = None
+        self.open_tokens[number, self.serial] = self.clients[number].member_id
         return number, self.serial
 
     def join(self, number: int) -> None:
@@ -121,7 +129,16 @@ class Storm:
         client = self.clients[number]
         if self.group is not None:
             self.group.on_heartbeat(client.member_id, client.instance_id, client.generation, self.now_ms)
-            self.group.on_commit(client.member_id, client.instance_id, client.generation, self.now_ms)
+
+    def commit(self, number: int) -> None:
+        """Of positions that are not written here: what is decided by then is durable before it is answered."""
+        client, group = self.clients[number], self.group
+        if group is not None and not group.on_commit(
+            client.member_id, client.instance_id, client.generation, self.now_ms
+        ):
+            member = group.begin_to_owe(client.member_id)
+            if member is not None:
+                self.waiting.append((len(self.log), member))
 
     def pass_time(self, number: int) -> None:
         self.run_until(self.now_ms + self.chance.choice([100, 3_000, 12_000]))
@@ -139,6 +156,8 @@ class Storm:
             _, outcome = self.waiting.pop(0)
             if isinstance(outcome, Stored):
                 self.carry_out(self.shard.on_stored(outcome, self.now))
+            elif isinstance(outcome, Member):
+                end_owing(outcome, self.now_ms)
             else:
                 self.give(outcome)
 
@@ -159,12 +178,12 @@ class Storm:
 
     def give(self, reply: Reply) -> None:
         assert reply.token in self.open_tokens, "answered twice, or by nobody's asking"
-        del self.open_tokens[reply.token]
+        asked_id = self.open_tokens.pop(reply.token)
         client, answer = self.clients[reply.token[0]], reply.answer
         if isinstance(answer, JoinAnswer):
             self.take_join(client, answer)
         elif not answer.error:
-            self.take_assignment(client, answer)
+            self.take_assignment(client, asked_id, answer)
 
     def take_join(self, client: Client, answer: JoinAnswer) -> None:
         if answer.error == ErrorCode.MEMBER_ID_REQUIRED:
@@ -177,15 +196,15 @@ class Storm:
             assert answer.protocol is not None
             assert client.leads == [] or answer.leader == answer.member_id
 
-    def take_assignment(self, client: Client, answer: SyncAnswer) -> None:
+    def take_assignment(self, client: Client, asked_id: str, answer: SyncAnswer) -> None:
         """One owner a generation: whatever the leader gave to a member is held by that member or its static successor alone."""
         if answer.assignment:
             generation, member_id = answer.assignment.decode().split(":")
-            owner = client.instance_id or client.member_id
+            owner = client.instance_id or asked_id
             assert self.group is not None
             assert int(generation) == self.group.generation
             assert self.owners.setdefault(int(generation), {}).setdefault(answer.assignment, owner) == owner
-            assert client.instance_id is not None or member_id == client.member_id
+            assert client.instance_id is not None or member_id == asked_id
 
     def check(self) -> None:
         group = self.group

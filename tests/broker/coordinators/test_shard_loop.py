@@ -9,8 +9,10 @@ import pytest
 from millrace.broker.coordinators.placement import OFFSETS_TOPIC
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.heartbeat import HeartbeatRequest
+from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.broker.coordinators.build import (
     GroupHouse,
+    codes_of,
     commit_request,
     fetch_offsets_request,
     join_request,
@@ -28,6 +30,8 @@ HOT_ONLY: dict[str, str] = {
     "test_commits_wait_for_room": "reads nothing",
     "test_what_waits_is_bounded": "reads nothing",
     "test_a_member_that_joins_first_has_a_session_from_its_heartbeat_on": "reads nothing",
+    "test_who_waits_for_a_commit_owes_no_heartbeat": "reads nothing",
+    "test_a_commit_under_way_keeps_no_successor_alive": "reads nothing",
     "test_many_groups_that_are_due_together_are_taken_in_turns": "reads nothing",
     "test_retention_takes_many_groups_in_turns": "reads nothing",
     "test_a_jump_of_the_wall_clock_expires_nothing": "reads nothing",
@@ -312,6 +316,67 @@ def test_a_member_that_joins_first_has_a_session_from_its_heartbeat_on() -> None
         await asyncio.sleep(0.2)
         assert waiting.done()
         assert waiting.result().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario())
+
+
+async def member_of_a_log_that_stops() -> tuple[GroupHouse, str]:
+    """A static member `i` of generation 1, stable, whose session is ten seconds; from now on nothing is durable before the WAL is told."""
+    house = await GroupHouse(World(is_auto=False)).start()
+    joining = house.later(11, 5, join_request("g", group_instance_id="i"))
+    while not joining.done():
+        await asyncio.sleep(0)
+        house.world.wal.confirm()
+    member_id = joining.result().member_id
+    given = [SyncGroupRequestAssignment(member_id, b"all")]
+    syncing = house.later(14, 3, SyncGroupRequest("g", 1, member_id, "i", None, None, given))
+    while not syncing.done():
+        await asyncio.sleep(0)
+        house.world.wal.confirm()
+    assert syncing.result().assignment == b"all"
+    return house, member_id
+
+
+def test_who_waits_for_a_commit_owes_no_heartbeat() -> None:
+    """The heartbeats behind a commit on its connection are not begun before it is answered: however long the log takes nothing, the
+    member stays, and has a session from then on, which counts as any other."""
+
+    async def scenario() -> None:
+        house, member_id = await member_of_a_log_that_stops()
+        first = house.later(8, 7, commit_request("g", {("t", 0): 5}, 7, generation=1, member_id=member_id))
+        await asyncio.sleep(1)
+        second = house.later(8, 7, commit_request("g", {("t", 0): 6}, 7, generation=1, member_id=member_id))
+        await asyncio.sleep(25)
+        house.world.wal.confirm()
+        assert codes_of(await first) == {("t", 0): 0}
+        await asyncio.sleep(25)
+        house.world.wal.confirm()
+        assert codes_of(await second) == {("t", 0): 0}
+        await asyncio.sleep(9)
+        assert house.call(12, 4, HeartbeatRequest("g", 1, member_id)).error_code == 0
+        await asyncio.sleep(11)
+        assert house.call(12, 4, HeartbeatRequest("g", 1, member_id)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario())
+
+
+def test_a_commit_under_way_keeps_no_successor_alive() -> None:
+    """A static member that comes back while its old self's commit is on its way, and is silent then, is gone after its session."""
+
+    async def scenario() -> None:
+        house, old_id = await member_of_a_log_that_stops()
+        committing = commit_request("g", {("t", 0): 5}, 7, generation=1, member_id=old_id, group_instance_id="i")
+        commit = house.later(8, 7, committing)
+        back = house.later(11, 5, join_request("g", group_instance_id="i"))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            house.world.wal.confirm()
+            await asyncio.sleep(0)
+        assert codes_of(await commit) == {("t", 0): 0}
+        beat = HeartbeatRequest("g", 1, (await back).member_id, "i")
+        assert house.call(12, 4, beat).error_code == 0
+        await asyncio.sleep(11)
+        assert house.call(12, 4, beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
     run(scenario())
 
