@@ -168,7 +168,8 @@ class Group:
             answer.skip_assignment = True
         elif was_leader:  # it must not assign: it is told that somebody else leads
             answer.members, answer.leader = [], old.member_id
-        return [*released, Store(self.generation, None), Reply(token, answer)]
+        new.owed_count += 1
+        return [*released, Store(self.generation, None, new), Reply(token, answer)]
 
     # rebalancing
 
@@ -275,7 +276,10 @@ class Group:
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else ErrorCode.NONE
 
     def on_stored(self, store: Store, error: int, now_ms: int) -> list[Effect]:
-        """A Store effect is durable, or was refused (`error`). A late one, of a generation that is over, changes nothing."""
+        """A Store effect is durable, or was refused (`error`). A late one, of a generation that is over, changes nothing but that nobody
+        waits for it any more."""
+        if store.returned is not None:
+            end_owing(store.returned, now_ms)
         if self.state is not GroupState.COMPLETING or store.generation != self.generation or store.assignments is None:
             return []
         if not error:

@@ -35,7 +35,7 @@ class Member:
     is_new: bool = False  # has never had an answer to JoinGroup: it cannot send heartbeats yet
     join_token: Any = None
     sync_token: Any = None
-    owed_count: int = 0  # its commits that are not answered yet
+    owed_count: int = 0  # answers that wait for the log alone: to its commits, and to its coming back
 
     @property
     def is_parked(self) -> bool:
@@ -109,10 +109,12 @@ class Store:
     """An effect: make the group's state durable, then call `Group.on_stored`. Effects behind it wait for that.
 
     `assignments` are the leader's, which members hold only once they are durable; None: as the members hold them already.
+    `returned` is who waits for nothing else: a static member that came back.
     """
 
     generation: int
     assignments: dict[str, bytes] | None
+    returned: Member | None = None
 
 
 Effect = Reply | Store
