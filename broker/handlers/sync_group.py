@@ -55,4 +55,8 @@ def _response(answer: SyncAnswer) -> SyncGroupResponse:
 
 
 def _refusal(code: int) -> SyncGroupResponse:
+    """Clients give up at COORDINATOR_LOAD_IN_PROGRESS here, so they are told to join again, as Kafka did up to 3.x: a join is repeated until
+    there is an answer."""
+    if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        code = ErrorCode.REBALANCE_IN_PROGRESS
     return SyncGroupResponse(error_code=int(code))

@@ -8,7 +8,7 @@ import pytest
 
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.broker.coordinators.build import GroupHouse, join_request, run
+from tests.broker.coordinators.build import GroupHouse, codes_of, commit_request, join_request, run
 from tests.s3stream.build import World
 
 
@@ -91,6 +91,34 @@ def test_an_assignment_is_in_the_log_before_it_is_told() -> None:
         assert not syncing.done()
         house.world.wal.confirm()
         assert (await syncing).assignment == b"all"
+
+    run(scenario())
+
+
+def test_what_is_full_or_slow_to_load_asks_for_another_join() -> None:
+    """Clients take COORDINATOR_LOAD_IN_PROGRESS as the end here: they are told to join again, which they repeat until it is answered."""
+
+    async def scenario() -> None:
+        house = await GroupHouse(World(is_auto=False)).start()
+        joining = house.later(11, 3, join_request("g"))
+        while not joining.done():
+            await asyncio.sleep(0)
+            house.world.wal.confirm()
+        member_id = joining.result().member_id
+        other = commit_request("other", {("t", n): 1 for n in range(4)}, 9, metadata="m" * 4096)
+        while asyncio.isfuture(outcome := house.call(8, 9, other)):
+            pass
+        assert set(codes_of(outcome).values()) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        given = [SyncGroupRequestAssignment(member_id, b"all")]
+        request = SyncGroupRequest("g", 1, member_id, None, None, None, given)
+        assert house.call(14, 3, request).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        await house.crash()
+        house.opener.gate = asyncio.Event()
+        waiting = house.later(14, 3, request)
+        assert (await waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        assert house.call(14, 3, request).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        house.opener.gate.set()
+        await asyncio.sleep(1)
 
     run(scenario())
 
