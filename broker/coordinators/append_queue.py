@@ -26,7 +26,7 @@ from millrace.protocol.records import Record
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Closed, Exhausted, Fenced
 
-BATCH_BYTES = 256 << 10  # records of one append; building more at once would hold up the loop
+BATCH_BYTES = 256 << 10  # records of one append, where the log takes as much; building more would hold up the loop
 BATCH_OVERHEAD_BYTES = 1024  # what an append takes of the room besides its records; errs upwards
 
 Line = list[tuple[Waiting, Any]]
@@ -67,8 +67,13 @@ class AppendQueue:
         self._in_flight: list[_Entry] | None = None
         self._is_flush_due = False
         self._is_ended = False
+        self._batch_bytes = min(BATCH_BYTES, record_bytes_max(room))
         self.queued_bytes = 0  # added, and not appended yet
         self.appended_bytes = 0  # since the beginning
+
+    @property
+    def record_bytes_max(self) -> int:
+        return record_bytes_max(self._room)
 
     @property
     def is_appending(self) -> bool:
@@ -89,10 +94,10 @@ class AppendQueue:
     def _add_records(self, records: list[Record], line: Line, on_placed: Callable[[int], None] | None) -> None:
         entry = _Entry(records, line, on_placed)
         self.queued_bytes += entry.size_bytes
-        if entry.size_bytes <= BATCH_BYTES:
+        if entry.size_bytes <= self._batch_bytes:
             self._entries.append(entry)
         else:
-            parts = [_Entry(part, [], None) for part in split(records)]
+            parts = [_Entry(part, [], None) for part in split(records, self._batch_bytes)]
             parts[0].on_placed, parts[-1].line = on_placed, line
             self._entries += parts
         self._flush_soon()
@@ -128,7 +133,7 @@ class AppendQueue:
         """The records of the next batch; their entries are in flight."""
         entries = self._in_flight = [self._entries.popleft()]
         size_bytes = entries[0].size_bytes
-        while self._entries and size_bytes + self._entries[0].size_bytes <= BATCH_BYTES:
+        while self._entries and size_bytes + self._entries[0].size_bytes <= self._batch_bytes:
             entries.append(self._entries.popleft())
             size_bytes += entries[-1].size_bytes
         self.queued_bytes -= size_bytes
@@ -172,13 +177,18 @@ class AppendQueue:
         self._flush_soon()
 
 
-def split(records: list[Record]) -> list[list[Record]]:
-    """Parts of about BATCH_BYTES or less, one at least; a record alone may be larger."""
+def record_bytes_max(room: Room) -> int:
+    """What one record may take (`record_bytes`): a larger one the WAL would never take, not even alone."""
+    return room.entry_bytes_max - BATCH_OVERHEAD_BYTES
+
+
+def split(records: list[Record], batch_bytes: int) -> list[list[Record]]:
+    """Parts of about `batch_bytes` or less, one at least; a record alone may be larger."""
     parts: list[list[Record]] = []
-    part_bytes = BATCH_BYTES
+    part_bytes = batch_bytes
     for record in records:
         size_bytes = record_bytes(record)
-        if part_bytes + size_bytes > BATCH_BYTES:
+        if part_bytes + size_bytes > batch_bytes:
             parts.append([])
             part_bytes = 0
         parts[-1].append(record)

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
+from millrace.broker.coordinators.append_queue import record_bytes_max
 from millrace.broker.coordinators.config import CoordinatorSettings
 from millrace.broker.coordinators.placement import OFFSETS_TOPIC, partition_for
 from millrace.broker.coordinators.shard import Decision, Now, Shard
@@ -211,7 +212,7 @@ class GroupCoordinator:
         failed_at, code = self._failed.get(index, (0.0, 0))
         if code and loop.time() - failed_at < RETRY_MS / 1000:
             raise KafkaError(code)
-        shard = Shard(self._settings, self._new_id)
+        shard = Shard(self._settings, self._new_id, record_bytes_max(self._room))
         made = ShardLoop(
             shard,
             self._settings,

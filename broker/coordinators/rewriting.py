@@ -8,6 +8,7 @@ Keeps true: the log start moves only when every piece, and everything decided be
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ from millrace.broker.coordinators.shard import Shard
 from millrace.broker.partitions.partition import Partition
 from millrace.protocol.records import Record
 from millrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
 
 REWRITE_BYTES_MIN = 4 << 20
 REWRITE_RATIO = 4
@@ -77,8 +80,12 @@ class Rewriting:
         piece: list[Record] = []
         piece_bytes = 0
         for record in self._pieces:
+            size_bytes = record_bytes(record)
+            if size_bytes > self._queue.record_bytes_max:
+                self._give_up(size_bytes)
+                return
             piece.append(record)
-            piece_bytes += record_bytes(record)
+            piece_bytes += size_bytes
             if piece_bytes >= self._piece_bytes:
                 break
         if piece:
@@ -87,6 +94,13 @@ class Rewriting:
         if self._start is None:  # nothing lives, and nothing is being appended
             self._on_placed(self._partition.high_watermark)
         self._queue.add([], [(self._end_step, None)])
+
+    def _give_up(self, size_bytes: int) -> None:
+        """The log took a record that it takes no more (its WAL is smaller now): it can live where it is only. Tried again when the log is
+        twice as long; the group may have another generation by then."""
+        log.warning("%r is not rewritten: the WAL takes no record of %d bytes", self._partition, size_bytes)
+        self._pieces = None
+        self._bytes_min = 2 * self.log_bytes
 
     def _on_placed(self, base_offset: int) -> None:
         self._start = base_offset

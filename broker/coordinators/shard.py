@@ -52,7 +52,8 @@ from millrace.protocol.coordinator_records import (
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.records import Record
 
-# A group whose generation takes more is refused it: its leader is told UNKNOWN_SERVER_ERROR, as Kafka does above max.message.bytes.
+# A group whose generation takes more, or more than the log takes, is refused it: its leader is told UNKNOWN_SERVER_ERROR, as Kafka does above
+# max.message.bytes.
 GROUP_RECORD_BYTES_MAX = 8 << 20
 
 
@@ -88,12 +89,17 @@ class Position(NamedTuple):
 
 
 class Shard:
-    def __init__(self, settings: CoordinatorSettings, new_id: Callable[[], str]) -> None:
+    """`record_bytes_max`: what its log takes of one record."""
+
+    def __init__(
+        self, settings: CoordinatorSettings, new_id: Callable[[], str], record_bytes_max: int = GROUP_RECORD_BYTES_MAX
+    ) -> None:
         self.stored: dict[str, GroupMetadataValue] = {}
         self.offsets = CommittedOffsets()
         self.groups: dict[str, Group] = {}
         self._settings = settings
         self._new_id = new_id
+        self._group_record_bytes_max = min(GROUP_RECORD_BYTES_MAX, record_bytes_max)
         self._stored_bytes = 0
 
     def __repr__(self) -> str:
@@ -224,12 +230,14 @@ class Shard:
 
     def _store(self, decision: Decision, group: Group, store: Store, now: Now) -> int:
         key, value = group_key(group.group_id), group_value(group, store.assignments)
-        if group_bytes(group.group_id, value) > GROUP_RECORD_BYTES_MAX:
-            return ErrorCode.UNKNOWN_SERVER_ERROR
         try:
-            self._emit(decision, key, value, now)
+            record = encode_record(key, value, now.wall_ms)
         except ValueError:  # a member's name is longer than a record can carry
             return ErrorCode.UNKNOWN_SERVER_ERROR
+        if record_bytes(record) > self._group_record_bytes_max:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        decision.records.append(record)
+        self.apply(key, value)
         return ErrorCode.NONE
 
     def _add_group(self, group_id: str) -> Group:

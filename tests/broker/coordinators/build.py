@@ -46,11 +46,13 @@ from millrace.protocol.messages.offset_fetch import (
 from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from millrace.protocol.records import iter_records
 from millrace.protocol.stream_records import StreamRecord
+from millrace.runtime.disk import Buffer
 from millrace.runtime.rand import Rand
 from millrace.s3stream.ids import OpenedStream, StreamRole
+from millrace.wal.log import WalRecord
 from tests.broker.house import NODE, BrokerHouse, Opener, topic_id
 from tests.broker.partitions.build import HOUSES
-from tests.s3stream.build import World
+from tests.s3stream.build import MemoryWal, World
 from tests.s3stream.build import run as run_virtually
 
 SETTINGS = CoordinatorSettings(initial_rebalance_delay_ms=0)
@@ -80,6 +82,20 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
                 await HOUSES.pop().engine._stop()
 
     run_virtually(whole())
+
+
+class NarrowWal(MemoryWal):
+    """Refuses what is longer than a record of it may be, as the real ones do."""
+
+    def __init__(self, record_bytes_max: int) -> None:
+        super().__init__()
+        self.max_record_bytes = record_bytes_max
+
+    def append(self, *parts: Buffer, tail_crc: int | None = None) -> WalRecord:
+        size_bytes = sum(map(len, parts))
+        if size_bytes > self.max_record_bytes:
+            raise ValueError(f"a payload of {size_bytes} bytes; the log takes {self.max_record_bytes}")
+        return super().append(*parts, tail_crc=tail_crc)
 
 
 class TellingOpener(Opener):

@@ -15,7 +15,7 @@ from millrace.broker.coordinators.rewriting import REWRITE_BYTES_MIN, REWRITE_RA
 from millrace.broker.coordinators.shard import Now, Position, Shard
 from millrace.broker.partitions.partition import Partition
 from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.broker.coordinators.build import SETTINGS, GroupHouse, commit_request, run, snapshot
+from tests.broker.coordinators.build import SETTINGS, GroupHouse, NarrowWal, commit_request, run, snapshot
 from tests.broker.partitions.build import House
 from tests.s3stream.build import World
 
@@ -79,6 +79,33 @@ def test_a_piece_that_is_split_keeps_all_its_parts() -> None:
         assert (await house.partition(OFFSETS_TOPIC)).log_start_offset > 0
         before = snapshot(house.shard_loop().shard)
         assert sorted(before[0]) == ["a", "b"]
+        await house.crash()
+        assert snapshot(await house.loaded()) == before
+
+    run(scenario())
+
+
+def test_a_record_that_the_log_takes_no_more_stays_where_it_is() -> None:
+    """A group was stored when records of the WAL could be larger: no rewriting can carry it along, so the log start stays, and all goes on."""
+
+    async def scenario() -> None:
+        world = World()
+        world.wal = NarrowWal(1 << 20)
+        house = await GroupHouse(world).start()
+        joined = await house.join("b", session_timeout_ms=1_800_000)
+        given = [SyncGroupRequestAssignment(joined.member_id, b"x" * 600_000)]
+        request = SyncGroupRequest("b", joined.generation_id, joined.member_id, None, None, None, given)
+        assert (await house.ask_for(14, 3, request)).error_code == 0
+        world.wal.max_record_bytes = 300_000
+        offsets = {("t", n): 0 for n in range(4)}
+        for number in range(80):
+            commits = (house.commit(f"c{n}", offsets, metadata="m" * 4000) for n in range(5))
+            async with asyncio.timeout(60):
+                assert {code for codes in await asyncio.gather(*commits) for code in codes.values()} == {0}, number
+        await house.settle()
+        assert house.failures == []
+        assert (await house.partition(OFFSETS_TOPIC)).log_start_offset == 0
+        before = snapshot(house.shard_loop().shard)
         await house.crash()
         assert snapshot(await house.loaded()) == before
 

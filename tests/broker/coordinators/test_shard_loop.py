@@ -12,6 +12,7 @@ from millrace.protocol.messages.heartbeat import HeartbeatRequest
 from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.broker.coordinators.build import (
     GroupHouse,
+    NarrowWal,
     codes_of,
     commit_request,
     fetch_offsets_request,
@@ -103,6 +104,38 @@ def test_large_decisions_are_split_into_batches() -> None:
         sizes = [len(entry.data) for entry in await partition.data.fetch(0, 5000, 1 << 30)]
         assert len(sizes) > 3
         assert max(sizes) < 300_000
+        before = snapshot(await house.loaded())
+        await house.crash()
+        assert snapshot(await house.loaded()) == before
+
+    run(scenario())
+
+
+def test_nothing_is_larger_than_the_log_takes() -> None:
+    """Where a record of the WAL is smaller than a batch or a group may be, batches are smaller, and a group that needs more is refused
+    its generation: it alone, and that one alone."""
+
+    async def scenario() -> None:
+        world = World()
+        world.wal = NarrowWal(200_000)
+        house = GroupHouse(world)
+        house.make_topic("wide", 5000)
+        await house.start()
+        joined = await house.join("g")
+
+        async def sync(generation: int, size_bytes: int) -> int:
+            given = [SyncGroupRequestAssignment(joined.member_id, b"x" * size_bytes)]
+            request = SyncGroupRequest("g", generation, joined.member_id, None, None, None, given)
+            async with asyncio.timeout(60):
+                return int((await house.ask_for(14, 3, request)).error_code)
+
+        assert await sync(1, 300_000) == ErrorCode.UNKNOWN_SERVER_ERROR
+        codes = await house.commit("other", {("wide", n): n for n in range(5000)}, metadata="m" * 200)
+        assert set(codes.values()) == {0}
+        again = await house.join("g", member_id=joined.member_id)
+        assert await sync(again.generation_id, 198_000) == 0
+        await house.settle()
+        assert (house.failures, world.failures) == ([], [])
         before = snapshot(await house.loaded())
         await house.crash()
         assert snapshot(await house.loaded()) == before
