@@ -31,6 +31,7 @@ from millrace.protocol.error_codes import ErrorCode
 NEVER_MS = 1 << 62
 CONSUMER = "consumer"  # the protocol type of consumers
 NEW_MEMBER_JOIN_MS = 300_000  # a new member whose JoinGroup waits longer is dropped: its client may be gone
+AWAY_MS_MIN = 1000  # a rebalance timeout of zero or less, which members may say, would have it looked for all the time
 PENDING_MAX = 10_000  # ids given out and not used yet; beyond it the oldest is forgotten, its client asks for another
 
 
@@ -211,7 +212,7 @@ class Group:
             self.roster.remove(member)
         joined = self.roster.joined()
         if self.members and not joined:  # static ones that are away: their sessions decide
-            self._phase_deadline_ms = now_ms + self.roster.rebalance_timeout_ms()
+            self._phase_deadline_ms = now_ms + max(AWAY_MS_MIN, self.roster.rebalance_timeout_ms())
             return []
         self.generation += 1
         if not joined:
