@@ -1,12 +1,19 @@
 # The broker alone: no compiler, no JVM. Data under /data; clients are told what advertised.listeners says. A container's
 # environment wins over ENV, and --override behind the image's name over both; a --config file over neither.
-FROM python:3.11-slim
+# The compiler of the first stage is for protocol/_record_walk.c alone, and may be missing.
+FROM python:3.11-slim AS build
 WORKDIR /src
+RUN (apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev) || echo "no C compiler"
 COPY . .
-RUN pip install --no-cache-dir --require-hashes --no-deps -r requirements/run.txt \
-    && pip install --no-cache-dir --no-deps . \
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:3.11-slim
+COPY requirements/run.txt /requirements.txt
+COPY --from=build /wheels /wheels
+RUN pip install --no-cache-dir --require-hashes --no-deps -r /requirements.txt \
+    && pip install --no-cache-dir --no-deps /wheels/*.whl \
     && useradd --system --create-home millrace \
-    && mkdir /data && chown millrace /data && rm -rf /src/*
+    && mkdir /data && chown millrace /data && rm -rf /wheels /requirements.txt
 USER millrace
 VOLUME /data
 EXPOSE 9092 9644

@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 FUZZ_READY := $(VENV)/.fuzz-ready
+BUILT_READY := $(VENV)/.built-ready
 SPARK_READY := $(VENV)/.spark-ready
 
 .DEFAULT_GOAL := help
@@ -16,11 +17,15 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python3 -m venv failed: on Debian, apt-get install python3-venv"; exit 1; }
 
-$(RUN_READY): $(BIN)/python requirements/run.txt tools/setup_venv.py
+$(BUILT_READY): $(BIN)/python protocol/_record_walk.c tools/build_compiled.py
+	@$(BIN)/python tools/build_compiled.py
+	@touch $@
+
+$(RUN_READY): $(BIN)/python requirements/run.txt tools/setup_venv.py | $(BUILT_READY)
 	@$(BIN)/python tools/setup_venv.py run
 	@touch $@
 
-$(DEV_READY): $(RUN_READY) requirements/dev.txt
+$(DEV_READY): $(RUN_READY) requirements/dev.txt | $(BUILT_READY)
 	@$(BIN)/python tools/setup_venv.py dev
 	@touch $@
 
@@ -32,11 +37,11 @@ $(SPARK_READY): $(DEV_READY) requirements/spark.txt
 	@$(BIN)/python tools/setup_venv.py spark
 	@touch $@
 
-setup: $(RUN_READY) ## build .venv with what the broker needs
+setup: $(RUN_READY) $(BUILT_READY) ## build .venv with what the broker needs
 
 setup-spark: $(SPARK_READY) spark_jobs/jars/.ready ## add what the Spark pipelines need
 
-run: $(RUN_READY) ## serve Kafka on 127.0.0.1:9092, data under ./millrace-data
+run: $(RUN_READY) $(BUILT_READY) ## serve Kafka on 127.0.0.1:9092, data under ./millrace-data
 	@exec $(BIN)/millrace serve
 
 lint: $(DEV_READY) ## ruff
@@ -68,6 +73,9 @@ demo: $(SPARK_READY) spark_jobs/jars/.ready ## 1 GB of real files through the wh
 crash: $(DEV_READY) ## kill -9 at random moments, 50 times
 	@MILLRACE_KILLS=$${MILLRACE_KILLS:-50} MILLRACE_SEED=$${MILLRACE_SEED:-$$(date +%s)} $(BIN)/python -m pytest tests/crash/test_kill.py --timeout 900 -q -s
 
+attack: $(DEV_READY) ## hostile clients, wrong clocks and swapped volumes against a live broker, the long forms
+	@MILLRACE_ATTACK=full $(BIN)/python -m pytest tests/attack --timeout 1200 -s
+
 sim: $(DEV_READY) ## hunt through simulated nodes under drawn faults, 10,000 seeds (SEEDS, FROM, WORKERS)
 	@$(BIN)/python -m tests.sim hunt --seeds $${SEEDS:-10000} --from $${FROM:-0} --workers $${WORKERS:-2}
 
@@ -86,8 +94,14 @@ bench-cold: $(DEV_READY) ## what a reader of history costs those at the tail, an
 bench-storage: $(DEV_READY) ## what storing costs and a crash costs, one after the other: cost, compaction_steady, recovery, object_wal, metadata_bytes (ONLY)
 	@$(BIN)/python -m tests.bench.storage $(ONLY)
 
+bench-stalls: $(DEV_READY) ## how long one request that asks for much holds everybody else, API by API (COUNT, 10000 names a request)
+	@$(BIN)/python -m tests.bench.stalls --places --count $${COUNT:-10000}
+
 outage: $(DEV_READY) ## a live broker under load whose store is away for two minutes, twice (OUTAGE_S, 120)
 	@MILLRACE_OUTAGE_S=$${OUTAGE_S:-120} $(BIN)/python -m pytest tests/live/test_s3.py -k goes_away --timeout 1200 -q
+
+slow-store: $(DEV_READY) s3-server ## ten minutes of load on a broker whose log and data lie behind a proxy as slow as S3 is (SLOW_STORE_S, 600)
+	@MILLRACE_SLOW_STORE_S=$${SLOW_STORE_S:-600} $(BIN)/python -m pytest tests/live/test_slow_store.py --timeout 1800 -q -s
 
 soak: $(DEV_READY) ## ten minutes of everything at once at full rate, memory judged to be flat (SOAK_SECONDS)
 	@$(BIN)/python -m tests.bench.soak --seconds $${SOAK_SECONDS:-600}
@@ -125,6 +139,6 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 		--generate-hashes --no-emit-index-url --no-header --no-annotate $$set.in -o $$set.txt; done
 
 clean: ## remove what make built, never data
-	@rm -rf $(VENV) build *.egg-info tests/compat/java/libs tests/s3server/.build spark_jobs/jars .mypy_cache .ruff_cache
+	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build spark_jobs/jars .mypy_cache .ruff_cache
 
-.PHONY: bench compare bench-cold bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs
+.PHONY: attack slow-store bench compare bench-cold bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs

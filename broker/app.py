@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from millrace.broker.addresses import AdvertisedAddresses, Endpoint
 from millrace.broker.admin_http import AdminHttp, health_pages
-from millrace.broker.binding import BindingRefused, bind_bucket, check_first_start, check_wal, read_bound_cluster
+from millrace.broker.binding import MARKER_KEY, BindingRefused, bind_bucket, check_first_start, read_bound_cluster
+from millrace.broker.claim_format import OwnerClaim
+from millrace.broker.claims import Claimant, check_claims, claimant_of
 from millrace.broker.compaction import CompactionTask
 from millrace.broker.config import BrokerSettings
 from millrace.broker.config_table import all_keys
@@ -26,20 +29,40 @@ from millrace.broker.coordinators.coordinator import GroupCoordinator
 from millrace.broker.dispatch import Dispatcher
 from millrace.broker.dynamic_configs import DynamicConfigs
 from millrace.broker.handlers import Parts, build_handlers
+from millrace.broker.known_time import KnownTime, newest_in, show_clock
 from millrace.broker.maintenance import Maintenance, MaintenanceSettings
 from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.meters import StoreCounts, show_compaction, show_edge, show_engine, show_metadata, show_traffic
+from millrace.broker.metadata_check import check_metadata
+from millrace.broker.meters import (
+    StoreCounts,
+    show_backup,
+    show_compaction,
+    show_edge,
+    show_engine,
+    show_metadata,
+    show_owner,
+    show_states,
+    show_traffic,
+)
 from millrace.broker.object_cleaner import ObjectCleaner
+from millrace.broker.ownership import Owner, Replaced, left_in_wal
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.server import Server
 from millrace.broker.start_watch import RetryLog, StartWatch
+from millrace.broker.state_memory import StateMemory
+from millrace.broker.state_refusals import StateRefusals
 from millrace.broker.stores import NodeStores, stack_stores
 from millrace.broker.topic_creation import TopicCreation
 from millrace.broker.unfinished_uploads import UploadSweep
+from millrace.broker.wal_binding import WalBinding, judge_wal
+from millrace.broker.wal_start import discard_foreign, say_given_up
+from millrace.kraft.bucket.reader import BucketMetadata
+from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.meta_properties import read_meta_properties
 from millrace.kraft.node import ControllerNode
+from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.features import SUPPORTED
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.runtime import Runtime
@@ -49,10 +72,13 @@ from millrace.runtime.objectstore_retry import Retries, RetryingObjectStore, Ret
 from millrace.runtime.objectstore_watched import WAL_STORE, StoreWatch, WatchedObjectStore
 from millrace.runtime.storeaddress import StoreAddress
 from millrace.runtime.tasks import Tasks
+from millrace.s3stream.ownership import UNOWNED, Ownership
 from millrace.s3stream.storage import Storage
+from millrace.s3stream.uploader import no_wait
+from millrace.wal.identity import NO_WAL_ID, MetadataMark
 from millrace.wal.kind import WalPlace
-from millrace.wal.log import WalOwner
-from millrace.wal.opening import is_wal_used, open_wal
+from millrace.wal.log import WalOwner, WriteAheadLog
+from millrace.wal.opening import identify_wal, kind_of, open_wal
 
 T = TypeVar("T")
 
@@ -60,6 +86,7 @@ log = logging.getLogger(__name__)
 START_RETRIES = RetryPolicy(attempts_max=None, longest_wait_ms=2_000)
 DRAIN_MS = 5_000
 CLOSE_MS = 20_000
+BACKUP_CLOSE_MS = 5_000
 
 
 class Broker:
@@ -71,9 +98,15 @@ class Broker:
         self._registry = Registry()
         self._line = runtime.line()
         self._tasks = Tasks()
+        self._owner_tasks = Tasks()
+        self._ownership: Ownership = UNOWNED
+        self._engine: Storage | None = None
         self._endings: list[tuple[str, Callable[[], Awaitable[object]]]] = []
         self._watch = StartWatch()
         self._wal_store = StoreWatch(WAL_STORE)
+        self._wal_binding = WalBinding()
+        self._known: KnownTime  # once the controller is open
+        self._bucket_metadata = BucketMetadata()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.listeners: Sequence[Endpoint] = ()
         self.admin_port: int | None = None
@@ -83,14 +116,20 @@ class Broker:
         await self._start_admin()
         stores = await self._open_store()
         node = await self._start_controller(stores)
+        self._known = await self._open_clock(node, stores)
         cache = MetadataCache(node.publisher, node.cluster_id, self._settings.node_id)
         show_metadata(self._registry, cache)
         client = ControllerClient(node.channel, cache, self._settings.node_id)
-        await self._register(client)
+        incarnation = self._runtime.rand.split("incarnation").uuid()
+        await self._claim(node, client, stores, incarnation)
+        backup = self._start_backup(node, stores)
+        await self._register(client, incarnation)
         self._watch.enter("recovering what the WAL holds")
-        storage = await self._start_engine(node, client, stores)
+        wal = await self._open_wal(node, client, stores)
+        storage = await self._start_engine(node, client, stores, wal, backup)
+        await self._register_wal(node, client, wal)
         parts = self._build_parts(node, cache, client, storage)
-        self._start_tasks(node, parts, stores)
+        self._start_tasks(node, parts, stores, backup)
         await self._serve(parts)
         self._watch.leave()
 
@@ -128,9 +167,33 @@ class Broker:
 
     async def _reach_store(self, store: ObjectStore, bucket: str) -> str | None:
         """The cluster that the bucket belongs to, however long the store takes to answer."""
-        rand = self._runtime.rand.split("store at start")
-        patient = RetryingObjectStore(store, rand, START_RETRIES, on_retry=self._watch.on_retry)
-        return await read_bound_cluster(patient, bucket)
+        return await read_bound_cluster(self._patient(store, "store at start"), bucket)
+
+    def _patient(self, store: ObjectStore, name: str) -> ObjectStore:
+        """However long the store takes to answer."""
+        return RetryingObjectStore(store, self._runtime.rand.split(name), START_RETRIES, on_retry=self._watch.on_retry)
+
+    def _start_backup(self, node: ControllerNode, stores: NodeStores) -> MetadataBackup:
+        """Of what is committed, to the bucket, for as long as the controller lives."""
+        backup = MetadataBackup(
+            stores.plain,
+            node.cluster_id,
+            node.log,
+            node.publisher,
+            self._runtime.clock,
+            self._settings.backup,
+            self._bucket_metadata,
+        )
+        show_backup(self._registry, backup)
+        tasks = Tasks()
+        tasks.start("metadata backup", backup.run, on_escape=lambda name, error: self._on_failed(error))
+
+        async def end() -> None:
+            await backup.finish(BACKUP_CLOSE_MS)
+            await tasks.stop()
+
+        self._ends_with("metadata backup", end)
+        return backup
 
     async def _start_controller(self, stores: NodeStores) -> ControllerNode:
         settings, disk, bucket = self._settings, self._runtime.disk, str(self._settings.data)
@@ -138,8 +201,8 @@ class Broker:
         self._watch.enter("opening the metadata log")
         self._watch.blocked_reason = lambda: self._wal_store.reason
         if await read_meta_properties(disk, settings.controller.log_dir) is None:
-            is_used = await self._asked_of_wal(is_wal_used(self._wal_place(stores), settings.node_id))
-            check_first_start(is_used, str(settings.wal), bucket, bound_cluster)
+            found = await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id))
+            check_first_start(found is not None, str(settings.wal), bucket, bound_cluster)
         node = await ControllerNode.open(
             disk,
             self._runtime.clock,
@@ -150,36 +213,152 @@ class Broker:
         )
         self.controller = node
         self._ends_with("controller", node.close)
-        is_remote = settings.data.scheme == "s3"
-        await bind_bucket(
-            stores.plain, bucket, bound_cluster, node.cluster_id, node.publisher.image, is_remote=is_remote
+        if bound_cluster == node.cluster_id:
+            self._watch.enter("looking at the metadata in the bucket")
+            self._bucket_metadata = await check_metadata(
+                self._patient(stores.plain, "metadata at start"),
+                bucket,
+                node.cluster_id,
+                node.publisher.image,
+                node.history_at_open,
+            )
+        image = node.publisher.image
+        patient = self._patient(stores.plain, "claims at start")
+        await check_claims(patient, bucket, node.cluster_id, image, settings.node_id)
+        self._watch.enter("looking at the WAL")
+        place = self._wal_place(stores)
+        self._wal_binding = judge_wal(
+            await self._asked_of_wal(identify_wal(place, settings.node_id)),
+            settings.wal.target,
+            image,
+            node.history_at_open,
+            settings.node_id,
+            is_acceptable=settings.is_lost_wal_accepted,
         )
+        is_remote = settings.data.scheme == "s3"
+        await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, image, is_remote=is_remote)
         await node.start()
         return node
 
-    async def _register(self, client: ControllerClient) -> None:
+    async def _open_clock(self, node: ControllerNode, stores: NodeStores) -> KnownTime:
+        settings, runtime = self._settings, self._runtime
+        known = KnownTime(
+            runtime.clock, runtime.disk, settings.controller.log_dir, settings.clock_gap_max_ms, stores.last_date
+        )
+        await known.open(lambda: max(node.newest_ms, newest_in(node.publisher.image)))
+        show_clock(self._registry, known)
+        return known
+
+    async def _claim(
+        self, node: ControllerNode, client: ControllerClient, stores: NodeStores, incarnation: bytes
+    ) -> None:
+        """The node and the metadata log are this start's on return, and it watches that they stay so. Nothing at millrace.version 0."""
+        if not node.publisher.image.features.has_identities:
+            return
+        self._watch.enter("claiming the node")
+        settings, rand = self._settings, self._runtime.rand.split("looks")
+        patient = self._patient(stores.plain, "claims")
+        claimant = await claimant_of(
+            patient, str(settings.data), node.cluster_id, incarnation, self._runtime.clock, node.publisher, client
+        )
+        claims = [await claimant.claim(series) for series in (METADATA_SERIES, settings.node_id)]
+        self._ends_with("claims", lambda: self._release(claimant, claims))
+        is_conditional = claimant.has_conditions
+        owner = Owner(stores.looks, claims, settings.node_id, rand, self._on_replaced, is_conditional=is_conditional)
+        self._ownership = owner
+        show_owner(self._registry, owner)
+        self._owner_tasks.start("ownership", owner.run, on_escape=lambda name, error: self._on_failed(error))
+        self._ends_with("ownership", self._owner_tasks.stop)
+
+    async def _release(self, claimant: Claimant, claims: Sequence[OwnerClaim]) -> None:
+        """Of a process that ends in order; who was killed, or could not go on, leaves its claims standing."""
+        if not self.failed.done():
+            await claimant.release_all(claims)
+
+    def _on_replaced(self, error: Replaced) -> None:
+        """From the look that found the newer owner: this process acknowledges and commits nothing more, and ends."""
+        storage, image = self._engine, None if self.controller is None else self.controller.publisher.image
+        if storage is not None and image is not None:
+            error.left = left_in_wal(*storage.not_uploaded(), image, str(self._settings.wal))
+            storage.end(error)
+        self._on_failed(error)
+
+    async def _register(self, client: ControllerClient, incarnation: bytes) -> None:
         listeners = self._settings.listeners
         shown = {endpoint.listener: endpoint for endpoint in (*listeners.clients, *listeners.advertised)}
         await client.register(
-            self._runtime.rand.split("incarnation").uuid(),
+            incarnation,
             [(endpoint.listener, endpoint.host, endpoint.port) for endpoint in shown.values()],
             [(feature.name, feature.min_level, feature.max_level) for feature in SUPPORTED],
             self._settings.rack,
+            is_named=self._ownership.writer is not None,
         )
 
-    async def _start_engine(self, node: ControllerNode, client: ControllerClient, stores: NodeStores) -> Storage:
-        settings, image = self._settings, node.publisher.image
-        owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch)
+    async def _open_wal(self, node: ControllerNode, client: ControllerClient, stores: NodeStores) -> WriteAheadLog:
+        """On return the WAL is this start's; one that is not the node's registered one is empty."""
+        settings, binding = self._settings, self._wal_binding
+        has_identity = node.publisher.image.features.has_identities
+        new_id = self._runtime.rand.split("WAL id").uuid() if has_identity else NO_WAL_ID
+        least_end = -1 if settings.is_lost_wal_accepted else binding.committed_end
+        owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch, new_id, least_end)
         wal = await self._asked_of_wal(open_wal(self._wal_place(stores), owner))
         self._ends_with("WAL", wal.close)
-        check_wal(wal.is_new, settings.is_lost_wal_accepted, settings.wal.target, image, settings.node_id)
-        storage = Storage(wal, stores.engine, client, client, settings.streams, node.cluster_id, self._on_failed)
+        if binding.is_foreign:
+            await discard_foreign(wal, settings.wal.target, is_accepted=settings.is_lost_wal_accepted)
+        node.publisher.subscribe(lambda delta, image: wal.see_metadata(MetadataMark(image.offset, image.epoch)))
+        return wal
+
+    async def _register_wal(self, node: ControllerNode, client: ControllerClient, wal: WriteAheadLog) -> None:
+        """On return metadata names the WAL, and the WAL names the metadata: before the first append."""
+        settings, image = self._settings, node.publisher.image
+        await client.register_wal(
+            wal.wal_id,
+            kind_of(settings.wal).name,
+            str(settings.wal),
+            wal.confirmed_end,
+            is_loss_accepted=self._wal_binding.is_lost,
+        )
+        wal.see_metadata(MetadataMark(image.offset, image.epoch))
+        await wal.mark_metadata()
+
+    async def _start_engine(
+        self,
+        node: ControllerNode,
+        client: ControllerClient,
+        stores: NodeStores,
+        wal: WriteAheadLog,
+        backup: MetadataBackup,
+    ) -> Storage:
+        settings = self._settings
+        # A log of objects outlives this machine, and with it what is acknowledged: metadata must know its streams by then.
+        before_append = no_wait if kind_of(settings.wal).name == "block" else backup.reach_committed
+        storage = Storage(
+            wal,
+            stores.engine,
+            client,
+            client,
+            settings.streams,
+            node.cluster_id,
+            self._on_failed,
+            backup.reach_committed,
+            before_append,
+            self._ownership,
+        )
+        self._engine = storage
         self._ends_with("stream engine", lambda: storage.close(CLOSE_MS))
         self._watch.blocked_reason = lambda: (
-            wal.blocked_reason or storage.upload_blocked_reason or self._wal_store.reason
+            wal.blocked_reason or storage.upload_blocked_reason or backup.blocked_reason or self._wal_store.reason
         )
-        await storage.start()
-        self._watch.blocked_reason = lambda: wal.blocked_reason or storage.upload_blocked_reason
+        binding = self._wal_binding
+
+        async def accept_loss() -> None:
+            if binding.is_lost or wal.has_given_up or wal.confirmed_end < binding.committed_end:
+                say_given_up(await client.accept_wal_loss())
+
+        await storage.start(has_records=not binding.is_foreign, before_close=accept_loss)
+        self._watch.blocked_reason = lambda: (
+            wal.blocked_reason or storage.upload_blocked_reason or backup.blocked_reason
+        )
         show_engine(self._registry, wal, storage)
         return storage
 
@@ -217,8 +396,12 @@ class Broker:
     ) -> Parts:
         settings = self._settings
         lookup = ConfigLookup(settings.node_id, settings.static_configs)
+        runtime = replace(self._runtime, clock=self._known)
+        memory = StateMemory(settings.memory.states_bytes, settings.producers.expiration_ms)
+        memory.on_refused = StateRefusals(asyncio.get_running_loop().time, memory).note
+        show_states(self._registry, memory)
         directory = PartitionDirectory(
-            settings.node_id, cache.image, client, storage, lookup.effective_all, self._runtime.clock
+            settings.node_id, cache.image, client, storage, lookup.effective_all, runtime.clock, memory
         )
         node.publisher.subscribe(directory.on_image)
         self._ends_with("partitions", directory.close)
@@ -227,9 +410,11 @@ class Broker:
             storage,
             cache,
             coordinator_settings(settings),
-            self._runtime.clock,
+            runtime.clock,
+            self._known.judged,
             self._runtime.rand.split("groups"),
             self._on_failed,
+            memory,
         )
         groups.start()
         node.publisher.subscribe(groups.on_image)
@@ -238,21 +423,42 @@ class Broker:
         offload = self._runtime.offload()
         self._ends_with("threads of codecs", offload.close)
         unpacking = Unpacking(offload, settings.memory.total_bytes)
-        runtime = self._runtime
+        budget = RequestBudget(settings.memory.requests_bytes, asyncio.get_running_loop().call_soon)
         return Parts(
-            settings, runtime, node.channel, cache, client, storage, directory, creation, lookup, groups, unpacking
+            settings,
+            runtime,
+            node.channel,
+            cache,
+            client,
+            storage,
+            directory,
+            creation,
+            lookup,
+            groups,
+            unpacking,
+            budget,
         )
 
-    def _start_tasks(self, node: ControllerNode, parts: Parts, stores: NodeStores) -> None:
-        settings, clock = self._settings, self._runtime.clock
-        cleaner = ObjectCleaner(stores.plain, parts.client, parts.cache, clock, settings.object_grace_ms)
+    def _start_tasks(self, node: ControllerNode, parts: Parts, stores: NodeStores, backup: MetadataBackup) -> None:
+        settings, clock, judged = self._settings, self._runtime.clock, self._known.judged
+        grace_ms, owned = settings.object_grace_ms, self._ownership
+        is_urgent = grace_ms <= settings.backup.interval_ms
+        cleaner = ObjectCleaner(
+            stores.plain,
+            parts.client,
+            parts.cache,
+            judged,
+            grace_ms,
+            lambda: backup.reach_for_deletion(is_urgent=is_urgent),
+            owned,
+        )
         node.publisher.subscribe(lambda delta, image: cleaner.on_image())
         rounds = MaintenanceSettings(
             settings.topics.retention_check_interval_ms,
             settings.producers.expiration_ms,
             settings.producers.expiration_check_interval_ms,
         )
-        maintenance = Maintenance(parts.directory, parts.cache, clock, rounds)
+        maintenance = Maintenance(parts.directory, parts.cache, judged, rounds)
         compaction = CompactionTask(
             stores.compaction,
             parts.client,
@@ -260,27 +466,29 @@ class Broker:
             node.cluster_id,
             clock,
             self._runtime.rand.split("compaction"),
+            self._on_failed,
+            owned,
         )
         node.publisher.subscribe(lambda delta, image: compaction.on_image(image))
         show_compaction(self._registry, compaction)
         upload_ms_max = max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
-        sweep = UploadSweep(stores.compaction, parts.cache, clock, upload_ms_max)
+        sweep = UploadSweep(stores.compaction, parts.cache, judged, upload_ms_max, owned)
         self._tasks.start("object cleaner", cleaner.run)
         self._tasks.start("upload sweep", sweep.run)
         self._tasks.start("compaction", compaction.run)
         self._tasks.start("maintenance", maintenance.run)
+        self._tasks.start("clock", lambda: self._known.run(lambda: stores.plain.head(MARKER_KEY)))
         self._ends_with("background tasks", self._tasks.stop)
 
     async def _serve(self, parts: Parts) -> None:
         loop, settings = asyncio.get_running_loop(), self._settings
         dispatcher = Dispatcher(build_handlers(parts), loop.create_task)
-        budget = RequestBudget(settings.memory.requests_bytes, loop.call_soon)
-        server = Server(self._runtime.net, dispatcher, budget, settings.server, self._line)
+        server = Server(self._runtime.net, dispatcher, parts.budget, settings.server, self._line)
         self.listeners = await server.start(settings.listeners.clients)
         parts.cache.addresses = AdvertisedAddresses(self.listeners, settings.listeners.advertised)
         self._ends_with("listeners", lambda: server.stop(DRAIN_MS))
         self._ends_with("group members who wait", parts.groups.stop)  # first: parked joins would hold the drain up
-        show_edge(self._registry, server, budget, dispatcher)
+        show_edge(self._registry, server, parts.budget, dispatcher)
 
     async def _start_admin(self) -> None:
         """First, and it ends last: it says what the rest waits for."""

@@ -46,7 +46,8 @@ def check_first_start(is_wal_used: bool, wal_path: str, bucket: str, bound_clust
     if bound_cluster is not None:
         raise BindingRefused(
             f"the metadata log directory is empty, but {bucket} holds the data of cluster {bound_cluster}: "
-            "restore the log directory (log.dirs) of that cluster, or give an empty bucket"
+            "restore the log directory (log.dirs) of that cluster from a copy, or build it from the bucket with `millrace restore`, or give an "
+            "empty bucket"
         )
     if is_wal_used:
         raise BindingRefused(
@@ -111,14 +112,4 @@ async def _check_witness(store: ObjectStore, bucket: str, cluster_id: str, image
         raise BindingRefused(
             f"{bucket} holds nothing of cluster {cluster_id}, whose metadata names {image.objects.committed_count} objects in it: "
             "give the bucket that belongs to this log directory (s3.data.buckets)"
-        )
-
-
-def check_wal(is_new: bool, is_loss_accepted: bool, path: str, image: MetadataImage, node_id: int) -> None:
-    """A WAL that is new may only meet streams that were closed, and so uploaded whole, by whoever held them before."""
-    open_count = sum(1 for _ in image.streams.open_on(node_id))
-    if is_new and open_count and not is_loss_accepted:
-        raise BindingRefused(
-            f"the WAL {path} is new, but {open_count} streams were open when this node ended: records that were acknowledged may be "
-            "in the WAL it had; put that back (s3.wal.path), or give up what only it held with wal.lost.accept=true for one start"
         )

@@ -201,7 +201,7 @@ class BucketCheck:
         if known.kind is ObjectKind.COMPOSITE:
             await self._check_composite(known)
         else:
-            spans = await self._check_blocks(known.object_id, known.size_bytes)
+            spans = await self._check_blocks(known.object_id, known.size_bytes, known.writer)
             if spans is not None and known.stream_id >= 0:
                 self._compare_range(known, spans)
         self.progress.objects += 1
@@ -230,7 +230,7 @@ class BucketCheck:
             self._found.links_unknown = True
             return
         try:
-            index = CompositeIndex(memoryview(await self._store.get(key)))
+            index = CompositeIndex(memoryview(await self._store.get(key)), known.writer)
             rows = index.linked()
         except ObjectCorrupt as error:
             self._lose(object_id, Kind.DAMAGED, f"composite: {error.reason}")
@@ -258,7 +258,7 @@ class BucketCheck:
             return
         self._going |= dict.fromkeys(link.object_id for link in links)
 
-    async def _check_blocks(self, object_id: ObjectId, size_bytes: int) -> Spans | None:
+    async def _check_blocks(self, object_id: ObjectId, size_bytes: int, writer: int = 0) -> Spans | None:
         """What an object with blocks holds by its own index, after all of it was verified; None when that cannot be read."""
         entry = self._listed.get(object_id)
         if entry is None:
@@ -268,7 +268,7 @@ class BucketCheck:
             what = f"{entry.size_bytes} bytes in the bucket, {size_bytes} in metadata"
             self._lose(object_id, Kind.SIZE, what)
             return None
-        reader = ObjectReader(self._store, entry.key, size_bytes)
+        reader = ObjectReader(self._store, entry.key, size_bytes, writer=writer)
         try:
             index = await reader.index()
             rows = list(index.rows())

@@ -6,15 +6,18 @@ Not here: what is compacted and when (s3stream/compaction). What it does not kno
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from millrace.broker.controller_client import ControllerClient
 from millrace.kraft.image import MetadataImage
 from millrace.runtime.clock import Clock
+from millrace.runtime.errors import Fenced
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.counts import CompactionCounts
+from millrace.s3stream.ownership import UNOWNED, Ownership
 
 if TYPE_CHECKING:
     from millrace.s3stream.compaction.run import Compactor
@@ -31,7 +34,12 @@ class CompactionTask:
         cluster_id: str,
         clock: Clock,
         rand: Rand,
+        on_failed: Callable[[BaseException], None],
+        ownership: Ownership = UNOWNED,
     ) -> None:
+        """`on_failed` is told when the node has a newer owner."""
+        self._on_failed = on_failed
+        self._ownership = ownership
         self._store = store
         self._client = client
         self._settings = settings
@@ -61,6 +69,17 @@ class CompactionTask:
         from millrace.s3stream.compaction.run import Compactor
         from millrace.s3stream.compaction.work import Work
 
-        work = Work(self._store, self._client, self._settings, self._cluster_id, self._clock, self.counts)
+        work = Work(
+            self._store,
+            self._client,
+            self._settings,
+            self._cluster_id,
+            self._clock,
+            self.counts,
+            ownership=self._ownership,
+        )
         self._compactor = Compactor(work, self._rand)
-        await self._compactor.run()
+        try:
+            await self._compactor.run()
+        except Fenced as error:
+            self._on_failed(error)

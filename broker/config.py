@@ -29,6 +29,7 @@ from millrace.broker.config_values import ShownValue, Values
 from millrace.broker.dynamic_configs import DYNAMIC
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.server import ServerSettings
+from millrace.kraft.bucket.settings import BackupSettings
 from millrace.kraft.config import ControllerSettings
 from millrace.runtime.storeaddress import OPENERS as STORES
 from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
@@ -95,8 +96,10 @@ class BrokerSettings:
     streams: StreamSettings
     compaction: CompactionSettings
     traffic: TrafficSettings
+    clock_gap_max_ms: int  # off for longer, the wall clock has to be confirmed
     object_grace_ms: int  # a doomed object stays this long
     controller: ControllerSettings
+    backup: BackupSettings
     topics: TopicDefaults
     fetch: FetchSettings
     groups: GroupSettings
@@ -150,8 +153,10 @@ def load(
         traffic=TrafficSettings(
             values["s3.network.baseline.bandwidth"], is_shared=values["s3.network.bandwidth.mode"] == "shared"
         ),
+        clock_gap_max_ms=values["clock.unconfirmed.gap.max.ms"],
         object_grace_ms=values["s3.object.delete.retention.minutes"] * 60_000,
         controller=_controller_settings(values, node_id, cluster_id, metadata_dir, listeners, static_configs),
+        backup=BackupSettings(values["s3.metadata.upload.interval.ms"]),
         topics=_topic_defaults(values),
         fetch=FetchSettings(values["fetch.max.bytes"], values["max.incremental.fetch.session.cache.slots"]),
         groups=_group_settings(values),

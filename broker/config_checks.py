@@ -17,6 +17,8 @@ MIB = 1 << 20
 MEMORY_MIN_BYTES = 128 * MIB
 REQUESTS_MIN_BYTES = 16 * MIB
 INDEX_BYTES_MAX = 16 * MIB
+STATES_PART = 8
+STATES_MIN_BYTES = MIB
 WAL_CAPACITY = "2GiB"
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -31,6 +33,7 @@ class MemorySplit:
     index_cache_bytes: int
     compaction_bytes: int
     requests_bytes: int
+    states_bytes: int
 
     def __str__(self) -> str:
         parts = (
@@ -39,6 +42,7 @@ class MemorySplit:
             f"indexes {self.index_cache_bytes // MIB}",
             f"compaction {self.compaction_bytes // MIB}",
             f"requests in flight {self.requests_bytes // MIB}",
+            f"states {self.states_bytes // MIB}",
         )
         return f"{self.total_bytes // MIB} MiB: {', '.join(parts)}"
 
@@ -54,8 +58,8 @@ class ListenerSettings:
 
 
 def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
-    """Half to the log cache, a quarter each to the block cache (with its indexes and what compaction holds) and to requests; what is fixed
-    stays fixed and the rest is shared in that proportion."""
+    """An eighth to clients' states (groups, offsets, producers). Of the rest half to the log cache, a quarter each to the block cache (with
+    its indexes and what compaction holds) and to requests; what is fixed stays fixed and the rest is shared in that proportion."""
     total_bytes = values["memory.max.bytes"]
     if total_bytes < 0:
         total_bytes = max(MEMORY_MIN_BYTES, machine_bytes // 4)
@@ -64,11 +68,17 @@ def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
         values.mistake("memory.max.bytes", f"is below {MEMORY_MIN_BYTES} (128 MiB)")
     weights = {"s3.wal.cache.size": 2, "s3.block.cache.size": 1, "queued.max.request.bytes": 1}
     fixed = {name: values[name] for name in weights if values[name] >= 0}
-    rest_bytes = total_bytes - sum(fixed.values())
+    states_bytes = values["states.memory.max.bytes"]
+    if states_bytes < 0:
+        states_bytes = total_bytes // STATES_PART
+        values.fill("states.memory.max.bytes", str(states_bytes))
+    elif states_bytes < STATES_MIN_BYTES:
+        values.mistake("states.memory.max.bytes", f"is below {STATES_MIN_BYTES} (1 MiB)")
+    rest_bytes = total_bytes - states_bytes - sum(fixed.values())
     rest_weight = sum(weight for name, weight in weights.items() if name not in fixed)
     least_bytes = REQUESTS_MIN_BYTES * rest_weight
     if rest_bytes < least_bytes:
-        for name in fixed:
+        for name in [*fixed, "states.memory.max.bytes"] if states_bytes > total_bytes // STATES_PART else fixed:
             values.mistake(name, f"leaves {rest_bytes} of memory.max.bytes={total_bytes}; {least_bytes} are needed")
     part = {
         name: fixed.get(name, max(rest_bytes, 0) * weight // max(rest_weight, 1)) for name, weight in weights.items()
@@ -87,6 +97,7 @@ def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
         index_cache_bytes=index_bytes,
         compaction_bytes=compaction_bytes,
         requests_bytes=part["queued.max.request.bytes"],
+        states_bytes=max(1, states_bytes),
     )
 
 

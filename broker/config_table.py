@@ -110,7 +110,7 @@ CONNECTIONS = (
         "queued.max.request.bytes",
         LONG,
         "-1",
-        "Fixes the part of memory for requests in flight; -1: a quarter.",
+        "Fixes the part of memory for requests in flight; -1: a quarter of what states leave.",
         low=-1,
         shape="bytes",
     ),
@@ -118,7 +118,17 @@ CONNECTIONS = (
         "memory.max.bytes",
         LONG,
         "-1",
-        "Bounds caches and requests in flight together; -1: a quarter of the machine's or cgroup's memory, at least 128 MiB.",
+        "Bounds caches, requests in flight and clients' states together; -1: a quarter of the machine's or cgroup's memory, at least 128 MiB.",
+        low=-1,
+        shape="bytes",
+        is_ours=True,
+    ),
+    Key(
+        "states.memory.max.bytes",
+        LONG,
+        "-1",
+        "Fixes the part of memory for groups, committed offsets and producers' states, 1 MiB at least; -1: an eighth. At the bound whoever holds "
+        "most is told to try again, and what exists goes on.",
         low=-1,
         shape="bytes",
         is_ours=True,
@@ -143,6 +153,15 @@ TOPICS = (
         "Other than producer: batches are recompressed on arrival, which costs a thread's time and up to a sixteenth of memory.max.bytes (16 to"
         " 100 MiB); one that unpacks to more is refused.",
         choices=CODECS,
+    ),
+    Key(
+        "record.validation",
+        STRING,
+        "header",
+        "What of a batch is judged before it is taken. header: what its header says; records that no consumer can read are taken. records: each of"
+        " them, as Kafka does; what is compressed is unpacked for it, with up to a sixteenth of memory.max.bytes (16 to 100 MiB), and refused where"
+        " it comes to more.",
+        choices=("header", "records"),
     ),
     Key("compression.gzip.level", INT, "-1", "Level used when batches are recompressed with gzip.", low=-1, high=9),
     Key("compression.lz4.level", INT, "9", "Level used when batches are recompressed with lz4.", low=1, high=17),
@@ -183,6 +202,15 @@ TOPICS = (
         "300000",
         "How often retention looks; records stay up to this much longer.",
         low=1,
+    ),
+    Key(
+        "clock.unconfirmed.gap.max.ms",
+        LONG,
+        "86400000",
+        "Without a store that tells the time, a node that was off for longer deletes nothing for that time's age "
+        "until the clock is confirmed (millrace clock). An hour is always believed.",
+        low=0,
+        is_ours=True,
     ),
     Key(
         "log.segment.bytes", INT, "1073741824", "A segment, the unit of retention, is closed at this size.", low=1048576
@@ -324,7 +352,7 @@ STORAGE = (
         "s3.block.cache.size",
         LONG,
         "-1",
-        "Fixes the block cache's part of memory; -1: a quarter.",
+        "Fixes the block cache's part of memory; -1: a quarter of what states leave.",
         low=-1,
         shape="bytes",
         is_ours=True,
@@ -344,6 +372,14 @@ STORAGE = (
         "1",
         "An object that nothing needs any more stays in the store this long, for reads that began before.",
         low=0,
+        is_ours=True,
+    ),
+    Key(
+        "s3.metadata.upload.interval.ms",
+        INT,
+        "20000",
+        "Committed metadata that nothing waits for is in the bucket after this long: what a restore may miss of it where log.dirs is lost.",
+        low=100,
         is_ours=True,
     ),
     Key(

@@ -3,17 +3,18 @@
 Not here: what a request means (dispatch.py and the handlers), who may connect and when all must end (server.py). Kept true:
 
   * Requests begin in the order of their frames; replies leave in that order whatever order they finish in. Behind one that changes what
-    others see (dispatch.BARRIER_KEYS) nothing begins before it is done, and no Fetch behind a Fetch whose reply has not left: an answer
-    that waits for its turn holds its records, and is charged to nobody.
+    others see (dispatch.BARRIER_KEYS) nothing begins before it is done. What may have a large answer (AT_HEAD_KEYS) begins when nothing
+    ahead of it waits: its answer could not leave before, and one that waits for its turn is charged to nobody.
   * At most IN_FLIGHT_MAX requests of a connection are unfinished. Java clients pipeline 5, librdkafka as many as it likes; the depth
     only has to cover the WAL's latency, and beyond 64 a deeper line buys nothing but memory.
   * Nothing is begun while the transport is over its high-water mark (the client reads slower than we write), and what it then holds
-    is charged to the memory budget until it drained.
+    is charged to the memory budget until it drained; so is what waits for its turn to be written. Below the mark it is charged by the
+    server's sweep.
   * What stays after a read, frames that wait and requests but Produce, is copied out of the memory that is received into (receiver.py).
   * What waits for news is hurried when nobody will read the answer, and when others wait for the memory that its frame is charged.
-  * A frame is charged to the budget before it is begun, a large one whole once RESERVE_MIN_BYTES of it are here: a promise alone costs
-    nobody anything. Without room the connection joins the line of that part of the budget and stops reading. One turn begins at most
-    FRAMES_A_TURN frames, then others have the loop.
+  * A frame is charged to the budget before it is begun; what is here of one that is not, or waits, is charged too (arrival.py). Without
+    room the connection joins the line of that part of the budget and stops reading. One turn begins at most FRAMES_A_TURN frames; what is
+    left waits in a line of all such connections, of which one has a turn each time round the loop.
 """
 
 from __future__ import annotations
@@ -25,25 +26,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+from millrace.broker.arrival import Arrival
 from millrace.broker.connection_log import describe_greeting
-from millrace.broker.dispatch import Dispatcher, Exchange
-from millrace.broker.memory import KEPT_BY_GROUPS, RequestBudget, RequestMemory
+from millrace.broker.dispatch import WIDE_KEYS, Dispatcher, Exchange
+from millrace.broker.memory import BRIEFLY_ANSWERED, KEPT_BY_GROUPS, SMALL_FRAME_BYTES, RequestBudget, RequestMemory
 from millrace.broker.receiver import Receiver
 from millrace.broker.reply_writer import ReplyWriter
 from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo
 from millrace.protocol.errors import WireError
 from millrace.protocol.frame import FrameSplitter
 from millrace.runtime.disk import Buffer
+from millrace.runtime.net import reset, unacknowledged_bytes
+from millrace.runtime.net import unread_bytes as unread_of
 from millrace.runtime.steps import StepLine
 
 log = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 64
 FRAMES_A_TURN = 32
-# What a connection holds uncharged is bounded by this and one read (256 KiB).
-RESERVE_MIN_BYTES = 64 << 10
-WRITE_HIGH_BYTES = 256 << 10
-WRITE_LOW_BYTES = 64 << 10
+# Above it a client is told from one that reads; below it what a transport holds is seen by the sweep alone.
+WRITE_HIGH_BYTES = 64 << 10
+WRITE_LOW_BYTES = 16 << 10
+# Of a frame's rest. Less than any system takes of a connection that is not read from.
+UNREAD_PLENTY_BYTES = 32 << 10
+# Who has sent or read so much is known to do it.
+KNOWN_BYTES = 1 << 20
+# As much of the replies of one turn is gathered before it is written.
+GATHERED_BYTES = 64 << 10
 PRODUCE_KEY, FETCH_KEY = 0, 1
+# What answers with more than it was asked with, and what waits for other clients.
+AT_HEAD_KEYS = WIDE_KEYS | KEPT_BY_GROUPS | frozenset((FETCH_KEY,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +64,8 @@ class ConnectionParts:
     dispatcher: Dispatcher
     budget: RequestBudget
     receiver: Receiver
-    call_soon: Callable[[Callable[[], None]], object]
     line: StepLine  # for what is large: others come between
+    turns: StepLine  # of connections with more frames than they may begin at once: one of them a turn of the loop
     request_bytes_max: int
     on_made: Callable[[Connection], None]  # a peer connected; `abort` refuses it
     on_ended: Callable[[Connection, str], None]  # we end it, for that reason
@@ -82,11 +93,12 @@ class Connection(asyncio.BufferedProtocol):
         self._ready: list[Buffer] = []  # replies, encoded, not yet with the transport
         self._ready_bytes = 0
         self._done_bytes = [0, 0]  # charged for frames that are answered, not yet released: brief, bulk
-        self._prepaid_bytes = 0  # charged for the frame that is arriving, or is next
-        self._is_prepaid_bulk = False
+        self._is_bulk = False  # what the frame that is begun was charged as
         self._key = -1  # of the frame that is next
-        self._fetches_count = 0  # begun, reply not with the writer
-        self._pinned_bytes = 0  # charged for what waits in the transport
+        self._kept_bytes = 0  # of `_frames`, in memory of their own
+        self.arrival = Arrival(parts.budget, self)
+        self.received_bytes = 0  # in its life
+        self.pinned_bytes = 0  # charged for what waits in the transport
         self._is_reading = True
         self._is_queued = False  # stands in the budget's line
         self._is_yielding = False  # a turn is scheduled
@@ -116,9 +128,24 @@ class Connection(asyncio.BufferedProtocol):
         return self._writer.unsent_bytes
 
     @property
-    def is_receiving(self) -> bool:
-        """Part of a large frame is here, and holds its share of the budget."""
-        return self._prepaid_bytes > 0 and self._is_reading
+    def acknowledged_bytes(self) -> int:
+        """Of its replies, those that its peer has told us it has, in its life. What the system holds for it counts as unread."""
+        return self._writer.written_bytes - self._writer.unsent_bytes - unacknowledged_bytes(self._transport)
+
+    def awaited(self) -> tuple[int, int | None]:
+        """What is missing until it holds nothing of what arrived, and how far its peer has come with it; None where that is not the peer's to
+        do. While we do not read, the peer goes on into the system's memory; who has sent plenty there waits for us."""
+        if not self._frames:
+            rest_bytes = self._splitter.pending_bytes - self._splitter.received_bytes
+            unread_bytes = unread_of(self._transport) if self._is_queued else 0
+            is_ours = self._is_queued and unread_bytes >= min(rest_bytes, UNREAD_PLENTY_BYTES)
+            return rest_bytes, None if is_ours else self.received_bytes + unread_bytes
+        if self._is_queued or self._is_yielding:
+            return 0, None
+        first = self._exchanges[0] if self._exchanges else None
+        if first is None or first.route.api.key not in KEPT_BY_GROUPS:
+            return 0, None
+        return self._kept_bytes, self.received_bytes
 
     # Arrivals
 
@@ -127,6 +154,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.is_active = True
+        self.received_bytes += nbytes
         if self._is_ending:
             return
         try:
@@ -143,9 +171,13 @@ class Connection(asyncio.BufferedProtocol):
     def _keep_frames(self) -> None:
         """What cannot be begun yet gets memory of its own."""
         memory, frames = self._receiver.memory, self._frames
+        kept_bytes = 0
         for place, frame in enumerate(frames):
             if isinstance(frame, memoryview) and frame.obj is memory:
                 frames[place] = bytes(frame)
+            kept_bytes += len(frame)
+        self._kept_bytes = kept_bytes
+        self._settle_arrival()
 
     def _advance(self, is_turn: bool = False) -> None:
         """Begins what may be begun, sends what is ready, and reads on or stops reading."""
@@ -154,71 +186,87 @@ class Connection(asyncio.BufferedProtocol):
         while frames and not (self._writer.is_held or self._is_ending) and len(exchanges) < IN_FLIGHT_MAX:
             if not left:
                 self._is_yielding = True
-                self._parts.call_soon(self._on_turn)
+                self._parts.turns.call(self._on_turn)
                 break
-            if self._is_barred(frames[0]) or not self._may_begin(frames[0], is_turn):
+            if not self._may_begin(frames[0], is_turn):
                 break
             is_turn = False
             left -= 1
             if self._begin(frames.popleft()):
                 self._collect()
-                if self._ready_bytes >= WRITE_LOW_BYTES:
+                if self._ready_bytes >= GATHERED_BYTES:
                     self._write()  # here, so that a slow reader is known before more is begun for it
-        is_between = not (frames or self._prepaid_bytes or self._is_ending)
-        if is_between and self._splitter.received_bytes >= RESERVE_MIN_BYTES:
-            self._reserve(self._splitter.pending_bytes, True, is_turn)
+        is_here = self._splitter.received_bytes or self.arrival.held_bytes
+        if is_here and not (self._is_ending or (frames and not self._kept_bytes)):  # else they are kept first
+            self._settle_arrival(is_turn)
         self._send()
         self._steer()
 
-    def _is_barred(self, frame: Buffer) -> bool:
-        """The last request begun is one that all behind it wait for, and is not done; or this is a Fetch behind another."""
-        if self._fetches_count and _key_of(frame) == FETCH_KEY:
-            return True
-        last = self._exchanges[-1] if self._exchanges else None
-        return last is not None and last.is_parked and last.is_barrier and not last.outcome.done()
+    def _settle_arrival(self, is_turn: bool = False) -> None:
+        """Charges what is here and not begun; without room for more the connection stands in line for it, and reads nothing."""
+        splitter = self._splitter
+        here_bytes, frame_bytes = splitter.received_bytes, splitter.pending_bytes
+        memory = self.arrival.settle(self._kept_bytes, here_bytes, frame_bytes, self.received_bytes, is_turn=is_turn)
+        if memory is not None and not self._is_queued:
+            self._join(memory)
+            self._steer()
 
     def _may_begin(self, frame: Buffer, is_turn: bool) -> bool:
-        """Charges the frame, unless it is; or joins the line for what is missing."""
+        """Whether its turn among the requests of its connection has come, and its memory is charged. Else it waits for what ends, or in line."""
+        key = self._key = frame[0] << 8 | frame[1] if len(frame) > 1 else -1
+        if self._exchanges:
+            if key in AT_HEAD_KEYS:
+                return False
+            last = self._exchanges[-1]
+            if last.is_parked and last.is_barrier and not last.outcome.done():
+                return False
         size_bytes = len(frame)
-        key = self._key = _key_of(frame)
-        is_bulk = key == PRODUCE_KEY or size_bytes >= RESERVE_MIN_BYTES
-        if not self._prepaid_bytes and self._budget.take_at_once(size_bytes, is_bulk):
-            self._prepaid_bytes, self._is_prepaid_bulk = size_bytes, is_bulk
+        is_bulk = self._is_bulk = key == PRODUCE_KEY or size_bytes >= SMALL_FRAME_BYTES
+        budget = self._budget
+        if budget.take_at_once(size_bytes, is_bulk):
             return True
-        if self._budget.is_held_by_readers(key, is_turn=is_turn):
-            self._join(self._budget.replies)
+        if budget.is_held_by_readers(key, self._is_good_reader, is_turn=is_turn):
+            self._join(budget.replies)
             return False
-        return self._prepaid_bytes > 0 or self._reserve(size_bytes, is_bulk, is_turn)
-
-    def _reserve(self, size_bytes: int, is_bulk: bool, is_turn: bool) -> bool:
-        memory = self._budget.of_frames(is_bulk)
+        memory = budget.of_frames(is_bulk)
         if memory.take(size_bytes, is_turn=is_turn):
-            self._prepaid_bytes, self._is_prepaid_bulk = size_bytes, is_bulk
             return True
         self._join(memory)
         return False
 
     def _join(self, memory: RequestMemory) -> None:
         self._is_queued = True
-        memory.wait(self, self._on_room)
+        is_reading = memory is self._budget.replies
+        is_known = self._is_good_reader() if is_reading else self.received_bytes >= KNOWN_BYTES
+        memory.wait(self, self._on_room, (self.info.peer_host, is_known))
+
+    def _is_good_reader(self) -> bool:
+        """It has had answers of some size, and all of them have reached it."""
+        written_bytes = self._writer.written_bytes
+        return written_bytes >= KNOWN_BYTES and self.acknowledged_bytes == written_bytes
 
     def _begin(self, frame: Buffer) -> bool:
         """Whether a reply may be there already."""
-        charged_bytes, self._prepaid_bytes = self._prepaid_bytes, 0
+        charged_bytes = len(frame)
+        if self._kept_bytes:
+            self._kept_bytes -= charged_bytes
         if self._key != PRODUCE_KEY:
             frame = bytes(frame)  # a request may keep views of it, and what it lies in is received into again
         try:
             exchange = self._dispatcher.begin(frame, self.info)
         except WireError as error:
-            self._budget.of_frames(self._is_prepaid_bulk).release(charged_bytes)
+            self._budget.of_frames(self._is_bulk).release(charged_bytes)
             self.end(str(error))
             return True
-        exchange.charged_bytes, exchange.is_bulk = charged_bytes, self._is_prepaid_bulk
+        exchange.charged_bytes, exchange.is_bulk = charged_bytes, self._is_bulk
         self._exchanges.append(exchange)
-        self._fetches_count += self._key == FETCH_KEY
-        if exchange.is_parked and exchange.is_barrier:
-            self._watch(exchange)
-        return not exchange.is_parked
+        if exchange.is_parked:
+            if exchange.is_barrier:
+                self._watch(exchange)
+            elif self._key in KEPT_BY_GROUPS:
+                self._uncharge(exchange)
+            return False
+        return True
 
     def _watch(self, exchange: Exchange) -> None:
         if not exchange.is_watched:
@@ -279,7 +327,6 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 outcome = self._dispatcher.settle(exchange)
             exchanges.popleft()
-            self._fetches_count -= exchange.route.api.key == FETCH_KEY
             self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
             if self._is_mute or outcome is NO_REPLY:
                 continue
@@ -315,11 +362,16 @@ class Connection(asyncio.BufferedProtocol):
             self._budget.brief.release(brief_bytes)
             self._budget.bulk.release(bulk_bytes)
 
+    def _uncharge(self, exchange: Exchange) -> None:
+        """Gives back what it is charged before its turn to leave has come."""
+        self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
+        exchange.charged_bytes = 0
+
     def charge_unsent(self) -> bool:
         """Brings the charge for unsent replies up to date; whether the client took any since the last time."""
         unsent_bytes = self.unsent_bytes
-        change_bytes = unsent_bytes - self._pinned_bytes
-        self._pinned_bytes = unsent_bytes
+        change_bytes = unsent_bytes - self.pinned_bytes
+        self.pinned_bytes = unsent_bytes
         if change_bytes > 0:
             self._budget.replies.charge(change_bytes)
         elif change_bytes:
@@ -350,19 +402,22 @@ class Connection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """As `end`, on our own account: nothing is logged."""
         self._take_no_more()
-        for request in list(self.info.parked.values()):
-            request.hurry()
+        self.hurry()
         if not self._exchanges:
             if self._ready and not self._is_mute:
                 self._write()  # answers of this very turn
             self._writer.close()
 
-    def abort(self) -> None:
-        """Closes now; what was not written is dropped."""
+    def abort(self, *, is_reset: bool = False) -> None:
+        """Closes now; what was not written is dropped. `is_reset`: what the system holds for the peer, too."""
         self._is_mute = True
         self._take_no_more()
         self._writer.drop()
-        self._transport.abort()
+        self.charge_unsent()
+        if is_reset:
+            reset(self._transport)
+        else:
+            self._transport.abort()
 
     def _soon(self, call: Callable[[], None]) -> None:
         """For a part of ours: what it meets in the loop's callback is met by this connection alone."""
@@ -395,16 +450,31 @@ class Connection(asyncio.BufferedProtocol):
         self._frames.clear()
         self._budget.forget(self)
         self._is_queued = False
-        self._budget.of_frames(self._is_prepaid_bulk).release(self._prepaid_bytes)
-        self._prepaid_bytes = 0
+        self._kept_bytes = 0
+        self.arrival.release()
         self._steer()
 
-    def hurry(self, is_bulk: bool) -> None:
-        """What waits for news, and is charged to that part of the budget, is answered with what there is."""
-        parked = self.info.parked
-        for exchange in self._exchanges:
-            if exchange.is_parked and exchange.is_bulk == is_bulk and exchange.outcome in parked:
-                parked[exchange.outcome].hurry()
+    def hurry(self) -> None:
+        """What waits for news is answered with what there is."""
+        for request in list(self.info.parked.values()):
+            request.hurry()
+
+    def relieve(self, is_bulk: bool) -> None:
+        """Others wait for that part of the budget: what waits for news here and is charged to it, or holds up what is, is hurried; and what is
+        done and waits behind another gives back its charge."""
+        charged = [one for one in self._exchanges if one.is_bulk == is_bulk and one.charged_bytes]
+        if not charged:
+            return
+        self.hurry()
+        for exchange in charged:
+            if exchange.route.api.key not in BRIEFLY_ANSWERED or (exchange.is_parked and not exchange.outcome.done()):
+                continue
+            if exchange.is_parked:
+                exchange.outcome = self._dispatcher.settle(exchange)
+                exchange.is_parked = False
+            exchange.request = None
+            self._uncharge(exchange)
+        self._release_done()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.info.is_open = False
@@ -416,16 +486,11 @@ class Connection(asyncio.BufferedProtocol):
                 if exchange.outcome.done():
                     _retrieve(exchange.outcome)
                 if exchange.route.api.key in KEPT_BY_GROUPS:
-                    self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
-                    exchange.charged_bytes = 0
+                    self._uncharge(exchange)
         self._release_done()
         self.charge_unsent()
         self.drain()
         self._parts.on_lost(self)
-
-
-def _key_of(frame: Buffer) -> int:
-    return frame[0] << 8 | frame[1] if len(frame) > 1 else -1
 
 
 def _retrieve(outcome: asyncio.Future[object]) -> None:

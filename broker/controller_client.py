@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.kraft.channel import ControllerChannel
 from millrace.kraft.image import MetadataImage
+from millrace.protocol.declare import NO_UUID
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -23,6 +24,7 @@ from millrace.protocol.messages.broker_registration import (
     Feature,
     Listener,
 )
+from millrace.protocol.messages.claim_node import ClaimNodeRequest, ClaimNodeResponse
 from millrace.protocol.messages.close_streams import CloseStreamsRequest, CloseStreamsResponse, StreamClose
 from millrace.protocol.messages.commit_upload import (
     CommitUploadRequest,
@@ -51,7 +53,11 @@ from millrace.s3stream.ids import (
     StreamRole,
     StreamSetInfo,
     UploadCommit,
+    token_of,
 )
+
+if TYPE_CHECKING:
+    from millrace.protocol.messages.accept_wal_loss import LostPartition
 
 log = logging.getLogger(__name__)
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 5.0
@@ -67,6 +73,7 @@ class ControllerClient:
         self._channel = channel
         self._cache = cache
         self._node_id = node_id
+        self._incarnation = NO_UUID
         self.broker_epoch = -1
 
     async def register(
@@ -75,8 +82,11 @@ class ControllerClient:
         listeners: Sequence[tuple[str, str, int]],
         features: Sequence[tuple[str, int, int]],
         rack: str | None = None,
+        *,
+        is_named: bool = False,
     ) -> int:
-        """Gives this start of the process its epoch; earlier ones of the node are fenced from then on."""
+        """Gives this start of the process its epoch; earlier ones of the node are fenced from then on. `is_named`: objects are
+        prepared and committed in the incarnation's name, as from millrace.version 1 on."""
         request = BrokerRegistrationRequest(
             broker_id=self._node_id,
             cluster_id=self._cache.cluster_id,
@@ -88,7 +98,38 @@ class ControllerClient:
         response: BrokerRegistrationResponse = await self._ask(request)
         _raise_refusal(response.error_code, "the broker's registration")
         self.broker_epoch = response.broker_epoch
+        self._incarnation = incarnation if is_named else NO_UUID
         return self.broker_epoch
+
+    async def register_wal(
+        self, wal_id: bytes, kind: str, address: str, position: int, *, is_loss_accepted: bool
+    ) -> None:
+        """On return metadata durably has this log as the node's active one. Raises KafkaError where another log holds open streams."""
+        from millrace.protocol.messages.register_node_wal import RegisterNodeWalRequest, RegisterNodeWalResponse
+
+        identity = self._node_id, self.broker_epoch, wal_id, kind, address
+        response: RegisterNodeWalResponse = await self._ask(
+            RegisterNodeWalRequest(*identity, position, is_loss_accepted)
+        )
+        self._check_node(response.error_code)
+        _raise_refusal(response.error_code, response.error_message or "the WAL's registration")
+
+    async def accept_wal_loss(self) -> Sequence[LostPartition]:
+        """Raises the leader epochs of the partitions that this node had open; gives what was in its log alone."""
+        from millrace.protocol.messages.accept_wal_loss import AcceptWalLossRequest, AcceptWalLossResponse
+
+        response: AcceptWalLossResponse = await self._ask(AcceptWalLossRequest(self._node_id, self.broker_epoch))
+        self._check_node(response.error_code)
+        _raise_refusal(response.error_code, response.error_message or "the acceptance of a loss")
+        return response.partitions
+
+    async def claim_node(
+        self, series: int, number: int, incarnation: bytes, found_number: int, found_incarnation: bytes
+    ) -> None:
+        """Before the registration. On return the metadata log has durably what the incarnation is about to claim."""
+        request = ClaimNodeRequest(series, number, incarnation, found_number, found_incarnation)
+        response: ClaimNodeResponse = await self._ask(request)
+        _raise_refusal(response.error_code, response.error_message or "the claim of a node")
 
     async def open_partition(
         self, topic_id: bytes, index: int, leader_epoch: int, roles: Sequence[StreamRole]
@@ -139,7 +180,7 @@ class ControllerClient:
     # ObjectCatalog
 
     async def prepare(self, count: int, ttl_ms: int) -> ObjectId:
-        request = PrepareObjectsRequest(self._node_id, self.broker_epoch, count, ttl_ms)
+        request = PrepareObjectsRequest(self._node_id, self.broker_epoch, count, ttl_ms, token_of(self._incarnation))
         response: PrepareObjectsResponse = await self._ask(request)
         self._check_node(response.error_code)
         _raise_refusal(response.error_code, response.error_message or "object ids")
@@ -156,6 +197,9 @@ class ControllerClient:
                 UploadedStreamObject(o.object_id, o.size_bytes, o.range.stream_id, o.range.start, o.range.end)
                 for o in commit.stream_objects
             ],
+            incarnation=self._incarnation,
+            wal_id=commit.wal_id,
+            wal_end=commit.wal_end,
         )
         response: CommitUploadResponse = await self._ask(request)
         self._check_node(response.error_code)
@@ -194,6 +238,7 @@ class ControllerClient:
             linked_ids=list(commit.linked_ids),
             dropped_link_ids=list(commit.dropped_link_ids),
             passed_over=list(commit.passed_over),
+            incarnation=self._incarnation,
         )
         response: CommitCompactionResponse = await self._ask(request)
         self._check_node(response.error_code)

@@ -21,7 +21,7 @@ from dataclasses import fields
 from typing import Any
 
 from millrace.broker.errors import code_of
-from millrace.broker.request import CLOSE, ConnectionInfo, Handle, RequestContext, Verdict
+from millrace.broker.request import CLOSE, ConnectionInfo, Encoded, Handle, RequestContext, Verdict
 from millrace.broker.slices import LargeWork, large_places, pause
 from millrace.protocol.apis import API, Api
 from millrace.protocol.codec import decode_request, decode_request_in_steps, encode_response, encode_response_in_steps
@@ -88,10 +88,6 @@ class Late:
 
     def __init__(self, make: Callable[[], Handle]) -> None:
         self.make = make
-
-
-class Encoded(list[Buffer]):
-    """A response as the bytes of its reply."""
 
 
 class Exchange:
@@ -274,7 +270,7 @@ async def encoded(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Encod
 async def in_bytes(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Encoded | Verdict:
     """The bytes of its reply. ValueError for what its version cannot carry."""
     response = await answer
-    if isinstance(response, Verdict):
+    if isinstance(response, Verdict | Encoded):
         return response
     steps = encode_response_in_steps(exchange.route.api, exchange.version, exchange.context.correlation_id, response)
     return Encoded(await in_steps(steps, pause))

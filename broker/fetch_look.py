@@ -49,8 +49,9 @@ ANSWERABLE = frozenset(
 
 
 class Look:
-    """`left_bytes` (neither taken nor set aside), `total_bytes` (taken), `counted_bytes` (towards the request's minimum), `cold` (with its
-    shares) and `openings` are of the current round; `answers` of all, the last word on each item."""
+    """`max_bytes`: of one answer, as of the next round. `left_bytes` (neither taken nor set aside), `total_bytes` (taken), `counted_bytes`
+    (towards the request's minimum), `cold` (with its shares) and `openings` are of the current round; `answers` of all, the last word on
+    each item."""
 
     __slots__ = (
         "_damage",
@@ -58,7 +59,6 @@ class Look:
         "_is_committed_only",
         "_is_late",
         "_is_whole_free",
-        "_max_bytes",
         "_put_off",
         "_version",
         "_watcher",
@@ -67,6 +67,7 @@ class Look:
         "counted_bytes",
         "is_urgent",
         "left_bytes",
+        "max_bytes",
         "openings",
         "total_bytes",
     )
@@ -84,7 +85,7 @@ class Look:
         self._directory = directory
         self._damage = damage
         self._watcher = watcher
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._is_committed_only = is_committed_only
         self._version = version
         self.answers: dict[FetchItem, PartitionData] = {}
@@ -100,7 +101,7 @@ class Look:
 
     def look(self) -> None:
         """Reads what can be read at once of everything that changed."""
-        self.left_bytes = self._max_bytes
+        self.left_bytes = self.max_bytes
         self.total_bytes = 0
         self.counted_bytes = 0
         self.cold = []

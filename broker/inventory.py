@@ -27,6 +27,7 @@ class KnownObject:
     stream_id: int
     start: int
     end: int
+    writer: int = 0  # token of the incarnation that its footer names; 0: none, at millrace.version 0
 
     @property
     def is_committed(self) -> bool:
@@ -74,6 +75,7 @@ def known_objects(image: MetadataImage) -> Iterator[KnownObject]:
             stored.stream_id,
             stored.start if is_of_one else -1,
             stored.end if is_of_one else -1,
+            stored.writer,
         )
 
 

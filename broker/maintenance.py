@@ -12,7 +12,8 @@ kept, in memory alone. So ten thousand that are due at once are looked at within
 and then when due. (Refused: opening all of them each round; a hint of the due time in metadata, which would be one more command for each
 that is closed.)
 
-When the wall clock has jumped forward (wall_watch.py) retention by time is suspended, and says so; retention by size goes on.
+The clock is the one by which something may be found too old (known_time.py): while the wall clock is doubted,
+it goes on from the newest known time, and retention by time goes no further. By size it goes on.
 
 Not here: what is dropped (segments.py), physical deletion of objects (object_cleaner.py), compaction (compaction.py).
 """
@@ -28,7 +29,6 @@ from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.settings import TopicSettings
-from millrace.broker.wall_watch import WallWatch
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.topics import Topic
 from millrace.protocol.errors import KafkaError
@@ -43,6 +43,7 @@ BURST_S = 10.0
 OPENS_AT_ONCE = 8
 OPENING_TIMEOUT_S = 60.0
 SLICE = 500  # partitions or topics looked at before others have their turn on the loop
+CHUNKS_A_TURN = 8  # of ids of producers in the log
 NEVER_MS = 1 << 62
 
 
@@ -65,14 +66,12 @@ class Maintenance:
     def __init__(
         self, directory: PartitionDirectory, cache: MetadataCache, clock: Clock, settings: MaintenanceSettings
     ) -> None:
+        """`clock`: what records are judged by; see above."""
         self._directory = directory
         self._cache = cache
         self._clock = clock
         self._settings = settings
         self._said: dict[tuple[bytes, int], _Said] = {}
-        self._watch: WallWatch | None = None
-        self._is_suspended = False  # this round
-        self.suspended_rounds = 0
 
     async def run(self) -> None:
         """Until cancelled, which loses nothing."""
@@ -81,7 +80,6 @@ class Maintenance:
             group.create_task(self._every(self._settings.producer_check_interval_ms, self.expire_producers))
 
     async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-        self._look_at_wall()
         while True:
             await asyncio.sleep(interval_ms / 1000)
             await work()
@@ -91,7 +89,12 @@ class Maintenance:
     async def expire_producers(self) -> None:
         tick_ms = _tick_ms()
         for number, partition in enumerate(self._directory.opened()):
-            partition.state.producers.expire(tick_ms, self._settings.producer_expiration_ms)
+            producers = partition.state.producers
+            producers.expire(tick_ms, self._settings.producer_expiration_ms)
+            if producers.cold is not None:
+                for step, _ in enumerate(producers.cold.sweep_steps(), 1):
+                    if step % CHUNKS_A_TURN == 0:
+                        await asyncio.sleep(0)
             if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
 
@@ -99,42 +102,20 @@ class Maintenance:
 
     async def retain(self) -> None:
         """One round. On return everything that is due and was looked at is asked for; it is shown when durable."""
-        self._is_suspended = False
-        self._look_at_wall()
         await self._directory.release_quiet()
         for number, partition in enumerate(self._directory.opened()):
             self._retain(partition)
             if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-        if not self._is_suspended:
-            await self._retain_closed()
-
-    def _look_at_wall(self) -> int | None:
-        """The wall's time when records may be judged by their age now. Asked before each decision: a round takes minutes, and is suspended
-        from the first look on that finds a jump."""
-        wall_ms, tick_ms = self._clock.wall_ms(), _tick_ms()
-        if self._watch is None:
-            self._watch = WallWatch(wall_ms, tick_ms)
-        ahead_ms = self._watch.look(wall_ms, tick_ms)
-        if ahead_ms and not self._is_suspended:
-            self._is_suspended = True
-            self.suspended_rounds += 1
-            log.warning(
-                "the wall clock jumped forward by %.1f hours: retention by time is suspended until the clock is set right, "
-                "the broker is started again, or a day has passed",
-                ahead_ms / 3_600_000,
-            )
-        return None if self._is_suspended else wall_ms
+        await self._retain_closed()
 
     def _retain(self, partition: Partition) -> None:
         settings = partition.settings
         if not (settings.has_retention and partition.is_led):
             return
-        believed_ms = self._look_at_wall()
-        now_ms = self._clock.wall_ms() if believed_ms is None else believed_ms
-        retention_ms = -1 if believed_ms is None else settings.retention_ms
+        now_ms = self._clock.wall_ms()  # asked before each decision: a round takes minutes
         keep_from = partition.state.segments.plan_retention(
-            now_ms, retention_ms, settings.retention_bytes, partition.high_watermark
+            now_ms, settings.retention_ms, settings.retention_bytes, partition.high_watermark
         )
         if keep_from > partition.log_start_offset:
             log.info("%r: retention drops what lies below %d", partition, keep_from)
@@ -162,9 +143,6 @@ class Maintenance:
         for first in range(0, len(due), OPENS_IN_A_BURST):
             if first:
                 await asyncio.sleep(BURST_S)
-                self._look_at_wall()
-            if self._is_suspended:
-                return
             keys = iter(due[first : first + OPENS_IN_A_BURST])
             await asyncio.gather(*(self._visit(keys) for _ in range(OPENS_AT_ONCE)))
             await self._directory.release_quiet()

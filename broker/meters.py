@@ -13,8 +13,11 @@ from millrace.broker.compaction import CompactionTask
 from millrace.broker.dispatch import Dispatcher, Route
 from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.ownership import Owner
 from millrace.broker.server import Server
+from millrace.broker.state_memory import StateMemory
 from millrace.broker.stores import NodeStores
+from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.image import MetadataImage
 from millrace.runtime.metrics import Counter, Histogram, Registry
 from millrace.s3stream.block_cache import BlockCache
@@ -55,6 +58,13 @@ class StoreCounts:
         self._received.inc(received_bytes)
 
 
+def show_owner(registry: Registry, owner: Owner) -> None:
+    age = "Seconds since the store was last seen to know no newer owner of this node; grows while the store does not answer"
+    registry.gauge("millrace_owner_verified_age_seconds", age, lambda: owner.age_s)
+    failed = "Looks for a newer owner that the store did not answer"
+    registry.counter("millrace_owner_looks_unanswered_total", failed, lambda: owner.unanswered_count)
+
+
 def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> None:
     registry.gauge("millrace_wal_used_bytes", "Bytes in the WAL that are not trimmed", lambda: wal.used_bytes)
     registry.gauge("millrace_wal_capacity_bytes", "Size of the WAL", lambda: wal.capacity_bytes)
@@ -70,6 +80,16 @@ def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> Non
     registry.counter("millrace_reads_total", reads, lambda: cache.reads_from_block_cache, source="block_cache")
     registry.counter("millrace_reads_total", reads, lambda: cache.reads_from_objects, source="objects")
     show_block_cache(registry, cache)
+
+
+def show_states(registry: Registry, memory: StateMemory) -> None:
+    held = "Memory charged for clients' states: groups, committed offsets, producers"
+    registry.gauge("millrace_states_memory_bytes", held, lambda: memory.used_bytes)
+    registry.gauge("millrace_states_memory_max_bytes", "Bound of that memory", lambda: memory.limit_bytes)
+    hot = "The part of it that producers' states take that are not in the log"
+    registry.gauge("millrace_states_producers_bytes", hot, lambda: memory.hot_bytes)
+    refused = "New states refused, since their client held most"
+    registry.counter("millrace_states_refused_total", refused, lambda: memory.refused_count)
 
 
 def show_hedging(registry: Registry, counts: HedgeCounts) -> None:
@@ -174,9 +194,30 @@ def show_metadata(registry: Registry, cache: MetadataCache) -> None:
     registry.gauge("millrace_metadata_offset", "End of the applied metadata log", lambda: image().offset)
 
 
+def show_backup(registry: Registry, backup: MetadataBackup) -> None:
+    registry.gauge(
+        "millrace_metadata_backup_age_seconds",
+        "Age of the oldest committed metadata that is not in the bucket; 0 where all is",
+        backup.age_s,
+    )
+    registry.gauge("millrace_metadata_backup_offset", "The bucket has all metadata below", lambda: backup.saved_end)
+    registry.counter(
+        "millrace_metadata_backup_pieces_total", "Pieces of the metadata log put", lambda: backup.pieces_put
+    )
+    registry.counter("millrace_metadata_backup_snapshots_total", "Metadata snapshots put", lambda: backup.snapshots_put)
+    registry.counter("millrace_metadata_backup_bytes_total", "Bytes of metadata put", lambda: backup.bytes_put)
+
+
 def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatcher: Dispatcher) -> None:
     registry.gauge("millrace_connections", "Open client connections", lambda: len(server.connections))
     registry.gauge("millrace_request_memory_bytes", "Memory held by requests in flight", lambda: budget.used_bytes)
+    for name, part in budget.parts.items():
+        held = "Memory for requests and replies in use, by part (of queued.max.request.bytes)"
+        registry.gauge("millrace_request_memory_part_bytes", held, _reader(part, "used_bytes"), part=name)
+        slow = "Connections ended since they sent or read too slowly while others waited for the memory that they held, by its part"
+        if name in server.relief.looked_at:
+            ended = _count_of(server.relief.ended_counts, name)
+            registry.counter("millrace_connections_ended_slow_total", slow, ended, part=name)
     registry.counter(
         "millrace_request_memory_waits_total", "Times a request waited for memory", lambda: budget.waits_count
     )
@@ -199,6 +240,10 @@ def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatc
 
 def _reader(owner: object, name: str) -> Callable[[], float]:
     return lambda: float(getattr(owner, name))
+
+
+def _count_of(counts: Mapping[str, int], name: str) -> Callable[[], float]:
+    return lambda: float(counts.get(name, 0))
 
 
 def _constant(value: float) -> Callable[[], float]:

@@ -1,4 +1,5 @@
-"""Deletes the files of objects that metadata has doomed, a grace after they were doomed, then tells the controller.
+"""Deletes the files of objects that metadata has doomed, a grace after they were doomed and once that is in the bucket's metadata, then
+tells the controller.
 
 Reads that began before an object was doomed are long over by then (doomed.py says when). A file that is already gone counts as deleted, so a
 lost answer or a kill between the deletion and the report only repeats the deletion. A composite that goes with what it links is read first;
@@ -12,16 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.doomed import DoomedObjects, left_of_grace_ms
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.runtime.clock import Clock
-from millrace.runtime.errors import Exhausted, Unavailable
+from millrace.runtime.errors import Exhausted, Fenced, Unavailable
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.ownership import UNOWNED, Ownership
+from millrace.s3stream.uploader import no_wait
 
 log = logging.getLogger(__name__)
 BATCH_COUNT_MAX = 1000
@@ -35,13 +39,24 @@ NOT_NOW = (Unavailable, Exhausted, StoreDenied)
 
 class ObjectCleaner:
     def __init__(
-        self, store: ObjectStore, client: ControllerClient, cache: MetadataCache, clock: Clock, grace_ms: int
+        self,
+        store: ObjectStore,
+        client: ControllerClient,
+        cache: MetadataCache,
+        clock: Clock,
+        grace_ms: int,
+        before_delete: Callable[[], Awaitable[None]] = no_wait,
+        ownership: Ownership = UNOWNED,
     ) -> None:
+        """`before_delete` returns when what metadata has committed before the call survives the loss of its log: else a restore would name
+        objects that are gone."""
+        self._ownership = ownership
         self._store = store
         self._client = client
         self._cache = cache
         self._clock = clock
         self._grace_ms = grace_ms
+        self._before_delete = before_delete
         self._changed = asyncio.Event()
         self._noted: object = None  # the dooms that were looked at last
         self._doomed = DoomedObjects()
@@ -55,7 +70,13 @@ class ObjectCleaner:
             self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled, or until the node has a newer owner, who deletes then."""
+        try:
+            await self._run()
+        except Fenced as error:
+            log.warning("deletions end: %s", error)
+
+    async def _run(self) -> None:
         self._note_first()
         while True:
             self._changed.clear()
@@ -107,6 +128,7 @@ class ObjectCleaner:
             self._doomed.put_off([object_id], now_ms + int(pause_s * 1000))
 
     async def _delete(self, due: list[ObjectId]) -> None:
+        await self._before_delete()
         objects = self._cache.image.objects
         stored = {object_id: objects.get(object_id) for object_id in due}
         gone = [object_id for object_id, found in stored.items() if found is None]
@@ -124,13 +146,14 @@ class ObjectCleaner:
             self._tries.pop(object_id, None)
 
     async def _delete_files(self, object_ids: list[ObjectId]) -> list[ObjectId]:
-        """Those whose files are gone."""
+        """Those whose files are gone. None before the store was asked, for each batch, whether the node has a newer owner."""
         keys = {object_key(self._cache.cluster_id, object_id): object_id for object_id in object_ids}
         gone: list[ObjectId] = []
         names = list(keys)
         for first in range(0, len(names), BATCH_COUNT_MAX):
             batch = names[first : first + BATCH_COUNT_MAX]
             try:
+                await self._ownership.verify(asyncio.get_running_loop().time())
                 failed = frozenset(await self._store.delete(batch))
             except NOT_NOW as error:
                 log.warning("%d objects could not be deleted now: %s", len(batch), error)

@@ -32,14 +32,17 @@ class ReplyWriter:
         self._is_paused = False  # by the transport
         self._is_turn_due = False
         self._is_closing = False
+        self._is_dropped = False
         self.is_held = False  # something waits here, or the client reads slower than we write
+        self.written_bytes = 0  # that `write` was given, in its life
 
     @property
     def unsent_bytes(self) -> int:
-        """What a client that reads slower than we write has not taken. What only waits for its turn is gone in a moment and not counted."""
-        return self._parts_bytes + self._transport.get_write_buffer_size() if self._is_paused else 0
+        """All that the system was not given yet: what its client has not taken, and what waits for its turn."""
+        return 0 if self._is_dropped else self._parts_bytes + self._transport.get_write_buffer_size()
 
     def write(self, parts: list[Buffer], size_bytes: int) -> None:
+        self.written_bytes += size_bytes
         if size_bytes <= SLICE_BYTES and not self.is_held:
             self._transport.writelines(parts)
             return
@@ -57,6 +60,7 @@ class ReplyWriter:
         """What was not handed on is gone, and nobody is held."""
         self._parts.clear()
         self._parts_bytes = 0
+        self._is_dropped = True
         self._is_paused = self.is_held = False
 
     def on_paused(self) -> None:

@@ -27,6 +27,11 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from millrace.broker.sequence_gaps import SequenceGaps
+from millrace.runtime.disk import Buffer
+
+
+class Encoded(list[Buffer]):
+    """A response as the bytes of its reply."""
 
 
 class Verdict(Enum):

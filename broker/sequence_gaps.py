@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millrace.broker.partitions.producers import SEQUENCE_MAX, Producers
+from millrace.broker.partitions.producers import RETRY_CODE, SEQUENCE_MAX, Producers
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -26,6 +26,7 @@ PASSING = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
+        RETRY_CODE,
     }
 )
 HALF = SEQUENCE_MAX // 2

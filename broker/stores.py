@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from millrace.runtime.objectstore import ObjectStore
+from millrace.broker.ownership import ATTEMPT_MS
+from millrace.runtime.objectstore import ObjectStore, StoreDate, last_date_of
 from millrace.runtime.objectstore_hedge import Hedges, HedgingObjectStore
 from millrace.runtime.objectstore_metered import MeteredObjectStore, StoreMeter
 from millrace.runtime.objectstore_retry import OnRetry, RetryingObjectStore, RetryPolicy
@@ -24,19 +25,23 @@ from millrace.s3stream.traffic import EngineStores, Traffic
 STORE_RETRIES = RetryPolicy(attempts_max=4, longest_wait_ms=2_000)
 # The log repeats what has no answer itself.
 WAL_RETRIES = RetryPolicy(attempts_max=1)
+# A look for a newer owner is over soon, whatever comes of it.
+LOOK_RETRIES = RetryPolicy(attempts_max=1, attempt_timeout_ms=ATTEMPT_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStores:
     """`plain` is for small things that are nobody's traffic: binding the bucket, deletions. `wal` is put around the store that the log opens for
-    itself."""
+    itself. `last_date`: what the data store's own clock said last, where it has one."""
 
     plain: ObjectStore
+    looks: ObjectStore  # for a newer owner's claim (ownership.py)
     engine: EngineStores
     compaction: ObjectStore
     wal: Callable[[ObjectStore], ObjectStore]
     traffic: Traffic
     hedges: Hedges
+    last_date: Callable[[], StoreDate | None]
 
 
 def stack_stores(
@@ -54,9 +59,11 @@ def stack_stores(
 
     return NodeStores(
         plain=RetryingObjectStore(hedging, rand, STORE_RETRIES, on_retry),
+        looks=RetryingObjectStore(hedging, rand, LOOK_RETRIES),
         engine=EngineStores(of(Tier.UPLOAD), of(Tier.TAIL), of(Tier.CATCH_UP), line),
         compaction=of(Tier.COMPACTION),
         wal=of_wal,
         traffic=traffic,
         hedges=hedging.hedges,
+        last_date=lambda: last_date_of(bare),
     )

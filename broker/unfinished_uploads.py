@@ -18,8 +18,10 @@ from millrace.broker.object_cleaner import NOT_NOW
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.runtime.clock import Clock
+from millrace.runtime.errors import Fenced
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, UnfinishedUpload
 from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
+from millrace.s3stream.ownership import UNOWNED, Ownership
 
 log = logging.getLogger(__name__)
 # A start has other things to ask of the store; and what the last end left is not old enough yet in any case.
@@ -40,21 +42,32 @@ def is_nobodys(upload: UnfinishedUpload, cluster_id: str, image: MetadataImage) 
 
 
 class UploadSweep:
-    def __init__(self, store: ObjectStore, cache: MetadataCache, clock: Clock, upload_ms_max: int) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        cache: MetadataCache,
+        clock: Clock,
+        upload_ms_max: int,
+        ownership: Ownership = UNOWNED,
+    ) -> None:
         """`upload_ms_max`: how long ids stay prepared, and with them an upload of use."""
         self._store = store
         self._cache = cache
         self._clock = clock
         self._age_ms_min = upload_ms_max + CLOCKS_APART_MS
+        self._ownership = ownership
         self._is_denied = False  # and was said
         self.aborted_count = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled, or until the node has a newer owner."""
         await asyncio.sleep(FIRST_S)
-        while True:
-            await self.sweep()
-            await asyncio.sleep(EVERY_S)
+        try:
+            while True:
+                await self.sweep()
+                await asyncio.sleep(EVERY_S)
+        except Fenced as error:
+            log.warning("the sweep of unfinished uploads ends: %s", error)
 
     async def sweep(self) -> None:
         """Once. What the store does not do now is left for the next time."""
@@ -70,6 +83,7 @@ class UploadSweep:
             if age_ms < self._age_ms_min or not is_nobodys(upload, cluster_id, image):
                 continue
             try:
+                await self._ownership.verify(asyncio.get_running_loop().time())
                 await upload.abort()
             except NOT_LISTED as error:
                 log.warning("the unfinished upload of %s could not be aborted now: %s", upload.key, error)

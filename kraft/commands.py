@@ -17,8 +17,8 @@ from millrace.kraft.refusals import refuse
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.stepped import Steps
 
-Decider = Callable[..., Decision]
-Call = Callable[[Decider, Context, Any], Decision]
+Decider = Callable[..., Any]  # gives a Decision, or Steps of one
+Call = Callable[[Decider, Context, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,13 @@ class Long:
 
 @dataclass(frozen=True, slots=True)
 class Command:
+    """`steps` decides as `decide` does, with a pause after every few hundred of what the request names; a request that names less never pauses."""
+
     decide: Callable[[Context, Any], Decision]
     refuse: Callable[[Any, KafkaError], Any]
     is_growing: bool = False  # refused while the log's disk is full
     long: Long | None = None
+    steps: Callable[[Context, Any], Steps[Decision]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,50 +48,56 @@ class Row:
     call: Call
     is_growing: bool = False
     has_long: bool = False  # its module has `is_long` and `decide_in_steps`
+    has_steps: bool = False  # its module has a generator of the function's name and `_in_steps`
 
 
-def _plain(decide: Decider, context: Context, request: Any) -> Decision:
+def _plain(decide: Decider, context: Context, request: Any) -> Any:
     return decide(context.image, request)
 
 
-def _timed(decide: Decider, context: Context, request: Any) -> Decision:
+def _timed(decide: Decider, context: Context, request: Any) -> Any:
     return decide(context.image, request, context.now_ms)
 
 
-def _creating(decide: Decider, context: Context, request: Any) -> Decision:
+def _creating(decide: Decider, context: Context, request: Any) -> Any:
     return decide(context.image, request, context.creation)
 
 
-def _configuring(decide: Decider, context: Context, request: Any) -> Decision:
+def _configuring(decide: Decider, context: Context, request: Any) -> Any:
     return decide(context.image, request, context.configs)
 
 
-def _registering(decide: Decider, context: Context, request: Any) -> Decision:
+def _registering(decide: Decider, context: Context, request: Any) -> Any:
     return decide(context.image, request, context.cluster_id, context.offset)
 
 
 ROWS: Final[dict[str, Row]] = {
     # Kafka's own.
     "AllocateProducerIds": Row("broker_commands.decide_allocate_producer_ids", _plain, is_growing=True),
-    "AlterConfigs": Row("config_commands.decide_alter_configs", _configuring, is_growing=True),
+    "AlterConfigs": Row("config_commands.decide_alter_configs", _configuring, is_growing=True, has_steps=True),
     "AlterPartitionReassignments": Row("partitions.decide_alter_partition_reassignments", _plain),
     "BrokerHeartbeat": Row("broker_commands.decide_heartbeat", _plain),
     "BrokerRegistration": Row("broker_commands.decide_register_broker", _registering),
-    "CreatePartitions": Row("create_topics.decide_create_partitions", _creating, is_growing=True),
-    "CreateTopics": Row("create_topics.decide_create_topics", _creating, is_growing=True),
-    "DeleteTopics": Row("delete_topics.decide_delete_topics", _timed),
+    "CreatePartitions": Row("create_topics.decide_create_partitions", _creating, is_growing=True, has_steps=True),
+    "CreateTopics": Row("create_topics.decide_create_topics", _creating, is_growing=True, has_steps=True),
+    "DeleteTopics": Row("delete_topics.decide_delete_topics", _timed, has_steps=True),
     "ElectLeaders": Row("partitions.decide_elect_leaders", _plain),
-    "IncrementalAlterConfigs": Row("config_commands.decide_incremental_alter_configs", _configuring, is_growing=True),
+    "IncrementalAlterConfigs": Row(
+        "config_commands.decide_incremental_alter_configs", _configuring, is_growing=True, has_steps=True
+    ),
     "ListPartitionReassignments": Row("partitions.decide_list_partition_reassignments", _plain),
     "UnregisterBroker": Row("broker_commands.decide_unregister_broker", _plain),
     "UpdateFeatures": Row("feature_commands.decide_update_features", _plain, is_growing=True),
     # Ours. A commit is bounded by what was prepared, so it passes when the disk is full.
+    "AcceptWalLoss": Row("wal_commands.decide_accept_wal_loss", _plain, is_growing=True),
+    "ClaimNode": Row("claim_commands.decide_claim_node", _plain),
     "CloseStreams": Row("stream_commands.decide_close_streams", _plain),
     "CommitCompaction": Row("compaction_commands.decide_commit_compaction", _timed, has_long=True),
     "CommitUpload": Row("object_commands.decide_commit_upload", _timed),
     "GetOpeningStreams": Row("stream_commands.decide_get_opening_streams", _plain),
     "OpenPartitionStreams": Row("stream_commands.decide_open_partition_streams", _plain, is_growing=True),
     "PrepareObjects": Row("object_commands.decide_prepare_objects", _timed, is_growing=True),
+    "RegisterNodeWal": Row("wal_commands.decide_register_node_wal", _plain, is_growing=True),
     "RemoveObjects": Row("object_commands.decide_remove_objects", _plain),
     "TrimStreams": Row("stream_commands.decide_trim_streams", _timed),
 }
@@ -98,9 +107,9 @@ def _describe_quorum(context: Context, request: Any) -> Decision:
     return context.describe_quorum(request, context.now_ms)
 
 
-def _decider(row: Row) -> Callable[[Context, Any], Decision]:
+def _decider(row: Row, suffix: str = "") -> Callable[[Context, Any], Any]:
     module, _, function = row.place.partition(".")
-    decide: Decider = getattr(importlib.import_module(f"millrace.kraft.tables.{module}"), function)
+    decide: Decider = getattr(importlib.import_module(f"millrace.kraft.tables.{module}"), function + suffix)
     return lambda context, request: row.call(decide, context, request)
 
 
@@ -124,7 +133,9 @@ class CommandTable(Mapping[type, Command]):
             if name == "DescribeQuorum":
                 command = Command(_describe_quorum, refuse)
             else:
-                command = Command(_decider(ROWS[name]), refuse, ROWS[name].is_growing, _long(ROWS[name]))
+                row = ROWS[name]
+                steps = _decider(row, "_in_steps") if row.has_steps else None
+                command = Command(_decider(row), refuse, row.is_growing, _long(row), steps)
             self._known[request_type] = command
         return command
 

@@ -44,6 +44,7 @@ class ControllerSettings:
     snapshot_records: int = 100_000  # a restart replays no more than about this many
     snapshot_records_at_close: int = 10_000  # a clean shutdown makes a snapshot when the restart would replay more
     reserve_bytes: int = 8 << 20  # room given up when the disk is full, so that deletions can still be written
+    tick_ms: int = 100  # of a quorum of several: the unit of RaftSettings
     expiry_interval_ms: int = 1_000  # prepared objects past their deadline are looked for this often
     wall_jump_max_ms: int = (
         60_000  # how far the wall clock may run ahead of the loop's before deadlines stop following it

@@ -1,9 +1,11 @@
 """The controller: commands become records and a reply; the reply is released when the records are committed.
 
 A command is decided at once, in order of arrival, on the image that holds everything committed and everything pending,
-so that two commands that follow each other see each other. One that takes long (a compaction of thousands of streams) is
-decided in steps, and takes its place in the order when it is decided. What is proposed while a group is being written shares one
-delta, and is published as one. Images are immutable: giving up what is pending is going back to the last that stands.
+so that two commands that follow each other see each other. One that names thousands of topics or partitions is decided, encoded and applied
+in steps between which others have the loop (folding.py); commands that come meanwhile stand in line behind it, so that nobody sees the
+half of it. A compaction of thousands of streams is decided in steps beside others, and takes its place in the order when it is decided.
+What is proposed while a group is being written shares one delta, and is published as one (applier.py). Images are immutable: giving up
+what is pending is going back to the last that stands.
 Readers (the publisher) see committed images only.
 
 Not here: deciding (tables/), durability (driver.py). Kept true: a reply says nothing that is not committed, read-only
@@ -18,14 +20,16 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from millrace.kraft.commands import COMMANDS, Command
 from millrace.kraft.config import ControllerSettings
 from millrace.kraft.decision import BrokerConfigCheck, ConfigRules, Context, CreationRules, Decision
-from millrace.kraft.delta import MetadataDelta, apply_records, at_offset
+from millrace.kraft.delta import MetadataDelta, apply_records
 from millrace.kraft.driver import Driver
 from millrace.kraft.errors import NotLeader, TooManyCommands
+from millrace.kraft.folding import Folded, fold_in_steps
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.publisher import MetadataPublisher
 from millrace.kraft.records import Proposal, ValueWriter
@@ -35,9 +39,11 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.clock import Clock
 from millrace.runtime.rand import Rand
+from millrace.runtime.stepped import Steps
 
 log = logging.getLogger(__name__)
 PENDING_MAX: Final = 10_000  # commands that wait for their commit; the next one is refused
+LINE_A_TURN: Final = 20  # commands that are decided in one turn of the loop when the one they stood behind is done
 LONG_TRIES_MAX: Final = 5  # decisions in steps that others outran; the next is made at once
 FULL = "The disk of the metadata log is full: only deletions are taken until there is room."
 
@@ -91,6 +97,8 @@ class Controller:
         self._is_open = False  # the last group takes more commands
         self._pending_count = 0
         self._deciding: dict[asyncio.Task[None], None] = {}
+        self._stepping: asyncio.Task[None] | None = None  # one command in steps: the head is its own until it is done
+        self._line: deque[Callable[[], None]] = deque()  # behind it
         self._head = publisher.image
         self._epoch = -1  # that this node leads; -1: none
         self._end: Exception | None = None  # why nothing is taken any more
@@ -115,6 +123,8 @@ class Controller:
             task = asyncio.get_running_loop().create_task(self._decide_long(command, request, reply), name="decision")
             self._deciding[task] = None
             task.add_done_callback(self._deciding.pop)
+        elif self._is_busy:
+            self._line.append(partial(self._decide_late, command, request, reply))
         else:
             self._decide(command, request, reply)
         return reply
@@ -122,7 +132,12 @@ class Controller:
     def expire(self) -> asyncio.Future[Any] | None:
         """Dooms prepared objects past their deadline; None when there is none, or nobody asks here."""
         passed_ms = self._passed_ms()
-        if self._epoch < 0 or self._end is not None or not self._head.objects.prepared_before(passed_ms, 1):
+        if (
+            self._epoch < 0
+            or self._end is not None
+            or self._is_busy
+            or not self._head.objects.prepared_before(passed_ms, 1)
+        ):
             return None
         from millrace.kraft.tables.object_commands import decide_expire_objects
 
@@ -133,10 +148,9 @@ class Controller:
 
     # Called by the driver.
 
-    def on_leading(self, epoch: int, end: int) -> None:
+    def on_leading(self, epoch: int) -> None:
         self._epoch = epoch
-        self._head = at_offset(self._head, end, epoch)
-        self._publisher.load(self._head)
+        self._head = self._publisher.image
         if not self._head.features.level(METADATA_VERSION):
             self._propose(Decision(None, list(bootstrap_records())), self.active)
         elif not self.active.done():
@@ -145,19 +159,21 @@ class Controller:
     def on_writing(self) -> None:
         self._is_open = False
 
-    def on_committed(self, end: int) -> None:
+    def outcome_on(self, image: MetadataImage) -> Group | None:
+        return next((group for group in self._groups if group.base is image), None)
+
+    def on_applied(self, end: int) -> None:
         while self._groups and self._groups[0].image.offset <= end:
             group = self._groups.popleft()
             self._is_open = self._is_open and bool(self._groups)
             self._pending_count -= len(group.commands)
-            self._publisher.publish(group.delta, group.image)
             for command in group.commands:
                 if not command.reply.done():
                     command.reply.set_result(command.response)
 
     def on_dropped(self, end: int, error: Exception) -> None:
         """Goes back to the last image that stands. A full disk leaves the leadership as it is."""
-        if self._driver.raft.leader != self._driver.raft.node_id:
+        if self._driver.leading_epoch < 0:
             self._epoch = -1
         self._is_open = False
         while self._groups and self._groups[-1].image.offset > end:
@@ -176,16 +192,25 @@ class Controller:
         self._end = error
         if not self.active.done():
             self.active.set_exception(error)
+            self.active.exception()  # whoever waits is told; one of several nodes may have nobody who does
 
     # Deciding.
 
     def _why_not(self) -> Exception | None:
         """Why no command is taken now."""
+        reason = self._why_not_now()
+        if reason is not None:
+            return reason
+        waiting_count = self._pending_count + len(self._line)
+        return TooManyCommands(waiting_count) if waiting_count >= PENDING_MAX else None
+
+    def _why_not_now(self) -> Exception | None:
+        """Why one that was taken is not decided any more."""
         if self._end is not None:
             return self._end
-        if self._epoch < 0:
+        if self._epoch < 0 or self._epoch != self._driver.raft.epoch or not self._driver.raft.is_leader:
             return NotLeader(self._driver.raft.leader)
-        return TooManyCommands(self._pending_count) if self._pending_count >= PENDING_MAX else None
+        return None
 
     async def _decide_long(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
         """In steps between which others run, on the image that is there at the end: when one of them has changed what was looked at,
@@ -202,10 +227,12 @@ class Controller:
                 return
             if reason is not None:
                 reply.set_exception(reason)
-            elif decision is None:
-                self._decide(command, request, reply)
-            else:
+            elif decision is not None:
                 self._propose(decision, reply)
+            elif self._is_busy:
+                self._line.append(partial(self._decide_late, command, request, reply))
+            else:
+                self._decide(command, request, reply)
         except KafkaError as error:
             if not reply.done():
                 self._answer(command.refuse(request, error), reply)
@@ -223,22 +250,110 @@ class Controller:
                 next(steps)
             except StopIteration as end:
                 decision: Decision = end.value
-                return decision
+                if not self._is_busy:
+                    return decision
+                await self._not_busy()
+                return decision if self._head is head or is_same_for_objects(self._head, head) else None
             await asyncio.sleep(0)
             if self._head is not head and not is_same_for_objects(self._head, head):
                 return None
 
+    @property
+    def _is_busy(self) -> bool:
+        """A command is decided in steps, or others still stand behind one."""
+        return self._stepping is not None or bool(self._line)
+
+    async def _not_busy(self) -> None:
+        while self._is_busy:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._line.append(partial(_give_turn, turn))
+            await turn
+
     def _decide(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
+        """At once, but for a command that names much: what comes next stands behind it until it is done."""
         try:
-            decision = command.decide(self._context(), request)
-            if decision.records and command.is_growing and not self._driver.reserve.is_held:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, FULL)
-            self._propose(decision, reply)
+            steps = fold_in_steps(command, self._context(), request, self._writer)
+            try:
+                next(steps)
+            except StopIteration as end:
+                self._take(command, end.value, reply)
+                return
+            work = self._decide_in_steps(command, request, reply, steps)
+            self._stepping = asyncio.get_running_loop().create_task(work, name="decision in steps")
         except KafkaError as error:
             self._answer(command.refuse(request, error), reply)
         except ValueError as error:  # a value that no record can carry
             refusal = KafkaError(ErrorCode.INVALID_REQUEST, str(error))
             self._answer(command.refuse(request, refusal), reply)
+
+    async def _decide_in_steps(
+        self, command: Command, request: Any, reply: asyncio.Future[Any], steps: Steps[Decision | Folded]
+    ) -> None:
+        head, epoch = self._head, self._epoch
+        try:
+            while True:
+                await asyncio.sleep(0)
+                if self._end is not None or self._head is not head or self._epoch != epoch:
+                    reason = self._why_not_now()
+                    if reason is not None:
+                        raise reason
+                    head, epoch = self._head, self._epoch  # what was pending before it was given up: once more
+                    steps = fold_in_steps(command, self._context(), request, self._writer)
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    self._take(command, end.value, reply)
+                    return
+        except KafkaError as error:
+            self._answer(command.refuse(request, error), reply)
+        except ValueError as error:
+            self._answer(command.refuse(request, KafkaError(ErrorCode.INVALID_REQUEST, str(error))), reply)
+        except Exception as error:
+            if not reply.done():
+                reply.set_exception(error)
+        finally:
+            self._stepping = None
+            self._advance_line()
+
+    def _decide_late(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
+        reason = self._why_not_now()
+        try:
+            if reason is not None:
+                raise reason
+            self._decide(command, request, reply)
+        except Exception as error:
+            if not reply.done():
+                reply.set_exception(error)
+
+    def _advance_line(self) -> None:
+        """Those who stood behind a command in steps, some a turn of the loop, until one of them takes steps itself."""
+        for _ in range(LINE_A_TURN):
+            if self._stepping is not None or not self._line:
+                return
+            self._line.popleft()()
+        asyncio.get_running_loop().call_soon(self._advance_line)
+
+    def _take(self, command: Command, found: Decision | Folded, reply: asyncio.Future[Any]) -> None:
+        decision = found.decision if isinstance(found, Folded) else found
+        if decision.records and command.is_growing and not self._driver.reserve.is_held:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, FULL)
+        if isinstance(found, Folded):
+            self._propose_folded(found, reply)
+        else:
+            self._propose(decision, reply)
+
+    def _propose_folded(self, folded: Folded, reply: asyncio.Future[Any]) -> None:
+        """A group of its own: cutting back one that others joined would apply all of it again at once."""
+        end = self._driver.next_offset + len(folded.values)
+        image = folded.delta.done(end, self._epoch)
+        self._groups.append(Group(self._head, folded.delta, image, []))
+        self._is_open = False
+        self._head = image
+        entry = self._driver.propose(Proposal(folded.values, self._clock.wall_ms()))
+        assert entry.end == end, (entry, end)
+        decision = folded.decision
+        self._groups[-1].commands.append(Pending(end, decision.records, decision.response, reply))
+        self._pending_count += 1
 
     def _propose(self, decision: Decision, reply: asyncio.Future[Any]) -> None:
         if not decision.records:
@@ -274,7 +389,8 @@ class Controller:
     def _answer(self, response: Any, reply: asyncio.Future[Any]) -> None:
         """Without records. What it was decided on may be pending, so it waits for that."""
         if not self._groups:
-            reply.set_result(response)
+            if not reply.done():
+                reply.set_result(response)
             return
         group = self._groups[-1]
         group.commands.append(Pending(group.image.offset, [], response, reply))
@@ -295,6 +411,11 @@ class Controller:
         """Up to when deadlines have passed: wall time that follows no jump ahead, since a clock that is set passes none."""
         elapsed_ms = int((asyncio.get_running_loop().time() - self._loop_start_s) * 1000)
         return min(self._clock.wall_ms(), self._wall_start_ms + elapsed_ms + self._wall_jump_max_ms)
+
+
+def _give_turn(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
 
 
 def is_same_for_objects(one: MetadataImage, other: MetadataImage) -> bool:

@@ -15,6 +15,8 @@ from millrace.kraft.tables.objects import Objects
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
+from millrace.protocol.ids import uuid_text
+from millrace.s3stream.ids import token_of, token_text
 
 # (key, its new value or None when it is removed, whether for all brokers): raises KafkaError for what may not be.
 BrokerConfigCheck = Callable[[str, str | None, bool], None]
@@ -56,6 +58,27 @@ class Context:
     creation: CreationRules
     configs: ConfigRules
     describe_quorum: Callable[[Any, int], Decision]
+
+
+def check_writer(image: MetadataImage, node_id: int, token: int) -> None:
+    """`token` is of the incarnation that is registered, or 0: at millrace.version 0 nobody has one. After check_broker."""
+    if not token:
+        return
+    if not image.features.has_identities:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a writer is named at millrace.version 0")
+    registered = token_of(image.brokers.by_id[node_id].incarnation_id)
+    if registered != token:
+        text = f"incarnation {token_text(registered)} of node {node_id} is registered, not {token_text(token)}"
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, text)
+
+
+def check_incarnation(image: MetadataImage, node_id: int, incarnation: bytes) -> int:
+    """The incarnation that wrote is the one that is registered, or none, at millrace.version 0: its token, or 0. After check_broker."""
+    registered = image.brokers.by_id[node_id].incarnation_id
+    if any(incarnation) and incarnation != registered:
+        text = f"incarnation {uuid_text(registered)} of node {node_id} is registered, not {uuid_text(incarnation)}"
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, text)
+    return token_of(incarnation)
 
 
 def check_broker(image: MetadataImage, node_id: int, broker_epoch: int) -> None:

@@ -16,12 +16,14 @@ from typing import Any, Final
 from millrace.kraft.errors import UnknownRecord
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.brokers import BrokersEdit
+from millrace.kraft.tables.claims import Claim
 from millrace.kraft.tables.configs import ConfigsEdit, ResourceType
 from millrace.kraft.tables.features import Features
 from millrace.kraft.tables.objects import Objects
 from millrace.kraft.tables.objects_edit import ObjectsEdit
 from millrace.kraft.tables.streams import StreamsEdit
 from millrace.kraft.tables.topics import TopicsEdit
+from millrace.kraft.tables.wals import wal_of
 from millrace.protocol import metadata_records as kafka
 from millrace.protocol import stream_records as ours
 from millrace.s3stream.ids import StreamId
@@ -40,6 +42,10 @@ class MetadataDelta:
         self.streams_changed: dict[int, None] = {}  # created, opened, closed, trimmed
         self.streams_removed: dict[int, None] = {}
         self.objects_changed = False
+        self.wals_changed: dict[int, None] = {}  # node ids
+        self.claims_changed: dict[int, None] = {}  # node ids, -1 for the metadata log's writer
+        self._wals = base.wals
+        self._claims = base.claims
         self._features: Features = base.features
         self._producer_ids = base.producer_ids
         self._brokers: BrokersEdit | None = None
@@ -76,6 +82,8 @@ class MetadataDelta:
             self._producer_ids,
             self._streams.done() if self._streams else base.streams,
             self._objects.done() if self._objects else base.objects,
+            self._wals,
+            self._claims,
         )
 
     # The tables' edits, made when first written.
@@ -201,6 +209,22 @@ class MetadataDelta:
     def _remove_objects(self, record: ours.RemoveObjectsRecord) -> None:
         self._edit_objects().apply_remove(record)
 
+    def _node_wal(self, record: ours.NodeWalRecord) -> None:
+        self.wals_changed[record.node_id] = None
+        self._wals = self._wals.with_wal(wal_of(record))
+
+    def _remove_node_wal(self, record: ours.RemoveNodeWalRecord) -> None:
+        self.wals_changed[record.node_id] = None
+        self._wals = self._wals.without(record.node_id, record.wal_id)
+
+    def _move_node_wal(self, record: ours.MoveNodeWalRecord) -> None:
+        self.wals_changed[record.node_id] = None
+        self._wals = self._wals.with_position(record.node_id, record.wal_id, record.position)
+
+    def _node_claim(self, record: ours.NodeClaimRecord) -> None:
+        self.claims_changed[record.node_id] = None
+        self._claims = self._claims.with_claim(record.node_id, Claim(record.number, record.incarnation))
+
     def _next_ids(self, record: ours.NextIdsRecord) -> None:
         self._edit_streams().apply_next_ids(record)
         self._edit_objects().apply_next_ids(record)
@@ -232,6 +256,10 @@ FOLDS: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
     ours.CommittedObjectRecord: MetadataDelta._committed_object,
     ours.ShelfRecord: MetadataDelta._shelf,
     ours.StreamHoldersRecord: MetadataDelta._stream_holders,
+    ours.NodeWalRecord: MetadataDelta._node_wal,
+    ours.RemoveNodeWalRecord: MetadataDelta._remove_node_wal,
+    ours.MoveNodeWalRecord: MetadataDelta._move_node_wal,
+    ours.NodeClaimRecord: MetadataDelta._node_claim,
 }
 
 
@@ -242,6 +270,25 @@ def apply_records(
     delta = MetadataDelta(image)
     delta.apply_all(records)
     return delta, delta.done(offset, epoch)
+
+
+def delta_between(base: MetadataImage, image: MetadataImage) -> MetadataDelta:
+    """What may differ between two images, for those who follow the image: whatever is in either counts as changed."""
+    delta = MetadataDelta(base)
+    delta.features_changed = delta.objects_changed = True
+    delta.brokers_changed = {broker.broker_id: None for side in (base, image) for broker in side.brokers}
+    delta.topics_changed = {topic.topic_id: None for topic in image.topics}
+    for topic in base.topics:
+        if topic.topic_id not in delta.topics_changed:
+            delta.topics_removed[topic.topic_id] = topic.name
+    delta.configs_changed = {resource: None for side in (base, image) for resource in side.configs.by_resource}
+    delta.streams_changed = dict.fromkeys(image.streams.by_id)
+    delta.streams_removed = {
+        stream_id: None for stream_id in base.streams.by_id if stream_id not in delta.streams_changed
+    }
+    delta.wals_changed = {wal.node_id: None for side in (base, image) for wal in side.wals}
+    delta.claims_changed = {series: None for side in (base, image) for series, _ in side.claims}
+    return delta
 
 
 def at_offset(image: MetadataImage, offset: int, epoch: int) -> MetadataImage:

@@ -1,4 +1,4 @@
-"""Carries out what the raft core says: persist, then send, then tell what is committed. One loop, one group at a time.
+"""Carries out what the raft core says: persist, then send, then apply what is committed. One loop, one group at a time.
 
 What is proposed while a group is being written waits and makes the next group: one batch, one sync, however many commands.
 Not here: decisions of the quorum (raft.py), meaning of records (controller.py), the network: `send` is given messages and
@@ -10,37 +10,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, Protocol
 
+from millrace.kraft.applier import Applier, StoredBatch
 from millrace.kraft.config import ControllerSettings
-from millrace.kraft.errors import LogFull, ProposalDropped
-from millrace.kraft.log_store import LogStore
+from millrace.kraft.delta import MetadataDelta
+from millrace.kraft.errors import LogFull, ProposalDropped, SnapshotCorrupt
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.log_store import LogStore, SnapshotId
 from millrace.kraft.log_view import Entry
-from millrace.kraft.messages import Message
+from millrace.kraft.messages import FetchReply, Message
 from millrace.kraft.raft import Raft
 from millrace.kraft.ready import LeaderChange
-from millrace.kraft.records import Proposal, encode_batch, encode_leader_change
+from millrace.kraft.records import Proposal, encode_batch_in_steps, encode_leader_change
 from millrace.kraft.reserve import Reserve
 from millrace.kraft.roles import Leader
+from millrace.kraft.snapshot import receive_snapshot
 from millrace.runtime.clock import Clock
-from millrace.runtime.disk import DiskFull
+from millrace.runtime.disk import Disk, DiskFull
+from millrace.runtime.errors import Unavailable
+from millrace.runtime.steps import in_steps
 
 log = logging.getLogger(__name__)
+APPLY_BYTES: Final = 1 << 20  # of the log that are read and published as one change
+FETCH_BYTES: Final = 1 << 20  # of the log in one answer to a follower
 
 
 class StateMachine(Protocol):
-    """Who is told of commits; plain calls from the loop, which raise nothing."""
+    """Who proposes, and is told what became of it; plain calls from the loop, which raise nothing."""
 
-    def on_leading(self, epoch: int, end: int) -> None:
-        """This node leads: all below `end`, the epoch's own record included, is committed, and proposals are taken."""
+    def on_leading(self, epoch: int) -> None:
+        """This node leads: the epoch's own record and all before it is committed and applied, and proposals are taken."""
         ...
 
     def on_writing(self) -> None:
         """What was proposed so far is being written; what is proposed from now on makes another group."""
         ...
 
-    def on_committed(self, end: int) -> None: ...
+    def outcome_on(self, image: MetadataImage) -> Outcome | None:
+        """What follows `image` in the log, if this node decided on it: it is applied instead of the records, once it is committed."""
+        ...
+
+    def on_applied(self, end: int) -> None:
+        """All below `end` is committed, and in the published image."""
+        ...
 
     def on_dropped(self, end: int, error: Exception) -> None:
         """What was proposed at or above `end` is given up: leadership went, or the disk had no room."""
@@ -51,28 +65,52 @@ class StateMachine(Protocol):
         ...
 
 
+class Outcome(Protocol):
+    """Of records that follow one another: what they changed, and the image after them."""
+
+    @property
+    def delta(self) -> MetadataDelta: ...
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+
+class SnapshotSource(Protocol):
+    """How a snapshot of the leader's gets here; the transport implements it."""
+
+    def fetch(self, leader: int, snapshot: SnapshotId) -> AsyncIterator[bytes]:
+        """The file's bytes, in order. Raises Unavailable where the leader does not give them: it is asked again."""
+        ...
+
+
 class Driver:
     def __init__(
         self,
         clock: Clock,
+        disk: Disk,
         raft: Raft,
         store: LogStore,
+        applier: Applier,
         reserve: Reserve,
         settings: ControllerSettings,
         send: Callable[[Message], None],
         on_failed: Callable[[BaseException], None],
+        snapshots: SnapshotSource | None = None,
     ) -> None:
         self.raft = raft
+        self.applier = applier
         self.reserve = reserve
         self._clock = clock
+        self._disk = disk
         self._store = store
+        self._snapshots = snapshots
         self._settings = settings
         self._send = send
         self._on_failed = on_failed
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._machine: StateMachine | None = None
-        self._leading = -1  # the epoch that the machine was told of
+        self.leading_epoch = -1  # the epoch that the machine was told of
         self._is_closing = False
         self.on_group: Callable[[], None] | None = None  # between groups, with everything durable
 
@@ -134,38 +172,71 @@ class Driver:
             await self._store.save_state(ready.state)
         if ready.truncate_to is not None:
             await self._store.truncate(ready.truncate_to)
+        if ready.snapshot is not None:
+            await self._install(SnapshotId(*ready.snapshot))
         for group in groups(ready.entries, self._settings.group_bytes_max):
             if not await self._persist(group):
                 break
-            self._tell(self.raft.commit_end)
+            await self._apply(self.raft.commit_end)
         for message in ready.messages:
-            self._send(message)
-        self._tell(ready.commit_end)
+            self._send(await self._filled(message))
+        await self._apply(self.raft.commit_end)
         if is_work and self.on_group is not None and not self.raft.log.unstable:
             self.on_group()
         return is_work
 
-    def _tell(self, commit_end: int) -> None:
-        """Tells the machine what is news to it."""
-        role, machine = self.raft.role, self._machine_or_fail()
-        if isinstance(role, Leader):
-            if commit_end <= role.start:
-                return
-            if self._leading != role.epoch:
-                self._leading = role.epoch
-                machine.on_leading(role.epoch, role.start + 1)
-            machine.on_committed(commit_end)
-        elif self._leading >= 0:
-            self._leading = -1
+    async def _apply(self, commit_end: int) -> None:
+        """Applies what is committed, whatever the role, and tells the machine what is news to it."""
+        role, machine, applier = self.raft.role, self._machine_or_fail(), self.applier
+        if self.leading_epoch >= 0 and not (isinstance(role, Leader) and role.epoch == self.leading_epoch):
+            self.leading_epoch = -1
             machine.on_dropped(commit_end, ProposalDropped(self.raft.leader))
+        while applier.end < commit_end:
+            outcome = machine.outcome_on(applier.image)
+            if outcome is None:
+                batches = await self._store.read(applier.end, commit_end, APPLY_BYTES)
+                assert batches, (applier.end, commit_end)
+                applier.apply(batches)
+            elif outcome.image.offset <= commit_end:
+                applier.adopt(outcome.delta, outcome.image)
+            else:
+                break  # a part of what was decided together is committed; it is published as one
+        if isinstance(role, Leader) and self.leading_epoch < 0 and role is self.raft.role and applier.end > role.start:
+            self.leading_epoch = role.epoch
+            machine.on_leading(role.epoch)
+        machine.on_applied(applier.end)
+
+    async def _install(self, snapshot: SnapshotId) -> None:
+        """Puts a snapshot of the leader's in place of the log, durably. Where it cannot be had, the leader is asked again later."""
+        assert self._snapshots is not None, "a quorum of one fetches no snapshot"
+        try:
+            pieces = self._snapshots.fetch(self.raft.leader, snapshot)
+            image = await receive_snapshot(self._disk, self._store.folder, snapshot, pieces)
+        except (Unavailable, SnapshotCorrupt) as error:
+            log.warning("the leader's snapshot at offset %d could not be installed: %r", snapshot.end, error)
+            return
+        if not self.raft.wants_snapshot(snapshot.end, snapshot.epoch):
+            return
+        await self._store.restart_at(snapshot.end)
+        self.raft.on_snapshot_fetched(snapshot.end, snapshot.epoch)
+        if image.offset > self.applier.end:
+            self.applier.install(image)
+
+    async def _filled(self, message: Message) -> Message:
+        """The message as it is sent: the answer to a fetch is given the entries that the core says it may have."""
+        if isinstance(message, FetchReply) and message.offset < message.end and not message.entries:
+            batches = await self._store.read(message.offset, message.end, FETCH_BYTES)
+            message.entries = [entry_of(batch) for batch in batches]
+            message.end = batches[-1].end if batches else message.offset
+        return message
 
     async def _persist(self, group: Sequence[Entry]) -> bool:
         """Makes a group durable. False when there was no room for it, and nothing of it, or proposed after it, remains."""
-        batch, end = self._encode(group), group[-1].end
+        batch, end = await self._encode(group), group[-1].end
         while True:
             try:
                 await self._store.append(batch, end)
-                self.raft.on_persisted(end)
+                self.raft.on_persisted(group)
                 return True
             except DiskFull as error:
                 if await self.reserve.give_up():
@@ -177,17 +248,28 @@ class Driver:
                 self._machine_or_fail().on_dropped(self.raft.log.end, LogFull(self.reserve.path))
                 return False
 
-    def _encode(self, group: Sequence[Entry]) -> bytes:
+    async def _encode(self, group: Sequence[Entry]) -> bytes:
         first = group[0]
         if isinstance(first.payload, LeaderChange):
             return encode_leader_change(first.payload, first.base, first.epoch, self._clock.wall_ms())
         if isinstance(first.payload, bytes):
             return first.payload
-        return encode_batch([entry.payload for entry in group], first.base, first.epoch)
+        steps = encode_batch_in_steps([entry.payload for entry in group], first.base, first.epoch)
+        return await in_steps(steps, pause)
 
     def _machine_or_fail(self) -> StateMachine:
         assert self._machine is not None, "not started"
         return self._machine
+
+
+async def pause() -> None:
+    """Others have the loop."""
+    await asyncio.sleep(0)
+
+
+def entry_of(batch: StoredBatch) -> Entry:
+    """A batch as a follower is sent it."""
+    return Entry(batch.base, batch.end - batch.base, batch.epoch, batch.data, batch.is_control)
 
 
 def groups(entries: Sequence[Entry], bytes_max: int) -> list[list[Entry]]:

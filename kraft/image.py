@@ -11,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millrace.kraft.tables.brokers import NO_BROKERS, Brokers
+from millrace.kraft.tables.claims import NO_NODE_CLAIMS, NodeClaims
 from millrace.kraft.tables.configs import NO_CONFIGS, Configs
 from millrace.kraft.tables.features import Features
 from millrace.kraft.tables.objects import NO_OBJECTS, Objects
 from millrace.kraft.tables.streams import NO_STREAMS, Streams
 from millrace.kraft.tables.topics import NO_TOPICS, Topics
+from millrace.kraft.tables.wals import NO_NODE_WALS, NodeWals
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class MetadataImage:
     producer_ids: int  # the next one to be given away
     streams: Streams
     objects: Objects
+    wals: NodeWals = NO_NODE_WALS
+    claims: NodeClaims = NO_NODE_CLAIMS
 
 
 EMPTY_IMAGE = MetadataImage(0, -1, Features(), NO_BROKERS, NO_TOPICS, NO_CONFIGS, 0, NO_STREAMS, NO_OBJECTS)

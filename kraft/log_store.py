@@ -16,24 +16,30 @@ a segment goes only when a durable snapshot holds what it held.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from bisect import bisect_right
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
+from millrace.kraft.applier import StoredBatch
 from millrace.kraft.errors import LogCorrupt
 from millrace.kraft.ready import QuorumState
 from millrace.kraft.records import first_batch_fault
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader, is_intact
-from millrace.runtime.disk import Disk, DiskFull, LogFile
+from millrace.runtime.disk import Buffer, Disk, DiskFull, LogFile
 
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "__cluster_metadata-0"
 STATE_FILE: Final = "quorum-state"
 READ_BYTES: Final = 1 << 20
+RECENT_BYTES_MAX: Final = 1 << 20  # of what was appended last, kept for readers that are close behind
+MARK_EVERY_BYTES: Final = 64 << 10  # a reader begins at most so far before what it wants
 BATCH_BYTES_MAX: Final = 1 << 30  # a longer length is no length
 SEGMENT_NAME: Final = re.compile(r"(\d{20})\.log")
 SNAPSHOT_NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
@@ -59,6 +65,16 @@ class SnapshotId:
 class Segment:
     base: int
     end: int  # exclusive; known once it was read or written
+    marks: list[tuple[int, int]] = field(default_factory=list)  # (offset, byte) of some batches, in order
+
+    def note(self, offset: int, position: int) -> None:
+        if not self.marks or position - self.marks[-1][1] >= MARK_EVERY_BYTES:
+            self.marks.append((offset, position))
+
+    def mark_before(self, offset: int) -> tuple[int, int]:
+        """A batch at or before `offset`: its offset and its byte."""
+        place = bisect_right(self.marks, offset, key=lambda mark: mark[0])
+        return self.marks[place - 1] if place else (self.base, 0)
 
 
 class LogStore:
@@ -67,12 +83,16 @@ class LogStore:
         self.end = 0
         self.size_bytes = 0  # of all segments
         self._disk = disk
-        self._voters = voters
+        self.voters = voters
         self._segment_bytes = segment_bytes
         self._segments: list[Segment] = []
         self._sizes: dict[int, int] = {}  # base -> bytes, of segments that are not written any more
         self._file: LogFile | None = None
         self._is_roll_due = False
+        self._recent: deque[StoredBatch] = deque()
+        self._recent_bytes = 0
+        # Held by who reads a segment, and by who closes, cuts or removes one.
+        self._files = asyncio.Lock()
         self._epoch = 0  # of the last batch that was read; no checksum covers it, so that it never falls is checked
 
     @property
@@ -99,7 +119,7 @@ class LogStore:
             "leaderEpoch": state.epoch,
             "votedId": state.voted,
             "appliedOffset": 0,
-            "currentVoters": [{"voterId": voter} for voter in self._voters],
+            "currentVoters": [{"voterId": voter} for voter in self.voters],
             "data_version": 0,
         }
         await self._disk.write_file(f"{self.folder}/{STATE_FILE}", json.dumps(content, separators=(",", ":")).encode())
@@ -120,11 +140,28 @@ class LogStore:
         for snapshot in await self.snapshots():
             if snapshot < kept:
                 await self._disk.remove(self.snapshot_path(snapshot))
-        while len(self._segments) > 1 and self._segments[0].end <= kept.end:
-            segment = self._segments.pop(0)
-            self.size_bytes -= self._sizes.pop(segment.base)
-            await self._disk.remove(self._path(segment.base))
+        async with self._files:
+            while len(self._segments) > 1 and self._segments[0].end <= kept.end:
+                segment = self._segments.pop(0)
+                self.size_bytes -= self._sizes.pop(segment.base)
+                await self._disk.remove(self._path(segment.base))
         return self.start
+
+    async def restart_at(self, end: int) -> None:
+        """A durable snapshot of everything below `end` takes the place of the log, which is empty then and goes on from `end`.
+
+        A crash on the way leaves a log that ends below that snapshot, or none: the next start goes on here."""
+        async with self._files:
+            await self._close_file()
+            while self._segments:
+                await self._disk.remove(self._path(self._segments.pop(0).base))
+            self._file = await self._disk.open_log(self._path(end))
+            await self._file.sync()
+            self._segments = [Segment(end, end)]
+            self.end, self.size_bytes, self._is_roll_due = end, 0, False
+            self._sizes.clear()
+            self._recent.clear()
+            self._recent_bytes = 0
 
     # Opening and reading.
 
@@ -186,6 +223,7 @@ class LogStore:
                     raise LogCorrupt(path, valid_bytes, why)
                 self._epoch = header.leader_epoch
                 visit(header, view)
+                segment.note(offset, valid_bytes)
                 offset = header.last_offset + 1
                 valid_bytes += header.size_bytes
             segment.end = offset
@@ -210,16 +248,75 @@ class LogStore:
         """Adds one batch that ends before offset `end`. Durable on return. DiskFull: nothing was added, and it may be
         tried again once there is room."""
         if self._is_roll_due or (self._open_file.size_bytes and self._open_file.size_bytes >= self._segment_bytes):
-            await self._roll()
+            async with self._files:
+                await self._roll()
         size_bytes = self._open_file.size_bytes
         try:
             await self._open_file.append([batch])
             await self._open_file.sync()
         except DiskFull:
-            await self._undo(size_bytes)
+            async with self._files:
+                await self._undo(size_bytes)
             raise
+        self._segments[-1].note(self.end, size_bytes)
+        self._keep_recent(batch)
         self._segments[-1].end = self.end = end
         self.size_bytes += len(batch)
+
+    def _keep_recent(self, batch: bytes) -> None:
+        self._recent.append(StoredBatch.of(batch))
+        self._recent_bytes += len(batch)
+        while self._recent_bytes > RECENT_BYTES_MAX:
+            self._recent_bytes -= len(self._recent.popleft().data)
+
+    async def read(self, start: int, end: int, bytes_max: int) -> list[StoredBatch]:
+        """Durable batches of [start, end), in order, from the one that begins at `start` on: one at least where there is one, and then
+        about `bytes_max` of them. Raises LogCorrupt where the log does not hold `start` any more, or cannot be read."""
+        if self._recent and self._recent[0].base <= start:
+            return _first_of(self._recent_from(start), end, bytes_max)
+        found: list[StoredBatch] = []
+        async with self._files:
+            while start < min(end, self.end) and bytes_max > 0:
+                batches = await self._read_in_segment(start, end, bytes_max)
+                if not batches:
+                    break
+                found += batches
+                bytes_max -= sum(len(batch.data) for batch in batches)
+                start = batches[-1].end
+        return found
+
+    def _recent_from(self, start: int) -> list[StoredBatch]:
+        found: list[StoredBatch] = []
+        for batch in reversed(self._recent):
+            if batch.base < start:
+                break
+            found.append(batch)
+        return found[::-1]
+
+    async def _read_in_segment(self, start: int, end: int, bytes_max: int) -> list[StoredBatch]:
+        """Of the segment that holds `start`."""
+        place = bisect_right(self._segments, start, key=lambda segment: segment.base) - 1
+        if place < 0:
+            raise LogCorrupt(self.folder, 0, f"offset {start} is asked for, and the log begins at {self.start}")
+        segment, is_last = self._segments[place], place == len(self._segments) - 1
+        path = self._path(segment.base)
+        offset, position = segment.mark_before(start)
+        file = self._open_file if is_last else await self._disk.open_log(path)
+        found: list[StoredBatch] = []
+        size_bytes = 0
+        try:
+            async for header, view in read_batches(file, path, offset, is_last, position):
+                if header.last_offset >= min(end, segment.end) or size_bytes >= bytes_max:
+                    break
+                if header.base_offset >= start:
+                    found.append(StoredBatch.of(bytes(view)))
+                    size_bytes += len(view)
+        finally:
+            if not is_last:
+                await file.close()
+        if found and found[0].base != start:
+            raise LogCorrupt(path, position, f"no batch begins at offset {start}")
+        return found
 
     def roll_next(self) -> None:
         """The next batch begins a segment of its own, so that what is before can go once a snapshot holds it."""
@@ -227,6 +324,12 @@ class LogStore:
 
     async def truncate(self, end: int) -> None:
         """Cuts the log so that it ends at `end`, which is where a batch begins. Durable on return."""
+        while self._recent and self._recent[-1].end > end:
+            self._recent_bytes -= len(self._recent.pop().data)
+        async with self._files:
+            await self._truncate(end)
+
+    async def _truncate(self, end: int) -> None:
         while self._segments[-1].base > end or (self._segments[-1].base == end and len(self._segments) > 1):
             dropped = self._segments.pop()
             await self._close_file()
@@ -243,6 +346,7 @@ class LogStore:
             kept_bytes += header.size_bytes
         await self._file.truncate(kept_bytes)
         segment.end = self.end = end
+        segment.marks = [mark for mark in segment.marks if mark[0] < end]
         self._is_roll_due = False
         self.size_bytes = sum(self._sizes.values()) + kept_bytes
 
@@ -279,11 +383,44 @@ class LogStore:
         return f"{self.folder}/{base:020}.log"
 
 
+def _first_of(batches: Iterable[StoredBatch], end: int, bytes_max: int) -> list[StoredBatch]:
+    """The first that end at or below `end`, until they are `bytes_max` in all."""
+    found: list[StoredBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        if batch.end > end or size_bytes >= bytes_max:
+            break
+        found.append(batch)
+        size_bytes += len(batch.data)
+    return found
+
+
+class ReadableFile(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+    async def read_at(self, position: int, length: int) -> bytes: ...
+
+
+class BytesFile:
+    """Bytes that are in memory already, to be read as a file."""
+
+    def __init__(self, content: Buffer) -> None:
+        self._content = memoryview(content)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._content)
+
+    async def read_at(self, position: int, length: int) -> bytes:
+        return bytes(self._content[position : position + length])
+
+
 async def read_batches(
-    file: LogFile, path: str, offset: int, may_be_torn: bool
+    file: ReadableFile, path: str, offset: int, may_be_torn: bool, position: int = 0
 ) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
-    """The intact batches of a file, from `offset` on. Ends before a torn tail, where there may be one; else LogCorrupt."""
-    position = 0  # in the file, of the first byte held
+    """The intact batches of a file, from `offset` on, which lies at byte `position`. Ends before a torn tail, where there may be one;
+    else LogCorrupt. `position` goes on to be that of the first byte held."""
     held, at = b"", 0  # what was read and not given yet is held[at:]
     while True:
         fault, needed_bytes = batch_fault(held, at, offset)

@@ -9,6 +9,7 @@ Not here: bytes (log_store.py). Kept true: epochs and their starts ascend; an ep
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,24 @@ class Entry:
         return self.base + self.count
 
 
+@dataclass(frozen=True, slots=True)
+class LogHistory:
+    """Where each epoch of a log began, as it was at one moment: tells whether a place in somebody's log is in this one too."""
+
+    start: int
+    end: int
+    epochs: tuple[tuple[int, int], ...]
+
+    def has(self, offset: int, epoch: int) -> bool:
+        """Whether this log holds everything below `offset` as the log did whose last record there was of `epoch`. True below `start`,
+        where nobody can tell any more."""
+        if offset <= self.start:
+            return True
+        following = bisect_right(self.epochs, epoch, key=lambda known: known[0])
+        end = self.epochs[following][1] if following < len(self.epochs) else self.end
+        return following > 0 and self.epochs[following - 1][0] == epoch and offset <= end
+
+
 @dataclass(slots=True)
 class LogView:
     start: int = 0  # the first offset that can be read from the log
@@ -39,6 +58,12 @@ class LogView:
     epochs: list[tuple[int, int]] = field(default_factory=list)  # (epoch, its first offset)
     snapshot: tuple[int, int] | None = None  # the newest: (end, epoch of the last record in it)
     unstable: list[Entry] = field(default_factory=list)
+
+    @property
+    def history(self) -> LogHistory:
+        """Of what lies below the newest snapshot a start reads no epochs: nobody can tell there."""
+        known_from = self.epochs[0][1] if self.epochs else self.snapshot[0] if self.snapshot else self.start
+        return LogHistory(max(self.start, known_from), self.end, tuple(self.epochs))
 
     @property
     def last_epoch(self) -> int:
@@ -58,6 +83,14 @@ class LogView:
         assert self.stable_end <= end <= self.end, (self.stable_end, end, self.end)
         self.stable_end = end
         self.unstable = [entry for entry in self.unstable if entry.base >= end]
+
+    def end_of_given(self, entries: Sequence[Entry]) -> int:
+        """Where the last of these very entries that was not cut ends; 0 when none is waited for any more."""
+        count = len(entries)
+        if count and len(self.unstable) >= count and self.unstable[count - 1] is entries[-1]:
+            return entries[-1].end
+        waiting = {id(entry) for entry in self.unstable}
+        return next((entry.end for entry in reversed(entries) if id(entry) in waiting), 0)
 
     def truncate(self, end: int) -> None:
         """Forgets what lies at or above `end`."""

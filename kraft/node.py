@@ -5,8 +5,9 @@
     node.channel, node.publisher, node.cluster_id
     await node.close()
 
-Not here: any decision. Kept true: at start, the image is the newest whole snapshot and the log behind it; a snapshot that
-cannot be read falls back to the one before it while the log still reaches back that far.
+Not here: any decision. Kept true: at start, the image is the newest whole snapshot and the log behind it as far as that is known to be
+committed (a quorum of one: all of it); a snapshot that cannot be read falls back to the one before it while the log still reaches
+back that far.
 """
 
 from __future__ import annotations
@@ -14,24 +15,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
+from millrace.kraft.applier import Applier, Folding
 from millrace.kraft.channel import LocalChannel
 from millrace.kraft.config import ControllerSettings, RaftSettings
 from millrace.kraft.controller import Controller
 from millrace.kraft.decision import BrokerConfigCheck, Decision
-from millrace.kraft.delta import MetadataDelta
-from millrace.kraft.driver import Driver
+from millrace.kraft.driver import Driver, SnapshotSource
 from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt
 from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.log_store import LogStore, SnapshotId
-from millrace.kraft.log_view import LogView
+from millrace.kraft.log_view import LogHistory, LogView
 from millrace.kraft.messages import Message
 from millrace.kraft.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from millrace.kraft.publisher import MetadataPublisher
 from millrace.kraft.raft import Raft
 from millrace.kraft.ready import QuorumState
-from millrace.kraft.records import ValueReader, decode_values
 from millrace.kraft.reserve import Reserve
 from millrace.kraft.snapshot import load_snapshot, write_snapshot
 from millrace.protocol.batches import BatchHeader
@@ -43,7 +43,6 @@ from millrace.runtime.rand import Rand
 from millrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
-RAFT_TICK_MS: Final = 100
 
 
 def accept_broker_config(name: str, value: str | None, is_default: bool) -> None:
@@ -55,35 +54,40 @@ def end_process(error: BaseException) -> None:
 
 
 class Recovery:
-    """Folds the log behind a snapshot into its image, batch by batch, and notes where epochs begin."""
+    """What a start finds behind the snapshot: batches that are known to be committed are folded into its image, others are only looked at;
+    and where epochs begin."""
 
-    def __init__(self, image: MetadataImage) -> None:
-        self.delta = MetadataDelta(image)
+    def __init__(self, image: MetadataImage, *, is_all_committed: bool) -> None:
+        """`is_all_committed`: this node alone is the quorum, so that what is durable is committed. Else it is the leader who says how
+        much behind the snapshot is."""
         self.epochs: list[tuple[int, int]] = []
-        self.end = image.offset
+        self.snapshot_end = image.offset
         self.epoch = image.epoch
         self.start: int | None = None
         self.record_count = 0
         self.bytes = 0  # behind the snapshot
-        self._reader = ValueReader()
+        self.newest_ms = 0  # the latest time of a batch
+        self._folding = Folding(image)
+        self._is_all_committed = is_all_committed
 
     def visit(self, header: BatchHeader, view: memoryview) -> None:
         if self.start is None:
             self.start = header.base_offset
+        self.newest_ms = max(self.newest_ms, header.max_timestamp)
         if not self.epochs or self.epochs[-1][0] < header.leader_epoch:
             self.epochs.append((header.leader_epoch, header.base_offset))
-        if header.base_offset < self.end:
-            if header.last_offset >= self.end:
-                raise LogCorrupt("the snapshot", 0, f"it ends at offset {self.end}, within a batch of the log")
+        if header.base_offset < self._folding.end <= header.last_offset:
+            raise LogCorrupt("the snapshot", 0, f"it ends at offset {self._folding.end}, within a batch of the log")
+        if header.base_offset < self._folding.end:
             return
-        if not header.is_control:
-            self.delta.apply_all(map(self._reader.read, decode_values(view)))
-        self.end, self.epoch = header.last_offset + 1, header.leader_epoch
+        if self._is_all_committed:
+            self._folding.take(header, view)
+        self.epoch = header.leader_epoch
         self.record_count += header.record_count
         self.bytes += header.size_bytes
 
     def image(self) -> MetadataImage:
-        return self.delta.done(self.end, self.epoch)
+        return self._folding.image()
 
 
 class ControllerNode:
@@ -103,17 +107,19 @@ class ControllerNode:
         self.cluster_id = meta.cluster_id
         self.meta = meta
         self.publisher = MetadataPublisher(recovery.image())
+        self.newest_ms = recovery.newest_ms  # the latest time in the log as it was found, by the clocks of then
         self._disk = disk
         self._clock = clock
         self._settings = settings
         self._lock = lock
         self._store = store
         self._snapshot_size_bytes = store.size_bytes - recovery.bytes  # of the log when the last snapshot was made
-        self._snapshot_offset = recovery.end - recovery.record_count
+        self._snapshot_offset = recovery.snapshot_end
         self._snapshot_task: asyncio.Task[None] | None = None
         self._tasks = Tasks()
         self._on_failed = on_failed
         self._is_closed = False
+        self.history_at_open: LogHistory  # before this start wrote anything
         self.driver: Driver
         self.controller: Controller
         self.channel: LocalChannel
@@ -129,8 +135,10 @@ class ControllerNode:
         check_broker_config: BrokerConfigCheck = accept_broker_config,
         on_failed: Callable[[BaseException], None] = end_process,
         send: Callable[[Message], None] | None = None,
+        snapshots: SnapshotSource | None = None,
     ) -> ControllerNode:
-        """Raises DiskLocked, LogCorrupt, SnapshotCorrupt, UnknownRecord: each names the file and what is wrong with it.
+        """Nothing is written but to finish what a start or an end before was at; a directory that holds nothing is made anew.
+        Raises DiskLocked, LogCorrupt, SnapshotCorrupt, UnknownRecord: each names the file and what is wrong with it.
 
         `on_failed` is told once when the log fails while running: nothing can be promised any more, and the process ends.
         """
@@ -141,10 +149,13 @@ class ControllerNode:
             store = LogStore(disk, settings.log_dir, voters, settings.segment_bytes)
             meta, recovery, state, log_view = await recover(disk, rand, settings, store)
             node = cls(disk, clock, settings, meta, lock, store, recovery, on_failed)
+            node.history_at_open = log_view.history
             raft = Raft(RaftSettings(settings.node_id, voters), state, log_view, rand.split("elections").below)
             reserve = Reserve(disk, settings.log_dir, settings.reserve_bytes)
             await reserve.hold()
-            node.driver = Driver(clock, raft, store, reserve, settings, send or refuse_message, on_failed)
+            applier = Applier(node.publisher)
+            sending = send or refuse_message
+            node.driver = Driver(clock, disk, raft, store, applier, reserve, settings, sending, on_failed, snapshots)
             node.controller = Controller(
                 clock,
                 rand,
@@ -162,13 +173,15 @@ class ControllerNode:
             raise
 
     async def start(self) -> None:
-        """A quorum of one leads at once. On return commands are taken."""
+        """A quorum of one leads at once, and commands are taken on return. One of several may lead later, or never: `controller.active`
+        is done when it has."""
         self.driver.on_group = self._on_group
         self.driver.start(self.controller)
         self._tasks.start("object expiry", self._expire, on_escape=self._on_escape)
         if len(self.driver.raft.voters) > 1:
             self._tasks.start("quorum ticks", self._tick, on_escape=self._on_escape)
-        await self.controller.active
+        else:
+            await self.controller.active
 
     async def close(self) -> None:
         """Writes what is pending, and a snapshot where the next start would otherwise replay much. Idempotent."""
@@ -192,10 +205,15 @@ class ControllerNode:
         assert self._snapshot_task is not None
         await asyncio.wait([self._snapshot_task])
 
+    @property
+    def log(self) -> LogStore:
+        """What is durable of the log, for whoever copies it elsewhere."""
+        return self._store
+
     def describe_quorum(self, request: Any, now_ms: int) -> Decision:
         from millrace.kraft.describe_quorum import QuorumView  # asked for by people, seldom
 
-        view = QuorumView(self.driver.raft, self._settings, self.meta.directory_id, RAFT_TICK_MS)
+        view = QuorumView(self.driver.raft, self._settings, self.meta.directory_id, self._settings.tick_ms)
         return view.decide(request, now_ms)
 
     # Background work.
@@ -216,7 +234,7 @@ class ControllerNode:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(RAFT_TICK_MS / 1000)
+            await asyncio.sleep(self._settings.tick_ms / 1000)
             self.driver.tick()
 
     def _on_group(self) -> None:
@@ -269,7 +287,8 @@ async def recover(
     meta = await read_meta_properties(disk, settings.log_dir)
     segments = await store.list_segments()
     snapshots = await store.snapshots()
-    if not segments and (meta is not None or snapshots):
+    is_alone = len(store.voters) <= 1  # none: somebody who only looks
+    if not segments and (meta is not None or snapshots) and (is_alone or not snapshots):
         raise LogCorrupt(store.folder, 0, "the directory was in use, and the log's segments are gone")
     if meta is not None:
         check_meta(settings, meta)
@@ -294,7 +313,9 @@ async def recover(
 async def replay(
     disk: Disk, store: LogStore, snapshots: Sequence[SnapshotId], segments: Sequence[int]
 ) -> tuple[Recovery, SnapshotId | None]:
-    """The newest snapshot that can be read, and the log behind it."""
+    """The newest snapshot that can be read, and the log behind it, as far as it is known to be committed. A log that ends below a snapshot
+    of a leader's was being replaced by it."""
+    is_alone = len(store.voters) <= 1  # none: somebody who only looks
     image, chosen = EMPTY_IMAGE, None
     fault: SnapshotCorrupt | None = None
     for snapshot in snapshots:
@@ -310,8 +331,11 @@ async def replay(
         raise LogCorrupt(
             store.folder, 0, f"the log begins at offset {segments[0]}, and no snapshot holds what is before"
         )
-    recovery = Recovery(image)
+    recovery = Recovery(image, is_all_committed=is_alone)
     await store.read_all(image.offset, recovery.visit)
+    if store.end < image.offset and not is_alone:
+        await store.restart_at(image.offset)
+        recovery = Recovery(image, is_all_committed=False)
     if store.end < image.offset:
         raise LogCorrupt(store.folder, 0, f"the log ends at offset {store.end}, before the snapshot at {image.offset}")
     return recovery, chosen

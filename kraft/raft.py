@@ -8,9 +8,12 @@ The caller's loop:
         persist ready.state                          (a vote not remembered is a vote given twice)
         cut the log at ready.truncate_to             (a follower whose log diverged)
         append ready.entries, sync
-        raft.on_persisted(end); raft.ready() again   (a quorum of one commits here)
+        raft.on_persisted(entries); raft.ready() again   (a quorum of one commits here)
         send ready.messages                          (a fetch says that all below its offset is durable)
         apply what is committed, up to ready.commit_end
+
+Persisting may take its time: messages may be stepped, and a later Ready taken, meanwhile. What is said to be durable then counts as far
+as the log still has those very entries.
 
 Followers pull: a Fetch is the acknowledgement of everything below its offset. Pre-vote: one asks in one's own epoch
 before raising it. A leader whose majority no longer fetches resigns. It serves only what is durable at itself, so that
@@ -23,7 +26,7 @@ committed before the leader's own LeaderChange is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from millrace.kraft.config import RaftSettings
@@ -71,6 +74,7 @@ class Raft:
         self._messages: list[Message] = []
         self._truncate_to: int | None = None
         self._snapshot: tuple[int, int] | None = None
+        self._wanted: tuple[object, ...] | None = None  # a snapshot, and the log that it is to take the place of
         self.role: Role
         if state.leader == self.node_id:
             self.role = Resigned(state.epoch, self._election_due())
@@ -86,6 +90,10 @@ class Raft:
     @property
     def leader(self) -> int:
         return leader_in(self.role, self.node_id)
+
+    @property
+    def is_leader(self) -> bool:
+        return isinstance(self.role, Leader)
 
     @property
     def commit_end(self) -> int:
@@ -119,11 +127,20 @@ class Raft:
         self.log.truncate(self.log.stable_end)
         self._given = self.log.end
 
-    def on_persisted(self, end: int) -> None:
+    def on_persisted(self, entries: Sequence[Entry]) -> None:
+        """These entries of a Ready are durable, and all that were given before them; told in the order of writing."""
+        end = self.log.end_of_given(entries)
+        if end <= self.log.stable_end:
+            return  # a new leader's log has taken their place meanwhile
         self.log.on_persisted(end)
         if isinstance(self.role, Leader):
             self.role.voters[self.node_id].on_fetch(self._own_fetch(), self.now, end)
             self._advance(self.role)
+
+    def wants_snapshot(self, end: int, epoch: int) -> bool:
+        """Whether the snapshot that was asked for still has to take the log's place: a log that has moved since may have been
+        acknowledged to another leader, who says anew what it lacks."""
+        return self._wanted == ((end, epoch), self.log.end, self.log.last_epoch)
 
     def on_snapshot_fetched(self, end: int, epoch: int) -> None:
         """The leader's snapshot took the place of the log, durably."""
@@ -413,6 +430,7 @@ class Raft:
             return  # late, or twice: it says nothing of the log as it is now
         if message.snapshot is not None:
             self._snapshot = message.snapshot
+            self._wanted = message.snapshot, self.log.end, self.log.last_epoch
             return
         if message.diverging is not None:
             self._truncate_at(*message.diverging)  # what remains may still differ: nothing of it is committed by this

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from millrace.kraft.errors import UnknownRecord
 from millrace.kraft.ready import LeaderChange
-from millrace.protocol.batch_build import build_batch
+from millrace.protocol.batch_build import build_batch, build_batch_in_steps
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader
 from millrace.protocol.compile import decoder, encoder
 from millrace.protocol.control_records import (
@@ -42,8 +42,10 @@ from millrace.protocol.metadata_records import (
 from millrace.protocol.primitives import Buffer, read_uvarint, read_varint, uvarint
 from millrace.protocol.records import ControlType, Record, control_key, decode_control_key, iter_records
 from millrace.protocol.stream_records import STREAM_RECORDS
+from millrace.runtime.stepped import Steps, finished
 
 FRAME_VERSION: Final = 1
+RECORDS_A_STEP: Final = 500  # between two pauses: two or three milliseconds
 NO_KEY: Final = 0x01  # a varint -1
 PRIVATE_KEY_MIN: Final = 501
 NO_OP_PREFIX: Final = uvarint(FRAME_VERSION) + uvarint(NoOpRecord.KEY) + uvarint(0)
@@ -84,6 +86,14 @@ class ValueWriter:
 
     def write_all(self, records: Iterable[Any]) -> list[bytes]:
         return [self.write(record) for record in records]
+
+    def write_in_steps(self, records: Sequence[Any]) -> Steps[list[bytes]]:
+        values: list[bytes] = []
+        for start in range(0, len(records), RECORDS_A_STEP):
+            if start:
+                yield
+            values += self.write_all(records[start : start + RECORDS_A_STEP])
+        return values
 
     def _prepare(self, cls: Any) -> tuple[bytes, Callable[[Any], bytes], bool]:
         version = WRITTEN_VERSIONS.get(cls, 0)
@@ -137,9 +147,15 @@ class ValueReader:
 
 
 def encode_batch(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> bytes:
-    """One batch of everything proposed, in order."""
+    """As `encode_batch_in_steps`, at once."""
+    return finished(encode_batch_in_steps(proposals, base_offset, epoch))
+
+
+def encode_batch_in_steps(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> Steps[bytes]:
+    """One batch of everything proposed, in order. A small one has no pause."""
     records = [Record(None, value, proposal.time_ms) for proposal in proposals for value in proposal.values]
-    return build_batch(records, base_offset=base_offset, leader_epoch=epoch)
+    steps = build_batch_in_steps(records, base_offset=base_offset, leader_epoch=epoch, count_a_step=RECORDS_A_STEP)
+    return (yield from steps)
 
 
 def encode_control(kind: ControlType, value: bytes, base_offset: int, epoch: int, time_ms: int) -> bytes:

@@ -10,13 +10,13 @@ file gets its name when it is whole and durable. Not here: when to write one (no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 from millrace.kraft.delta import MetadataDelta
 from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt, UnknownRecord
 from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
-from millrace.kraft.log_store import SnapshotId, read_batches
+from millrace.kraft.log_store import ReadableFile, SnapshotId, read_batches
 from millrace.kraft.records import (
     Proposal,
     ValueReader,
@@ -33,6 +33,7 @@ from millrace.kraft.tables.objects import ObjectState, StoredObject
 from millrace.kraft.tables.packing import pack_holders
 from millrace.kraft.tables.streams import stream_record
 from millrace.kraft.tables.topics import PartitionState, Topic
+from millrace.kraft.tables.wals import wal_record
 from millrace.protocol.errors import WireError
 from millrace.protocol.metadata_records import (
     ConfigRecord,
@@ -46,6 +47,7 @@ from millrace.protocol.stream_records import (
     CommittedObjectRecord,
     DoomObjectsRecord,
     NextIdsRecord,
+    NodeClaimRecord,
     PrepareObjectsRecord,
     ShelfRecord,
     StreamHoldersRecord,
@@ -74,6 +76,10 @@ def image_records(image: MetadataImage) -> Iterator[Any]:
     for stream in image.streams.by_id.values():
         yield stream_record(stream)
     yield from object_records(image)
+    for wal in image.wals:
+        yield wal_record(wal)
+    for node_id, claim in image.claims:
+        yield NodeClaimRecord(node_id, claim.number, claim.incarnation)
 
 
 def topic_records(topic: Topic) -> Iterator[Any]:
@@ -135,13 +141,14 @@ def committed_record(object_id: int, stored: StoredObject) -> CommittedObjectRec
         stored.order_id,
         stored.shelf_id,
         stored.place,
+        stored.writer,
     )
 
 
 def run_record(run: list[int], shared: StoredObject | None) -> PrepareObjectsRecord | DoomObjectsRecord:
     assert shared is not None
     if shared.state is ObjectState.PREPARED:
-        return PrepareObjectsRecord(run[0], len(run), shared.node_id, shared.time_ms)
+        return PrepareObjectsRecord(run[0], len(run), shared.node_id, shared.time_ms, shared.writer)
     return DoomObjectsRecord(run, shared.time_ms, shared.was_committed, shared.is_deep)
 
 
@@ -159,6 +166,17 @@ def slices(image: MetadataImage, writer: ValueWriter) -> Iterator[list[bytes]]:
         yield values
 
 
+async def snapshot_parts(image: MetadataImage, time_ms: int) -> AsyncIterator[bytes]:
+    """The file's bytes, a bounded amount of work at a time between turns of others."""
+    yield encode_snapshot_header(time_ms, image.epoch, time_ms)
+    offset = 1
+    for values in slices(image, ValueWriter()):
+        yield encode_batch([Proposal(values, time_ms)], offset, image.epoch)
+        offset += len(values)
+        await asyncio.sleep(0)
+    yield encode_snapshot_footer(offset, image.epoch, time_ms)
+
+
 async def write_snapshot(disk: Disk, folder: str, image: MetadataImage, time_ms: int) -> SnapshotId:
     """Durable under its name on return. Cancelled or failed, it leaves at most a file that the next start removes."""
     snapshot = SnapshotId(image.offset, image.epoch)
@@ -166,13 +184,8 @@ async def write_snapshot(disk: Disk, folder: str, image: MetadataImage, time_ms:
     await disk.remove(f"{path}.part")
     file = await disk.open_log(f"{path}.part")
     try:
-        await file.append([encode_snapshot_header(time_ms, image.epoch, time_ms)])
-        offset = 1
-        for values in slices(image, ValueWriter()):
-            await file.append([encode_batch([Proposal(values, time_ms)], offset, image.epoch)])
-            offset += len(values)
-            await asyncio.sleep(0)
-        await file.append([encode_snapshot_footer(offset, image.epoch, time_ms)])
+        async for part in snapshot_parts(image, time_ms):
+            await file.append([part])
         await file.sync()
     finally:
         await file.close()
@@ -180,13 +193,44 @@ async def write_snapshot(disk: Disk, folder: str, image: MetadataImage, time_ms:
     return snapshot
 
 
+async def receive_snapshot(
+    disk: Disk, folder: str, snapshot: SnapshotId, pieces: AsyncIterator[bytes]
+) -> MetadataImage:
+    """Takes a snapshot that comes from elsewhere, and gives its image. Durable under its name on return; nothing is there under that name
+    when it is not whole. Raises SnapshotCorrupt, UnknownRecord, and what `pieces` raises."""
+    path = f"{folder}/{snapshot.name}"
+    await disk.remove(f"{path}.part")
+    file = await disk.open_log(f"{path}.part")
+    try:
+        async for piece in pieces:
+            await file.append([piece])
+        await file.sync()
+    finally:
+        await file.close()
+    image = await load_snapshot_file(disk, f"{path}.part", snapshot)
+    await disk.rename(f"{path}.part", path)
+    return image
+
+
 async def load_snapshot(disk: Disk, folder: str, snapshot: SnapshotId) -> MetadataImage:
     """Raises SnapshotCorrupt for a file that is not whole, UnknownRecord for one that a later build wrote."""
-    path = f"{folder}/{snapshot.name}"
+    return await load_snapshot_file(disk, f"{folder}/{snapshot.name}", snapshot)
+
+
+async def load_snapshot_file(disk: Disk, path: str, snapshot: SnapshotId) -> MetadataImage:
+    """The same of a file of another name."""
+    file = await disk.open_log(path)
+    try:
+        return await fold_snapshot(file, path, snapshot)
+    finally:
+        await file.close()
+
+
+async def fold_snapshot(file: ReadableFile, path: str, snapshot: SnapshotId) -> MetadataImage:
+    """The same of an open file, or of bytes."""
     delta = MetadataDelta(EMPTY_IMAGE)
     reader = ValueReader()
     kinds: list[int] = []
-    file = await disk.open_log(path)
     try:
         async for header, view in read_batches(file, path, 0, may_be_torn=False):
             if header.is_control:
@@ -199,8 +243,6 @@ async def load_snapshot(disk: Disk, folder: str, snapshot: SnapshotId) -> Metada
         raise SnapshotCorrupt(path, str(error) or repr(error)) from error
     except UnknownRecord as error:
         raise UnknownRecord(f"{error.what} in {path}") from error
-    finally:
-        await file.close()
     if kinds != [ControlType.SNAPSHOT_HEADER, ControlType.SNAPSHOT_FOOTER]:
         raise SnapshotCorrupt(path, "no footer: it was never finished, or lost its end")
     return delta.done(snapshot.end, snapshot.epoch)

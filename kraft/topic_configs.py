@@ -311,6 +311,16 @@ TOPIC_CONFIGS: Final[dict[str, TopicConfig]] = {
             _log("preallocate"),
         ),
         TopicConfig(
+            "record.validation",
+            _STRING,
+            "header",
+            _OBEYED,
+            "Whether only a batch's header is judged (header), or each record as Kafka does (records): unpacked, counted, measured, its offset, time"
+            " and key looked at. A batch that fails is refused with INVALID_RECORD.",
+            (Synonym("record.validation"),),
+            choices=("header", "records"),
+        ),
+        TopicConfig(
             "remote.copy.lag.bytes",
             _LONG,
             "0",

@@ -174,6 +174,9 @@ PRIVATE: tuple[Api, ...] = (
     Api(506, "CommitUpload", 0, 0, 0, CONTROLLER),
     Api(507, "RemoveObjects", 0, 0, 0, CONTROLLER),
     Api(508, "CommitCompaction", 0, 0, 0, CONTROLLER),
+    Api(521, "ClaimNode", 0, 0, 0, CONTROLLER),
+    Api(522, "RegisterNodeWal", 0, 0, 0, CONTROLLER),
+    Api(523, "AcceptWalLoss", 0, 0, 0, CONTROLLER),
 )
 
 ALL: tuple[Api, ...] = KAFKA + PRIVATE

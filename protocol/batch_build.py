@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from millrace.protocol.batches import CONTROL_BIT, FROM_CRC, TRANSACTIONAL_BIT, Codec, seal_batch
 from millrace.protocol.compression import compress
@@ -46,6 +46,25 @@ def build_batch(
         count,
     )
     return seal_batch(base_offset, leader_epoch, body, payload)
+
+
+def build_batch_in_steps(
+    records: Sequence[Record], *, base_offset: int, leader_epoch: int, count_a_step: int
+) -> Generator[None, None, bytes]:
+    """The bytes of `build_batch`, plain, with a stop after every so many records: a small batch has none."""
+    assert records, "a batch is built of at least one record"
+    base_timestamp = records[0].timestamp
+    max_timestamp = base_timestamp
+    parts = []
+    for start in range(0, len(records), count_a_step):
+        if start:
+            yield
+        part = records[start : start + count_a_step]
+        max_timestamp = max(max_timestamp, *(record.timestamp for record in part))
+        parts.append(encode_records(part, base_timestamp, start))
+    count = len(records)
+    body = FROM_CRC.pack(0, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
+    return seal_batch(base_offset, leader_epoch, body, b"".join(parts))
 
 
 def build_end_marker(

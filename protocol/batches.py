@@ -204,11 +204,10 @@ def check_produced_batch(view: memoryview, rules: ProduceRules, now_ms: int, api
         raise _contents_refusal(header)
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise _contents_refusal(header)
-    if codec == 0:
-        if count * RECORD_BYTES_MIN > size_bytes - HEADER_BYTES:
-            raise _contents_refusal(header)
-    elif codec > Codec.ZSTD:
+    if codec > Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec}")
+    if count * RECORD_BYTES_MIN > size_bytes - HEADER_BYTES and not _may_hold(view, header):
+        raise _contents_refusal(header)
     if attributes & APPEND_TIME_BIT or not rules.is_append_time:
         check_timestamps(header, rules, now_ms)
     if size_bytes > rules.segment_bytes:
@@ -217,13 +216,28 @@ def check_produced_batch(view: memoryview, rules: ProduceRules, now_ms: int, api
     return header
 
 
+def _may_hold(view: memoryview, header: BatchHeader) -> bool:
+    """Whether as many records as the header counts may stand in fewer bytes than they have uncompressed. Records that come to seven times
+    less than their smallest size are rare: nobody else pays for the look at how their frames are made."""
+    if header.codec == Codec.NONE:
+        return False
+    from millrace.protocol.codec_bounds import unpacked_bytes_max
+
+    try:
+        bytes_max = unpacked_bytes_max(header.codec, view[HEADER_BYTES:])
+    except WireError:
+        return False
+    return header.record_count * RECORD_BYTES_MIN <= bytes_max
+
+
 def has_unset_max_timestamp(view: memoryview) -> bool:
-    """Whether a batch's largest timestamp is earlier than its first: some clients leave the field at -1. Kafka's brokers always write it
-    themselves. False for what is no batch."""
+    """Whether a batch's header cannot tell its largest timestamp: some clients leave the field at -1, others
+    at 0 where no record has a timestamp (base -1). Kafka's brokers always write it themselves, from the
+    records. False for what is no batch."""
     if len(view) < HEADER_BYTES:
         return False
     base, largest = _TIMES_AT_27.unpack_from(view, 27)
-    return bool(largest < base)
+    return not 0 <= base <= largest
 
 
 def check_timestamps(header: BatchHeader, rules: ProduceRules, now_ms: int) -> None:

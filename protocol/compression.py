@@ -22,9 +22,20 @@ import mmap
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from millrace.protocol.batches import CODEC_MASK, HEADER_BYTES, BatchHeader, Codec, pack_batch
+from millrace.protocol.codec_bounds import (
+    GZIP_RATIO_MAX,
+    SNAPPY_RATIO_MAX,
+    XERIAL_MAGIC,
+    FrameSize,
+    TooManyBlocks,
+    frames_size,
+    lz4_frame_size,
+    zstd_frame_size,
+)
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import Buffer
 
@@ -41,25 +52,18 @@ CODEC_BY_NAME: Final = {
 }
 
 GZIP_MEMBERS_MAX: Final = 64  # each further member costs a copy of what was given with its end
-GZIP_RATIO_MAX: Final = 1032  # 258 bytes from two bits
-SNAPPY_RATIO_MAX: Final = 22  # 64 bytes from three
 LZ4_FAST_LEVEL: Final = 1
 LZ4_DEFAULT_LEVEL: Final = 9  # Kafka's name for "the fast compressor"; its other levels are of the slow one
 ZSTD_DEFAULT_LEVEL: Final = 3
 
 _GZIP_WINDOW = 31  # the largest window, in gzip's wrapping
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _GZIP_INPUT_BYTES = 64 << 10  # given, and
 _GZIP_OUTPUT_BYTES = 256 << 10  # taken in one call
 _WALKED_BYTES_MAX = 16 << 10  # of input, to tell what may come out: the walk is Python's
 _LZ4_INPUT_BYTES = 256 << 10
 _HEAP_BYTES_MAX = 256 << 10
-_ZSTD_BLOCK_BYTES_MAX = 128 * 1024
-_ZSTD_MAGIC = 0xFD2FB528
-_LZ4_MAGIC = 0x184D2204
-_SKIPPABLE_MAGIC = 0x184D2A50  # and the 15 after it, in lz4 and zstd alike
 
 _BIG_I32 = struct.Struct(">i")
 _LITTLE_U32 = struct.Struct("<I")
@@ -93,8 +97,28 @@ def unpack(codec: int, data: Buffer, bytes_max: int = RECORDS_BYTES_MAX) -> Buff
     import cramjam
 
     if codec == Codec.LZ4:
-        return _unpack_frames(cramjam.lz4.decompress_into, data, _lz4_frame_size, bytes_max)
-    return _unpack_frames(cramjam.zstd.decompress_into, data, _zstd_frame_size, bytes_max)
+        return _unpack_frames(cramjam.lz4.decompress_into, data, lz4_frame_size, bytes_max)
+    return _unpack_frames(cramjam.zstd.decompress_into, data, zstd_frame_size, bytes_max)
+
+
+def unpack_into(codec: int, data: Buffer, scratch: memoryview) -> Buffer:
+    """As `unpack`, for what is small and looked at at once: nothing comes to more than `scratch`, and what comes out may lie in it. New memory
+    costs more than the codec does."""
+    if codec in (Codec.NONE, Codec.GZIP):
+        return unpack(codec, data, len(scratch))
+    if codec == Codec.SNAPPY:
+        return _unpack_snappy(memoryview(data), len(scratch), scratch)
+    if codec not in (Codec.LZ4, Codec.ZSTD):
+        raise WireError(f"codec {codec}")
+    import cramjam
+
+    run = cramjam.lz4.decompress_into if codec == Codec.LZ4 else cramjam.zstd.decompress_into
+    try:
+        return scratch[: run(data, scratch)]
+    except cramjam.DecompressionError as error:
+        if "write whole buffer" in str(error):
+            raise RecordsTooLarge(f"records of more than {len(scratch)} bytes") from error
+        raise WireError(f"records of at most {len(scratch)} bytes: {error}") from error
 
 
 def recompress(view: memoryview, codec: int, level: int | None = None) -> bytes:
@@ -201,13 +225,13 @@ def _unpack_members(view: memoryview, bytes_max: int) -> memoryview:
     raise WireError(f"gzip: more than {GZIP_MEMBERS_MAX} members")
 
 
-def _unpack_snappy(view: memoryview, bytes_max: int) -> memoryview:
-    out = _memory(min(bytes_max, SNAPPY_RATIO_MAX * len(view)))
-    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+def _unpack_snappy(view: memoryview, bytes_max: int, scratch: memoryview | None = None) -> memoryview:
+    out = _memory(min(bytes_max, SNAPPY_RATIO_MAX * len(view))) if scratch is None else scratch
+    if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         return out[: _unpack_snappy_block(view, out, bytes_max)]
     position = size_bytes = 0
     while position < len(view):
-        if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+        if view[position : position + len(XERIAL_MAGIC)] == XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)  # at the start, and where streams were joined
             continue
         if len(view) - position < 4:
@@ -238,13 +262,16 @@ def _unpack_snappy_block(block: memoryview, out: memoryview, bytes_max: int) -> 
 def _unpack_frames(
     run: Callable[[Buffer, memoryview], int],
     data: Buffer,
-    frame_size: Callable[[memoryview, int], tuple[int, int]],
+    frame_size: FrameSize,
     bytes_max: int,
 ) -> memoryview:
     """One decompression into a buffer that a short input says is large enough, or that the bound says is."""
     import cramjam
 
-    bound = _walk(data, frame_size) if len(data) <= _WALKED_BYTES_MAX else bytes_max + 1
+    bound = bytes_max + 1
+    if len(data) <= _WALKED_BYTES_MAX:
+        with suppress(TooManyBlocks):
+            bound = frames_size(data, frame_size)
     out = _memory(min(bound, bytes_max))
     try:
         return out[: run(data, out)]
@@ -252,53 +279,3 @@ def _unpack_frames(
         if bound > bytes_max and "write whole buffer" in str(error):
             raise RecordsTooLarge(f"records of more than {bytes_max} bytes") from error
         raise WireError(f"records of at most {len(out)} bytes: {error}") from error
-
-
-def _walk(data: Buffer, frame_size: Callable[[memoryview, int], tuple[int, int]]) -> int:
-    """How many bytes may come out of the frames in `data` at most, by their block headers."""
-    view, position, bound = memoryview(data), 0, 0
-    try:
-        while position < len(view):
-            if _LITTLE_U32.unpack_from(view, position)[0] & 0xFFFF_FFF0 == _SKIPPABLE_MAGIC:
-                position += 8 + _LITTLE_U32.unpack_from(view, position + 4)[0]
-                continue
-            out, position = frame_size(view, position)
-            bound += out
-    except (struct.error, IndexError) as error:
-        raise WireError("compressed records cut off") from error
-    return bound
-
-
-def _lz4_frame_size(view: memoryview, position: int) -> tuple[int, int]:
-    """The most that the lz4 frame at `position` may hold, and where it ends."""
-    if _LITTLE_U32.unpack_from(view, position)[0] != _LZ4_MAGIC:
-        raise WireError("lz4: no frame")
-    flags, block_code = view[position + 4], view[position + 5] >> 4 & 7
-    if flags >> 6 != 1 or block_code < 4:
-        raise WireError(f"lz4: flags {flags:#04x}, block size {block_code}")
-    block_bytes_max = 1 << (2 * block_code + 8)  # 64 KiB, 256 KiB, 1 MiB, 4 MiB
-    trailer = 4 if flags & 0x10 else 0
-    position += 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
-    bound = 0
-    while size := _LITTLE_U32.unpack_from(view, position)[0]:
-        length = size & 0x7FFF_FFFF
-        bound += length if size >> 31 else min(block_bytes_max, length * 255)
-        position += 4 + length + trailer
-    return bound, position + (8 if flags & 0x04 else 4)
-
-
-def _zstd_frame_size(view: memoryview, position: int) -> tuple[int, int]:
-    """The most that the zstd frame at `position` may hold, and where it ends."""
-    if _LITTLE_U32.unpack_from(view, position)[0] != _ZSTD_MAGIC:
-        raise WireError("zstd: no frame")
-    flags = view[position + 4]
-    is_single = flags & 0x20
-    content_size_bytes = (1 if is_single else 0, 2, 4, 8)[flags >> 6]
-    position += 5 + (0 if is_single else 1) + (0, 1, 2, 4)[flags & 3] + content_size_bytes
-    bound, is_last = 0, 0
-    while not is_last:
-        block = view[position] | view[position + 1] << 8 | view[position + 2] << 16
-        is_last, kind, length = block & 1, block >> 1 & 3, block >> 3
-        bound += _ZSTD_BLOCK_BYTES_MAX if kind == 2 else length
-        position += 3 + (1 if kind == 1 else length)
-    return bound, position + (4 if flags & 0x04 else 0)

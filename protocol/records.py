@@ -100,11 +100,11 @@ def keyless_in(header: BatchHeader, payload: Buffer) -> Iterator[bool]:
         yield length < 0
 
 
-def encode_records(records: Sequence[Record], base_timestamp: int) -> bytes:
-    """The records section of a batch, uncompressed, with offset deltas 0, 1, 2 and so on."""
+def encode_records(records: Sequence[Record], base_timestamp: int, first_delta: int = 0) -> bytes:
+    """The records section of a batch, or a part of one, uncompressed, with consecutive offset deltas from `first_delta` on."""
     return b"".join(
         encode_record(delta, record.timestamp - base_timestamp, record.key, record.value, record.headers)
-        for delta, record in enumerate(records)
+        for delta, record in enumerate(records, first_delta)
     )
 
 

@@ -70,6 +70,7 @@ class PrepareObjectsRecord:
     object_count: Int32 = 0
     node_id: Int32 = -1
     deadline_ms: Int64 = 0
+    writer: Int64 = wire(0, tag=0)  # token of the incarnation that may write them; 0: millrace.version 0
 
 
 @dataclass(slots=True)
@@ -182,6 +183,7 @@ class CommittedObjectRecord:
     order_id: Int64 = wire(0, tag=3)  # of a stream-set object, as the next two
     shelf_id: Int64 = wire(-1, tag=4)
     shelf_place: Int8 = wire(0, tag=5)
+    writer: Int64 = wire(0, tag=6)  # as in PrepareObjectsRecord
 
 
 @dataclass(slots=True)
@@ -209,6 +211,58 @@ class StreamHoldersRecord:
     holders: bytes = b""
 
 
+@dataclass(slots=True)
+class NodeWalRecord:
+    """A write-ahead log of a node as it now is, whole. `state` is a number of kraft/tables/wals.py."""
+
+    KEY = 513
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    node_id: Int32 = -1
+    wal_id: Uuid = NO_UUID
+    kind: str = ""
+    address: str = ""
+    owner_epoch: Int64 = -1
+    incarnation: Uuid = NO_UUID
+    position: Int64 = 0
+    state: Int8 = 0
+
+
+@dataclass(slots=True)
+class RemoveNodeWalRecord:
+    """The node has this write-ahead log no more: nothing in it is needed."""
+
+    KEY = 514
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    node_id: Int32 = -1
+    wal_id: Uuid = NO_UUID
+
+
+@dataclass(slots=True)
+class MoveNodeWalRecord:
+    """Everything below `position` of this write-ahead log is committed. Stands in the batch of the commit that moved it."""
+
+    KEY = 515
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    node_id: Int32 = -1
+    wal_id: Uuid = NO_UUID
+    position: Int64 = 0
+
+
+@dataclass(slots=True)
+class NodeClaimRecord:
+    """An incarnation is about to claim the place `number` in a series of ownership. `node_id` -1: the metadata log's writer."""
+
+    KEY = 516
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    node_id: Int32 = -1
+    number: Int64 = 0
+    incarnation: Uuid = NO_UUID
+
+
 STREAM_RECORDS: tuple[type, ...] = (
     StreamRecord,
     RemoveStreamsRecord,
@@ -222,4 +276,8 @@ STREAM_RECORDS: tuple[type, ...] = (
     CommittedObjectRecord,
     ShelfRecord,
     StreamHoldersRecord,
+    NodeWalRecord,
+    RemoveNodeWalRecord,
+    MoveNodeWalRecord,
+    NodeClaimRecord,
 )

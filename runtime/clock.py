@@ -1,6 +1,7 @@
 """Wall time in milliseconds. Timers are the event loop's own (`loop.time`, `call_later`), never this.
 
-A wall clock may jump; only record timestamps, retention and expiry that clients see are judged by it.
+A wall clock may jump; only record timestamps, retention and expiry that clients see are judged by it, and
+what is deleted by it only as far as broker/known_time.py lets it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,20 @@ class Clock(Protocol):
         """Milliseconds since the epoch."""
         ...
 
+    def asleep_ms(self) -> int:
+        """For how long the machine was suspended until now, counted from any moment: monotonic timers stand
+        still meanwhile. Never falls."""
+        ...
+
 
 class SystemClock:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def asleep_ms(self) -> int:
+        """0 where the system does not tell."""
+        boot = getattr(time, "CLOCK_BOOTTIME", None)
+        if boot is None:
+            return 0
+        asleep_ns = time.clock_gettime_ns(boot) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        return max(0, asleep_ns) // 1_000_000

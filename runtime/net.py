@@ -8,7 +8,10 @@ addresses never show in IPv6-mapped form. `tests/sim/net.py` implements the same
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +19,46 @@ from typing import Protocol
 from millrace.runtime.errors import MillraceError, Unavailable
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+_SO_NWRITE = 0x1024  # macOS: what its socket holds of what was written
+
+
+def unacknowledged_bytes(transport: asyncio.BaseTransport) -> int:
+    """What the system was given for a peer and the peer has not acknowledged; 0 where it does not tell, and of a connection that is gone."""
+    handle = transport.get_extra_info("socket")
+    if handle is not None and sys.platform == "darwin":
+        try:
+            return int(handle.getsockopt(socket.SOL_SOCKET, _SO_NWRITE))
+        except OSError:
+            return 0
+    return _asked(handle, "TIOCOUTQ")
+
+
+def unread_bytes(transport: asyncio.BaseTransport) -> int:
+    """What the system has from a peer and nobody has read; 0 where it does not tell, and of a connection that is gone."""
+    return _asked(transport.get_extra_info("socket"), "FIONREAD")
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Ends a connection at once, and has the system forget what it holds for the peer: after an `abort` alone that stays for as long as a peer
+    that does not read keeps its side open."""
+    handle = transport.get_extra_info("socket")
+    if handle is not None and handle.fileno() >= 0:
+        with contextlib.suppress(OSError):
+            handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+def _asked(handle: socket.socket | None, name: str) -> int:
+    if handle is None or handle.fileno() < 0:
+        return 0
+    try:
+        import fcntl
+        import termios
+
+        (count,) = struct.unpack("i", fcntl.ioctl(handle.fileno(), getattr(termios, name), bytes(4)))
+    except (ImportError, AttributeError, OSError):
+        return 0
+    return int(count)
 
 
 class ListenFailed(MillraceError):

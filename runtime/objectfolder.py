@@ -82,6 +82,7 @@ class ObjectFolder:
         self._writing_bytes = 0  # of writes under way, whose room is spoken for
         self._writer = FileWriter(calls)
         self._lock = threading.Lock()
+        self._replacing = threading.Lock()
 
     def prepare(self) -> None:
         """Makes the folder and sweeps the unfinished files of writers that are gone. ValueError where no folder can be."""
@@ -114,6 +115,17 @@ class ObjectFolder:
             self._sync_name(key)
         finally:
             self.discard(new)
+
+    def replace(self, key: str, content: bytes, before: bytes) -> None:
+        """Durable on return. PreconditionFailed when the object is not `before`, nor `content` already. One at a time in this process;
+        another process's may come between."""
+        with self._replacing:
+            if self._is_content(key, [before]):
+                self.write(key, [content])
+            elif self._is_content(key, [content]):
+                self._sync_name(key)
+            else:
+                raise PreconditionFailed(key)
 
     def create(self, key: str) -> NewFile:
         check_key(key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Corrupt, Exhausted, Fenced, MillraceError, Unavailable
@@ -26,6 +26,10 @@ class SaidByStore(Exception):
 
 class StoreUnavailable(SaidByStore, Unavailable):
     """The store did not answer, or answered 5xx. The operation may have happened. Arguments: key, reason."""
+
+
+class StoreConflict(StoreUnavailable):
+    """Another request for the same key was under way. The operation may have happened."""
 
 
 class StoreFull(SaidByStore, Exhausted):
@@ -90,8 +94,10 @@ class MultipartUpload(Protocol):
         part again whose outcome is unknown, in the same length."""
         ...
 
-    async def complete(self) -> None:
-        """The object is visible and durable on return. ObjectMissing when the upload is gone and must be made anew."""
+    async def complete(self, *, if_absent: bool = False) -> None:
+        """The object is visible and durable on return. ObjectMissing when the upload is gone and must be made anew. `if_absent`:
+        PreconditionFailed when the key exists, and nothing is changed then; it may be an earlier call's own, which nobody tells here.
+        A store that has no such condition for uploads completes without."""
         ...
 
     async def abort(self) -> None:
@@ -116,6 +122,12 @@ class ObjectStore(Protocol):
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
         """As put; PreconditionFailed when the key exists. Recognises its own earlier attempt by content: equal bytes under
         the key count as put by this writer, so a writer puts something of its own (epoch, incarnation) into them."""
+        ...
+
+    async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        """As put, in place of an object that is exactly `before`; PreconditionFailed when it is another, or none. Equal bytes that are there
+        already count as put by this writer. For small objects. A store that knows no If-Match, and a directory that another process
+        writes to, compare and put in two steps."""
         ...
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
@@ -147,6 +159,29 @@ class ObjectStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDate:
+    """What a store's own clock said, in an answer that came at `came_s` of the event loop's time."""
+
+    wall_ms: int
+    came_s: float
+
+
+@runtime_checkable
+class TellsDate(Protocol):
+    """A bare store whose answers carry the time of a clock that is not this machine's."""
+
+    @property
+    def last_date(self) -> StoreDate | None:
+        """The newest; None before the first answer, and where answers have none."""
+        ...
+
+
+def last_date_of(store: object) -> StoreDate | None:
+    """None also for stores that have no clock of their own, such as a directory."""
+    return store.last_date if isinstance(store, TellsDate) else None
 
 
 def fill(views: Sequence[memoryview], content: Buffer) -> tuple[Sequence[memoryview], int]:

@@ -136,6 +136,9 @@ class HedgingObjectStore:
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
         await self._store.put_if_absent(key, parts)
 
+    async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        await self._store.replace(key, parts, before)
+
     async def get(self, key: str) -> bytes:
         return await self._store.get(key)
 

@@ -19,7 +19,7 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed
 from millrace.runtime.objectfolder import ObjectFolder, store_error
 from millrace.runtime.objectfolder_write import NewFile, SystemCalls
-from millrace.runtime.objectstore import Keys, Lend, ObjectEntry, UnfinishedUpload
+from millrace.runtime.objectstore import Keys, Lend, ObjectEntry, PreconditionFailed, UnfinishedUpload
 from millrace.runtime.steps import line_of
 
 _T = TypeVar("_T")
@@ -56,6 +56,10 @@ class LocalObjectStore:
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
         await self._run(key, lambda: self._folder.write(key, parts, is_first=True))
+
+    async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        content = b"".join(parts)
+        await self._run(key, lambda: self._folder.replace(key, content, before))
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         assert 0 <= start < end, (start, end)
@@ -131,10 +135,21 @@ class LocalMultipart:
         )
         return self._write(number, parts)
 
-    async def complete(self) -> None:
+    async def complete(self, *, if_absent: bool = False) -> None:
         assert len(self._written) == len(self._ends) - 1, "complete before every part was written"
-        await self._run(self._new.key, lambda: self._folder.publish(self._new))
+        key = self._new.key
+        try:
+            await self._run(key, lambda: self._publish(is_first=if_absent))
+        except PreconditionFailed:
+            await self.abort()
+            raise
         await self.abort()
+
+    def _publish(self, *, is_first: bool) -> None:
+        try:
+            self._folder.publish(self._new, is_first=is_first)
+        except FileExistsError:
+            raise PreconditionFailed(self._new.key) from None
 
     async def abort(self) -> None:
         await self._run(self._new.key, lambda: self._folder.discard(self._new))

@@ -40,6 +40,14 @@ class MemoryObjectStore:
         if self._objects.setdefault(key, (content, self._clock.wall_ms()))[0] != content:
             raise PreconditionFailed(key)
 
+    async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        await self._turn()
+        content = b"".join(parts)
+        found = self._objects.get(key)
+        if found is None or found[0] not in (before, content):
+            raise PreconditionFailed(key)
+        self._objects[key] = (content, self._clock.wall_ms())
+
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         assert 0 <= start < end, (start, end)
         return (await self.get(key))[start:end]
@@ -107,11 +115,13 @@ class MemoryMultipart:
         self._parts.setdefault(number, None)
         return self._take(number, parts)
 
-    async def complete(self) -> None:
+    async def complete(self, *, if_absent: bool = False) -> None:
         contents = [part for part in self._parts.values() if part is not None]
         assert len(contents) == len(self._parts), "complete before every part was written"
         if self._is_aborted:
             raise ObjectMissing(self._key)
+        if if_absent and await self._store.head(self._key) is not None:
+            raise PreconditionFailed(self._key)
         await self._store.put(self._key, contents)
         self._store.uploads.pop(self, None)
 

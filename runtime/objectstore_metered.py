@@ -46,7 +46,7 @@ class StoreMeter(Protocol):
     def on_operation(
         self, operation: str, outcome: str, sent_bytes: int, received_bytes: int, elapsed_ms: float
     ) -> None:
-        """`operation`: put, put_if_absent, get, head, list, list_uploads, delete, and the multipart_ ones: start, part, complete, abort.
+        """`operation`: put, put_if_absent, replace, get, head, list, list_uploads, delete, and the multipart_ ones: start, part, complete, abort.
         `outcome`: ok, missing, lost, unavailable, full, denied, cancelled, error."""
         ...
 
@@ -92,6 +92,10 @@ class MeteredObjectStore:
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
         with self._timer.span("put_if_absent", sum(map(len, parts))):
             await self._store.put_if_absent(key, parts)
+
+    async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        with self._timer.span("replace", sum(map(len, parts))):
+            await self._store.replace(key, parts, before)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         with self._timer.span("get") as span:
@@ -160,9 +164,9 @@ class MeteredMultipart:
     def put_part(self, parts: Sequence[Buffer], number: int | None = None) -> Coroutine[Any, Any, None]:
         return self._measure(self._upload.put_part(parts, number), sum(map(len, parts)))
 
-    async def complete(self) -> None:
+    async def complete(self, *, if_absent: bool = False) -> None:
         with self._timer.span("multipart_complete"):
-            await self._upload.complete()
+            await self._upload.complete(if_absent=if_absent)
 
     async def abort(self) -> None:
         with self._timer.span("multipart_abort"):

@@ -25,6 +25,8 @@ from millrace.runtime.objectstore import (
 RACERS = 12
 PART_BYTES = 5 << 20  # the smallest part that S3 takes
 SMALL_BYTES, LARGE_BYTES = 4 << 10, 4 << 20
+# How a store says that it does not know a condition.
+_NOT_KNOWN = ("NotImplemented", "501", "InvalidArgument", "InvalidRequest", "400")
 STORE_ERRORS = (StoreUnavailable, StoreDenied, StoreFull, ObjectMissing, PreconditionFailed)
 
 
@@ -78,16 +80,28 @@ async def conditional_put_fault(store: ObjectStore, prefix: str) -> str | None:
         await store.delete([f"{prefix}condition"])
         return str(error)
     except StoreDenied as error:
-        if len(error.args) > 1 and error.args[1] in (
-            "NotImplemented",
-            "501",
-            "InvalidArgument",
-            "InvalidRequest",
-            "400",
-        ):
+        if len(error.args) > 1 and error.args[1] in _NOT_KNOWN:
             return f"refuses conditional puts ({error.args[1]})"
         raise
     return None
+
+
+async def brief_condition_fault(store: ObjectStore, prefix: str) -> str | None:
+    """As conditional_put_fault, by two puts and a deletion: whether the condition is kept at all, which every start wants to know. That of many
+    at once one wins is asked once in the life of a bucket."""
+    key = f"{prefix}condition"
+    try:
+        await store.put_if_absent(key, [b"first"])
+        await store.put_if_absent(key, [b"second"])
+    except PreconditionFailed:
+        return None
+    except StoreDenied as error:
+        if len(error.args) > 1 and error.args[1] in _NOT_KNOWN:
+            return f"refuses conditional puts ({error.args[1]})"
+        raise
+    finally:
+        await store.delete([key])
+    return "takes a conditional put of a key that exists: If-None-Match is ignored"
 
 
 async def probe_put_if_absent(store: ObjectStore, prefix: str) -> str:
@@ -188,6 +202,27 @@ async def probe_multipart(store: ObjectStore, prefix: str) -> str:
     if await store.head(key) is not None:
         raise Unmet("shows an upload that was aborted")
     return "two parts joined; an aborted one leaves nothing"
+
+
+async def probe_conditional_completion(store: ObjectStore, prefix: str) -> str:
+    """An upload that ends where an object is changes nothing; one that ends where none is makes it."""
+    key = f"{prefix}first"
+    for content, is_late in ((b"first", False), (b"second", True)):
+        upload = await store.start_multipart(key)
+        try:
+            await upload.put_part([content])
+            await upload.complete(if_absent=True)
+            if is_late:
+                raise Unmet("ends a multipart upload over an object that is there: If-None-Match is ignored")
+        except PreconditionFailed:
+            if not is_late:
+                raise Unmet("refuses to end a multipart upload where no object is") from None
+        finally:
+            await upload.abort()
+    if await store.get(key) != b"first":
+        raise Unmet("refuses the end of a multipart upload and does it all the same")
+    await store.delete([key])
+    return "what is there stays"
 
 
 async def probe_list_uploads(store: ObjectStore, prefix: str) -> str:

@@ -27,8 +27,10 @@ from millrace.runtime.objectstore import (
     MultipartUpload,
     ObjectEntry,
     ObjectStore,
+    StoreDate,
     StoreUnavailable,
     UnfinishedUpload,
+    last_date_of,
 )
 from millrace.runtime.objectstore_body import Body, body_of
 from millrace.runtime.rand import Rand
@@ -148,6 +150,11 @@ class RetryingObjectStore(Retries):
         super().__init__(rand, policy, on_retry, gate)
         self._store = store
 
+    @property
+    def last_date(self) -> StoreDate | None:
+        """The wrapped store's, where it has one."""
+        return last_date_of(self._store)
+
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         body = body_of(parts)
         await self.attempt_put("put", key, body, lambda: self._store.put(key, body))
@@ -155,6 +162,10 @@ class RetryingObjectStore(Retries):
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
         body = body_of(parts)
         await self.attempt_put("put_if_absent", key, body, lambda: self._store.put_if_absent(key, body))
+
+    async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        body = body_of(parts)
+        await self.attempt_put("replace", key, body, lambda: self._store.replace(key, body, before))
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         return await self.attempt("get", lambda: self._store.get_range(key, start, end), 0, end - start)
@@ -241,8 +252,8 @@ class RetryingMultipart:
             number, self._count = self._count, self._count + 1
         return self._repeat(first, body, number)
 
-    async def complete(self) -> None:
-        await self._store.attempt("multipart_complete", self._upload.complete)
+    async def complete(self, *, if_absent: bool = False) -> None:
+        await self._store.attempt("multipart_complete", partial(self._upload.complete, if_absent=if_absent))
 
     async def abort(self) -> None:
         await self._store.attempt("multipart_abort", self._upload.abort)

@@ -33,6 +33,7 @@ from millrace.runtime.objectstore import (
     ObjectEntry,
     ObjectMissing,
     PreconditionFailed,
+    StoreDate,
     StoreDenied,
     StoreUnavailable,
     UnfinishedUpload,
@@ -50,7 +51,7 @@ _SINGLE_DELETES = 16
 _LOADER = create_loader()
 _CRC_HEADER = "x-amz-checksum-crc32c"
 # How stores say that they do not know a header or a call.
-_NO_CHECKSUMS = ("NotImplemented", "InvalidArgument", "InvalidRequest", "UnsupportedArgument", "501", "400")
+_NOT_KNOWN = ("NotImplemented", "InvalidArgument", "InvalidRequest", "UnsupportedArgument", "501", "400")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class S3ObjectStore:
     def __init__(self, client: Any, http: S3Http, settings: S3Settings, stack: AsyncExitStack) -> None:
         self.http = http
         self.has_checksums = settings.has_checksums
+        self.has_conditional_completion = True  # until it is refused
         self._client = client
         self._bucket = settings.bucket
         self._stack = stack
@@ -112,7 +114,14 @@ class S3ObjectStore:
             ca_file=session.get_config_variable("ca_bundle"),
         )
         stack.push_async_callback(http.close)
+        client.meta.events.register_first(
+            "before-parse.s3", lambda response_dict, **_: http.note_date(response_dict["headers"])
+        )
         return S3ObjectStore(client, http, settings, stack)
+
+    @property
+    def last_date(self) -> StoreDate | None:
+        return self.http.last_date
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         await self._put(key, parts, {})
@@ -124,6 +133,29 @@ class S3ObjectStore:
         except PreconditionFailed:
             if not await self._is_content(key, b"".join(parts)):
                 raise
+
+    async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        """Its version is asked for before its content, so that a change between the two is told by the put."""
+        content = b"".join(parts)
+        try:
+            with self._call(key):
+                version = str((await self._client.head_object(**self._at(key))).get("ETag", ""))
+            if await self.get(key) != before:
+                raise PreconditionFailed(key)
+            await self._put_in_place(key, content, version)
+        except ObjectMissing:
+            raise PreconditionFailed(key) from None
+        except PreconditionFailed:
+            if not await self._is_content(key, content):
+                raise
+
+    async def _put_in_place(self, key: str, content: bytes, version: str) -> None:
+        try:
+            await self._put(key, [content], {"if-match": version} if version else {})
+        except StoreDenied as error:
+            if len(error.args) < 2 or error.args[1] not in ("NotImplemented", "501"):
+                raise
+            await self._put(key, [content], {})  # it knows no If-Match
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         assert 0 <= start < end, (start, end)
@@ -229,11 +261,26 @@ class S3ObjectStore:
             etag = await self.http.put(key, parts, sum(map(len, parts)), headers, query)
         return {"PartNumber": number + 1, "ETag": etag, **({"ChecksumCRC32C": checksum} if has_checksums else {})}
 
-    async def complete_upload(self, key: str, upload_id: str, parts: Sequence[dict[str, Any]]) -> None:
+    async def complete_upload(
+        self, key: str, upload_id: str, parts: Sequence[dict[str, Any]], *, if_absent: bool = False
+    ) -> None:
+        """Without the condition where the store refuses the first that it sees."""
+        request = {**self._at(key), "UploadId": upload_id, "MultipartUpload": {"Parts": list(parts)}}
+        if if_absent and self.has_conditional_completion:
+            try:
+                with self._call(key):
+                    await self._client.complete_multipart_upload(**request, IfNoneMatch="*")
+                return
+            except StoreDenied as error:
+                if len(error.args) < 2 or error.args[1] not in _NOT_KNOWN:
+                    raise
+                log.warning(
+                    "the store takes no condition for the end of a multipart upload (%s): large objects are put without",
+                    error,
+                )
+                self.has_conditional_completion = False
         with self._call(key):
-            await self._client.complete_multipart_upload(
-                **self._at(key), UploadId=upload_id, MultipartUpload={"Parts": list(parts)}
-            )
+            await self._client.complete_multipart_upload(**request)
 
     async def abort_upload(self, key: str, upload_id: str) -> None:
         with self._call(key):
@@ -277,7 +324,7 @@ class S3ObjectStore:
         return str(made["UploadId"])
 
     def _may_lack_checksums(self, error: StoreDenied) -> bool:
-        return not self._is_checksum_known and len(error.args) > 1 and error.args[1] in _NO_CHECKSUMS
+        return not self._is_checksum_known and len(error.args) > 1 and error.args[1] in _NOT_KNOWN
 
     def _leave_out_checksums(self, error: StoreDenied) -> None:
         if self.has_checksums:
@@ -336,13 +383,16 @@ class S3Multipart:
         self._sizes[number] = sum(map(len, parts))
         return self._send(number, parts)
 
-    async def complete(self) -> None:
-        """An upload that is gone was completed by an attempt whose answer was lost, if the object is there in its size."""
+    async def complete(self, *, if_absent: bool = False) -> None:
+        """An upload that is gone was completed by an attempt whose answer was lost, if the object is there in its size. Under the
+        condition that is not believed: it may be another's, and the caller looks."""
         assert len(self._sent) == len(self._sizes), "complete before every part was written"
         parts = [self._sent[number] for number in sorted(self._sent)]
         try:
-            await self._store.complete_upload(self._key, self._upload_id, parts)
+            await self._store.complete_upload(self._key, self._upload_id, parts, if_absent=if_absent)
         except ObjectMissing:
+            if if_absent:
+                raise
             found = await self._store.head(self._key)
             if found is None or found.size_bytes != sum(self._sizes.values()):
                 raise

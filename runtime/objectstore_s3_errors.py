@@ -4,7 +4,8 @@ status or code                                         raised as
 NoSuchKey, NoSuchUpload, any other 404                 ObjectMissing
 412                                                    PreconditionFailed
 507, XMinioStorageFull                                 StoreFull
-408, 409, 429, 5xx, and the codes of _AGAIN            StoreUnavailable: the outcome is unknown, or will change, as a clock that is
+409                                                    StoreConflict, a StoreUnavailable
+408, 429, 5xx, and the codes of _AGAIN            StoreUnavailable: the outcome is unknown, or will change, as a clock that is
                                                        set and a token that is renewed do: a broker outlives both
 no answer: connection, timeout, answer cut off         StoreUnavailable
 200 from somebody else, such as a proxy's own page     StoreUnavailable: nothing is known of what was asked
@@ -36,6 +37,7 @@ from botocore.exceptions import ConnectionError as EndpointError
 from millrace.runtime.objectstore import (
     ObjectMissing,
     PreconditionFailed,
+    StoreConflict,
     StoreDenied,
     StoreFull,
     StoreUnavailable,
@@ -128,6 +130,8 @@ def s3_refusal(status: int, code: str, key: str, message: str = "") -> Exception
         return StoreFull(key, code)
     if status >= 500 and status != 501:
         return StoreUnavailable(key, code, status)
+    if status == 409 and code not in _AGAIN:
+        return StoreConflict(key, code, status)
     if status in _AGAIN_STATUS or code in _AGAIN:
         return StoreUnavailable(key, code, status, *([_TO_DO[code]] if code in _TO_DO else []))
     if status == 412:

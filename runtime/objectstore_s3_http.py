@@ -14,6 +14,7 @@ import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ from botocore.utils import get_environ_proxies
 from yarl import URL
 
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore import Lend, StoreDenied, fill
+from millrace.runtime.objectstore import Lend, StoreDate, StoreDenied, fill
 from millrace.runtime.objectstore_s3_errors import check_put, s3_refusal
 from millrace.runtime.objectstore_s3_get import GetPool
 from millrace.runtime.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Keys, Signer, quoted_path, quoted_query
@@ -84,6 +85,8 @@ class S3Http:
         self._region = region
         self._signer = Signer(region)
         self._stamped_s, self._stamp = -1, ""
+        self._date = ("", 0.0)  # the newest answer's own word, and when the first came that said so
+        self._read_date: tuple[str, StoreDate | None] | None = None
         self._proxy = get_environ_proxies(base_url).get(parts.scheme)
         # The library's own list where none is given, as for its own requests: a slim machine has none.
         context = ssl.create_default_context(cafile=ca_file or get_cert_path(True)) if self._is_tls else None
@@ -111,6 +114,23 @@ class S3Http:
             read_bufsize=_READ_BUFFER_BYTES,
         )
 
+    @property
+    def last_date(self) -> StoreDate | None:
+        text, came_s = self._date
+        if self._read_date is None or self._read_date[0] != text:
+            try:
+                date = StoreDate(int(parsedate_to_datetime(text).timestamp() * 1000), came_s)
+            except ValueError:  # also where none was said
+                date = None
+            self._read_date = text, date
+        return self._read_date[1]
+
+    def note_date(self, headers: Mapping[str, str]) -> None:
+        """Of an answer, whatever it answers: a refusal for a clock that is wrong tells the time, too."""
+        text = headers.get("Date") or headers.get("date")
+        if text and text != self._date[0]:
+            self._date = text, asyncio.get_running_loop().time()
+
     async def close(self) -> None:
         self._gets.close()
         await self._session.close()
@@ -135,6 +155,7 @@ class S3Http:
         if reply.is_found and not reply.is_plain:
             self._has_lengths = False
             return await self.get_into(key, byte_range, lend)
+        self.note_date(reply.headers)
         if not reply.is_found:
             raise self._refusal(Answer(reply.status, reply.headers, bytes(reply.content)), key)
         return reply.views, reply.came_bytes
@@ -183,6 +204,7 @@ class S3Http:
         async with self._session.request(
             method, url, headers=signed, data=body, allow_redirects=False, proxy=self._proxy
         ) as answer:
+            self.note_date(answer.headers)
             content = await (answer.read() if answer.status < 300 else answer.content.read(_REFUSAL_BYTES_MAX))
             return Answer(answer.status, answer.headers, content)
 

@@ -41,7 +41,9 @@ class S3Probe:
 
     async def findings(self) -> AsyncIterator[Finding]:
         yield await find_out(
-            "If-Match", "nothing asks for it: the broker creates and never replaces under a condition", self.match()
+            "If-Match",
+            "the name of the newest metadata snapshot is compared and put in two steps, by the one writer there is",
+            self.match(),
         )
         sent_none = "checksums are left out (set checksumAlgorithm=none to say so); objects carry their own CRC32C, which readers verify"
         yield await find_out("checksum header taken", sent_none, self.checksum_taken())

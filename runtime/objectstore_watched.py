@@ -72,6 +72,10 @@ class WatchedObjectStore:
         with self._watch.attempt("put_if_absent"):
             await self._store.put_if_absent(key, parts)
 
+    async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        with self._watch.attempt("replace"):
+            await self._store.replace(key, parts, before)
+
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         with self._watch.attempt("get"):
             return await self._store.get_range(key, start, end)

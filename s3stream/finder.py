@@ -73,7 +73,7 @@ class ObjectFinder:
         asking the store. What cannot be loaded is met by who needs it."""
         hints = self._objects.candidates(StreamId(stream_id), offset, limit)
         singles = [hint for hint in hints if hint.kind is not ObjectKind.COMPOSITE][:limit]
-        readers = [self._reader(hint.object_id, hint.size_bytes) for hint in singles]
+        readers = [self._reader(hint.object_id, hint.size_bytes, hint.writer) for hint in singles]
         await asyncio.gather(*(self._load_index(*one) for one in zip(singles, readers, strict=True)))
 
     async def find_some(
@@ -103,7 +103,7 @@ class ObjectFinder:
     async def _find_in_all(
         self, hints: Sequence[ObjectHint], stream_id: int, start: int, end: int, max_bytes: int
     ) -> FoundBlocks:
-        readers = [self._reader(hint.object_id, hint.size_bytes) for hint in hints]
+        readers = [self._reader(hint.object_id, hint.size_bytes, hint.writer) for hint in hints]
         # One reader may be given here by another who looks: the index is loaded once.
         results = await asyncio.gather(*(self._load_index(*one) for one in zip(hints, readers, strict=True)))
         for hint, reader, error in zip(hints, readers, results, strict=True):
@@ -132,7 +132,7 @@ class ObjectFinder:
     async def _find_linked(self, hint: ObjectHint, stream_id: int, start: int, end: int, max_bytes: int) -> FoundBlocks:
         composite = self._composites.get(hint.object_id)
         if composite is None:
-            composite = CompositeReader(self._store, object_key(self._cluster_id, hint.object_id))
+            composite = CompositeReader(self._store, object_key(self._cluster_id, hint.object_id), hint.writer)
             self.index_gets += 1
             index = await composite.index()
             self.index_get_bytes += index.size_bytes
@@ -143,10 +143,11 @@ class ObjectFinder:
         link, refs = found
         return FoundBlocks(link.object_id, self._reader(link.object_id, link.size_bytes), refs)
 
-    def _reader(self, object_id: ObjectId, size_bytes: int) -> ObjectReader:
+    def _reader(self, object_id: ObjectId, size_bytes: int, writer: int = 0) -> ObjectReader:
+        """`writer` 0: of an object that a composite links, whose index nobody reads."""
         reader = self._readers.get(object_id)
         if reader is None:
-            reader = ObjectReader(self._store, object_key(self._cluster_id, object_id), size_bytes)
+            reader = ObjectReader(self._store, object_key(self._cluster_id, object_id), size_bytes, writer=writer)
             self._readers.put(object_id, reader, READER_OVERHEAD_BYTES)
         return reader
 

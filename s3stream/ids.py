@@ -10,6 +10,7 @@ StreamId = NewType("StreamId", int)
 ObjectId = NewType("ObjectId", int)
 
 NO_OBJECT = ObjectId(-1)
+NO_WAL = bytes(16)  # a log without an identity
 
 
 class StreamRole(IntEnum):
@@ -27,6 +28,25 @@ class ObjectKind(IntEnum):
     STREAM_SET = 0
     STREAM = 1
     COMPOSITE = 2  # of one stream; links other objects and holds no data of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """The incarnation of a node that writes an object. `token`: the first 8 bytes of the incarnation's id, signed; not 0."""
+
+    node_id: int
+    token: int
+
+    def __str__(self) -> str:
+        return f"incarnation {token_text(self.token)} of node {self.node_id}"
+
+
+def token_of(incarnation: bytes) -> int:
+    return int.from_bytes(incarnation[:8], "big", signed=True)
+
+
+def token_text(token: int) -> str:
+    return f"{token & (1 << 64) - 1:016x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +81,7 @@ class ObjectHint:
     size_bytes: int
     start: int
     end: int
+    writer: int = 0  # token of the incarnation that wrote it; 0: not known, and not checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +99,15 @@ class UploadCommit:
 
     `object_id` is the stream-set object (NO_OBJECT when every stream got its own). Each range starts at its stream's committed end;
     for each stream the commit advances that end. A stream that no longer exists is skipped. Retried with the same ids, it changes nothing.
+    `wal_end`: everything that ends at or below it in the log `wal_id` is committed then.
     """
 
     object_id: ObjectId
     size_bytes: int
     ranges: tuple[StreamRange, ...]
     stream_objects: tuple[CommittedStreamObject, ...]
+    wal_id: bytes = NO_WAL
+    wal_end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +126,7 @@ class StreamSetInfo:
     size_bytes: int
     order_id: int
     data_time_ms: int
+    writer: int = 0  # as ObjectHint's
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +138,7 @@ class StreamObjectInfo:
     size_bytes: int
     start: int
     end: int
+    writer: int = 0  # as ObjectHint's
 
 
 @dataclass(frozen=True, slots=True)

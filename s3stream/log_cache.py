@@ -8,7 +8,8 @@ Keeps true:
   * entries of a stream are continuous through all blocks: `put` refuses one that is not, since a gap would become a hole in the objects;
   * blocks are freed in the order they were sealed, so that what is free is always the old end of the queue;
   * what is not free is never evicted: a stream's cached entries begin at or below what is committed of it;
-  * a stream's range in one block fits the 32 bits that an index gives it: the block is sealed first;
+  * a stream's range in a block may be of any length (an object's writer cuts its rows at 32 bits): no offsets of one stream close the block
+    that all streams share;
   * bytes are charged with what an entry costs beside its payload, else many small records are many times the bound.
 
 What is free is kept up to KEPT_BYTES_FIRST, and twice as much whenever a reader comes for something that more would have kept, up to the
@@ -33,7 +34,7 @@ from dataclasses import dataclass
 
 from millrace.s3stream.ghosts import Ghosts
 from millrace.s3stream.harvest import Harvest
-from millrace.s3stream.objects.format import INT32_MAX, INT64_MAX, Entry
+from millrace.s3stream.objects.format import INT64_MAX, Entry
 
 # Measured beside the payload: the bytes' own header, and places in three columns that grow by eighths; a view is an object of 200 bytes more.
 COPY_OVERHEAD_BYTES = 80
@@ -208,15 +209,9 @@ class LogCache:
 
     def put(self, stream_id: int, entry: Entry, wal_end: int) -> None:
         """Adds the next entry of a stream, the record of which ends at `wal_end`. May seal the active block before."""
-        end = entry.base_offset + entry.count
         runs = self._streams.get(stream_id)
         run = runs[-1] if runs else None
-        if (
-            run is None
-            or run.block_number != self.active.number
-            or run.epoch != entry.epoch
-            or end - run.start > INT32_MAX
-        ):
+        if run is None or run.block_number != self.active.number or run.epoch != entry.epoch:
             run = self._begin_run(stream_id, entry, run)
         assert entry.base_offset == run.end, f"stream {stream_id} goes on at {run.end}, not at {entry.base_offset}"
         assert wal_end >= self._wal_end, f"a record that ends at {wal_end} after one at {self._wal_end}"

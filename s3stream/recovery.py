@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced, StreamMissing
@@ -77,17 +77,25 @@ class ExpectedOffsets:
 
 
 async def recover(
-    wal: WriteAheadLog, catalog: StreamCatalog, uploader: Uploader, cache: LogCache, bounds: SealBounds
+    wal: WriteAheadLog,
+    records: AsyncIterator[WalRecord] | None,
+    catalog: StreamCatalog,
+    uploader: Uploader,
+    cache: LogCache,
+    bounds: SealBounds,
+    before_close: Callable[[], Awaitable[None]] | None = None,
 ) -> Recovered:
-    """On return the WAL is empty, every stream that was open is closed, and `cache` holds the newest of what was recovered.
-    Cancelled or failed at any point, nothing is lost."""
+    """`records` are the WAL's, None when they were read and given up. `before_close` runs when all is committed and before any
+    stream is closed: which streams are open still tells what was lost. On return the WAL is empty, every stream that was open is
+    closed, and `cache` holds the newest of what was recovered. Cancelled or failed at any point, nothing is lost."""
     recovered = Recovered()
     lap = Laps()
     opened = await catalog.opening_streams()
     recovered.open_s = lap.seconds()
     flush = Flush(uploader, cache)
     try:
-        await _read(wal, ExpectedOffsets(opened), recovered, flush, bounds)
+        if records is not None:
+            await _read(records, ExpectedOffsets(opened), recovered, flush, bounds)
         recovered.read_s = lap.seconds()
         cache.seal()
         for block in cache.take_sealed():
@@ -96,6 +104,8 @@ async def recover(
     finally:
         await flush.stop()
     recovered.flush_s = lap.seconds()
+    if before_close is not None:
+        await before_close()
     # In this order: a closed stream's entries are taken no more, so what counts has to be settled before the first is closed. A log whose former
     # owner has a write under way is not, before its reset.
     await wal.reset()
@@ -107,10 +117,14 @@ async def recover(
 
 
 async def _read(
-    wal: WriteAheadLog, expected: ExpectedOffsets, recovered: Recovered, flush: Flush, bounds: SealBounds
+    records: AsyncIterator[WalRecord],
+    expected: ExpectedOffsets,
+    recovered: Recovered,
+    flush: Flush,
+    bounds: SealBounds,
 ) -> None:
     cache = flush.cache
-    async for record in wal.recover():
+    async for record in records:
         header, payload = _decode(record)
         if not expected.judge(header, recovered):
             continue

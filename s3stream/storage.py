@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NoReturn
 
 from millrace.runtime.disk import Buffer
@@ -26,15 +26,16 @@ from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import StreamFenced, StreamMissing
 from millrace.s3stream.harvest import Harvest
-from millrace.s3stream.ids import OpenedStream, StreamId
+from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
 from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
 from millrace.s3stream.metadata import ObjectCatalog, StreamCatalog
 from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, INT64_MAX, Entry
+from millrace.s3stream.ownership import UNOWNED, Ownership
 from millrace.s3stream.recovery import Recovered, close_in_catalog, recover
 from millrace.s3stream.room import RoomQueue
 from millrace.s3stream.stream import Append, Stream
 from millrace.s3stream.traffic import EngineStores
-from millrace.s3stream.uploader import Uploader
+from millrace.s3stream.uploader import Uploader, no_wait
 from millrace.wal.errors import WalFull
 from millrace.wal.log import WalRecord, WriteAheadLog
 
@@ -45,6 +46,9 @@ ROOM_RESERVE_BYTES = 1 << 20
 # Kept for small states (at most a part of WAL and cache): what makes room when a store is full is itself a record that needs some.
 STATE_ROOM_BYTES_MAX = 4 << 20
 STATE_ROOM_PART = 32
+# Kept for coordinators beside it: groups go on committing while producers wait for room, and never take what small states need.
+COORDINATOR_ROOM_BYTES_MAX = 8 << 20
+COORDINATOR_ROOM_PART = 32
 # An append that is not durable yet, beside its payload: itself, its view, its integers.
 PENDING_OVERHEAD_BYTES = 512
 # Streams that close at about the same time share one forced upload.
@@ -52,25 +56,32 @@ FORCE_DELAY_S = 0.01
 NOTHING = memoryview(b"")
 
 
-class StateRoom:
-    """The engine's room as small states see it: the same verbs, another line."""
+class KeptRoom:
+    """The engine's room as small states, or coordinators, see it: the same verbs, a line of their own, before that of data.
 
-    def __init__(self, storage: Storage) -> None:
+    `kept_bytes` of the engine's room are left to the lines before this one."""
+
+    def __init__(self, storage: Storage, before: tuple[RoomQueue, ...], on_released: Callable[[], None]) -> None:
         self._storage = storage
+        self.queue = RoomQueue(on_released)
+        self._before = before
+        self.kept_bytes = 0
 
     @property
     def room_bytes(self) -> int:
-        return self._storage.state_room_bytes
+        if self.queue or any(self._before):
+            return 0
+        return self._storage.room_beside(self.kept_bytes)
 
     @property
     def entry_bytes_max(self) -> int:
         return self._storage.entry_bytes_max
 
     def has_room(self, needed_bytes: int) -> bool:
-        return needed_bytes <= self._storage.state_room_bytes
+        return needed_bytes <= self.room_bytes
 
     def wait_for_room(self, needed_bytes: int) -> asyncio.Future[None]:
-        return self._storage.wait_for_state_room(needed_bytes)
+        return self._storage.ask_room(self.queue, needed_bytes)
 
 
 class Storage:
@@ -83,15 +94,33 @@ class Storage:
         settings: StreamSettings,
         cluster_id: str,
         on_failed: Callable[[BaseException], None],
+        before_trim: Callable[[], Awaitable[None]] = no_wait,
+        before_append: Callable[[], Awaitable[None]] = no_wait,
+        ownership: Ownership = UNOWNED,
     ) -> None:
+        """`before_trim`, `before_append`: return when what metadata has committed before the call survives the loss of its log; awaited
+        before each trim of the WAL, and before the first append to a stream that was opened."""
         self._wal = wal
         self._catalog = streams
         self._settings = settings
         self._on_failed = on_failed
+        self._before_trim = before_trim
+        self._before_append = before_append
         self._seal_bounds = self._bounds(INT64_MAX)  # while it recovers, no room has to be made in the WAL
         self.log_cache = LogCache(settings.log_cache_bytes, settings.streams_per_upload)
         self.block_cache = BlockCache(stores, objects, settings, cluster_id)
-        self.uploader = Uploader(stores.upload, objects, settings, cluster_id, wal.trim, self._on_uploaded, self._fail)
+        self.uploader = Uploader(
+            stores.upload,
+            objects,
+            settings,
+            cluster_id,
+            wal.trim,
+            self._on_uploaded,
+            self._fail,
+            before_trim,
+            ownership,
+            wal.wal_id,
+        )
         self._streams: dict[int, Stream] = {}
         self._pending: deque[Append] = deque()
         self._pending_bytes = 0
@@ -99,10 +128,12 @@ class Storage:
         self._uploaded_end = 0
         self._group = 0
         self._room = RoomQueue(self._make_room)
-        self._states = RoomQueue(self._make_room)
-        self._kept_bytes = 0  # for states
+        self.state_room = KeptRoom(self, (), self._make_room)
+        self._states = self.state_room.queue
+        self.coordinator_room = KeptRoom(self, (self._states,), self._make_room)
+        self._coordinators = self.coordinator_room.queue
+        self._kept_bytes = 0  # for states and coordinators
         self._wal_room_end = 0  # the WAL had room up to here when last asked: a lower bound, trims only add to it
-        self.state_room = StateRoom(self)
         self._confirmed = asyncio.Event()
         self._uploaded = asyncio.Event()
         self._age_timer: asyncio.TimerHandle | None = None
@@ -120,18 +151,38 @@ class Storage:
 
     # -- life
 
-    async def start(self) -> None:
-        """Recovers, then takes appends. On return the WAL is empty and no stream is open here. Raises Corrupt when the WAL
-        does not continue what is committed, Fenced when a newer owner exists."""
-        self.recovered = await recover(self._wal, self._catalog, self.uploader, self.log_cache, self._seal_bounds)
+    async def start(
+        self, *, has_records: bool = True, before_close: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Recovers, then takes appends. `has_records` false: the WAL was recovered and emptied by the caller. `before_close` runs when
+        everything recovered is committed and the streams are still open. On return the WAL is empty and no stream is open here.
+        Raises Corrupt when the WAL does not continue what is committed, Fenced when a newer owner exists."""
+        records = self._wal.recover() if has_records else None
+
+        async def settle() -> None:
+            if before_close is not None:
+                await before_close()
+            await self._before_trim()  # the log is reset next
+
+        self.recovered = await recover(
+            self._wal, records, self._catalog, self.uploader, self.log_cache, self._seal_bounds, settle
+        )
         self._seal_bounds = self._bounds(self._wal.capacity_bytes // 3)  # a reset may change the capacity
         least_bytes = min(self._wal.room_bytes, self._settings.log_cache_bytes)
-        self._kept_bytes = min(STATE_ROOM_BYTES_MAX, least_bytes // STATE_ROOM_PART)
+        self.coordinator_room.kept_bytes = min(STATE_ROOM_BYTES_MAX, least_bytes // STATE_ROOM_PART)
+        coordinator_bytes = min(COORDINATOR_ROOM_BYTES_MAX, least_bytes // COORDINATOR_ROOM_PART)
+        self._kept_bytes = self.coordinator_room.kept_bytes + coordinator_bytes
         self._wal.start(self._on_confirmed, self._fail)
         self._appended_end = self._uploaded_end = self._wal.confirmed_end
         self.log_cache.begin(self._wal.confirmed_end)
         self.uploader.start()
         self.append_wal, self._is_open = self._wal.append, True
+
+    async def mark_opened(self) -> None:
+        """On return the WAL durably names the metadata under which streams were opened: before the first append to them, so that an older
+        copy of the metadata log is told by it; and what opened them survives the metadata log where the WAL may."""
+        await self._wal.mark_metadata()
+        await self._before_append()
 
     async def upload_all(self, deadline_ms: int) -> bool:
         """Whether all that was appended before the call was committed, and trimmed from the WAL, within the bound."""
@@ -229,10 +280,10 @@ class Storage:
     def has_room(self, needed_bytes: int) -> bool:
         """Whether `room_bytes` is that much. In one step where there is plenty."""
         cache = self.log_cache
-        if self._room.waiting or self._states.waiting:
+        if self._room.waiting or self._coordinators.waiting or self._states.waiting:
             return False
         free_bytes = self._settings.log_cache_bytes - cache.size_bytes + cache.free_bytes - self._pending_bytes
-        granted_bytes = self._room.granted_bytes + self._states.granted_bytes
+        granted_bytes = self._granted_bytes
         plenty_bytes = 2 * (needed_bytes + granted_bytes + self._kept_bytes + ROOM_RESERVE_BYTES)
         if plenty_bytes < free_bytes and plenty_bytes < self._wal_room_end - self._appended_end:
             return True
@@ -241,26 +292,27 @@ class Storage:
     @property
     def room_bytes(self) -> int:
         """Payload bytes that may be appended now; 0 while somebody waits for room."""
-        return 0 if self._room or self._states else self._room_beside(self._kept_bytes)
+        return 0 if self._is_waited_for else self.room_beside(self._kept_bytes)
 
     def wait_for_room(self, needed_bytes: int) -> asyncio.Future[None]:
         """Completes once that much may be appended, in the order of asking; await it directly and append before the next await.
         WalFull when it could never fit, Closed when the engine stops."""
-        return self._ask_room(self._room, needed_bytes)
+        return self.ask_room(self._room, needed_bytes)
 
     @property
-    def state_room_bytes(self) -> int:
-        """As `room_bytes`, for small states: with what is kept for them."""
-        return 0 if self._states else self._room_beside(0)
+    def _is_waited_for(self) -> bool:
+        return bool(self._room or self._coordinators or self._states)
 
-    def wait_for_state_room(self, needed_bytes: int) -> asyncio.Future[None]:
-        """As `wait_for_room`, for small states: before all others."""
-        return self._ask_room(self._states, needed_bytes)
+    @property
+    def _granted_bytes(self) -> int:
+        return self._room.granted_bytes + self._coordinators.granted_bytes + self._states.granted_bytes
 
-    def _room_beside(self, kept_bytes: int) -> int:
-        return max(0, self._free_room() - kept_bytes - self._room.granted_bytes - self._states.granted_bytes)
+    def room_beside(self, kept_bytes: int) -> int:
+        """What may be appended now if so much is left to others. For KeptRoom."""
+        return max(0, self._free_room() - kept_bytes - self._granted_bytes)
 
-    def _ask_room(self, line: RoomQueue, needed_bytes: int) -> asyncio.Future[None]:
+    def ask_room(self, line: RoomQueue, needed_bytes: int) -> asyncio.Future[None]:
+        """Joins that line; see `wait_for_room`. For KeptRoom."""
         future = line.ask(needed_bytes)
         if self._is_open:
             self._make_room()
@@ -282,17 +334,21 @@ class Storage:
     def _make_room(self) -> None:
         """Lets through who fits; while somebody does not, sees to it that an upload is under way. No second one is forced before the first
         is done: its room may be enough, and small objects cost as much as large ones."""
-        for line, kept_bytes in ((self._states, 0), (self._room, self._kept_bytes)):
+        lines = (
+            (self._states, 0),
+            (self._coordinators, self.coordinator_room.kept_bytes),
+            (self._room, self._kept_bytes),
+        )
+        for line, kept_bytes in lines:
             while line:
-                line.grant(self._room_beside(kept_bytes) + line.granted_bytes)
+                line.grant(self.room_beside(kept_bytes) + line.granted_bytes)
                 if not line:
                     break
                 if not self.uploader.pending_count:
                     self._force()
-                is_granted = bool(self._room.granted_bytes or self._states.granted_bytes)
-                if self.uploader.pending_count or self._pending or is_granted:
+                if self.uploader.pending_count or self._pending or self._granted_bytes:
                     return
-                line.refuse_first(WalFull(line.first_needed_bytes, self._room_beside(kept_bytes)))
+                line.refuse_first(WalFull(line.first_needed_bytes, self.room_beside(kept_bytes)))
 
     # -- confirmation
 
@@ -341,7 +397,7 @@ class Storage:
             self._start_age_timer()
         cache.evict()
         self._pulse(self._confirmed)
-        if self._room or self._states:
+        if self._is_waited_for:
             self._make_room()
 
     # -- upload
@@ -386,7 +442,7 @@ class Storage:
         if self._late_trims and self._trimming is None:
             self._trimming = asyncio.create_task(self._trim_late(), name="late-trims")
         self._pulse(self._uploaded)
-        if self._room or self._states:
+        if self._is_waited_for:
             self._make_room()
 
     async def _trim_late(self) -> None:
@@ -437,6 +493,17 @@ class Storage:
         """Why uploads wait, or "" when they do not: the store is away, full, or refuses."""
         return self.uploader.blocked_reason
 
+    def end(self, error: BaseException) -> None:
+        """For whoever finds that the node was taken over: no append is taken and nothing committed any more. `on_failed` is called as
+        for a failure of its own."""
+        self._fail(error)
+
+    def not_uploaded(self) -> tuple[list[StreamRange], int]:
+        """What is acknowledged and in the WAL alone, by stream, and how many bytes of payload that is."""
+        streams = [one for one in self._streams.values() if one.committed_end < one.confirmed_end]
+        ranges = [StreamRange(one.stream_id, one.committed_end, one.confirmed_end) for one in streams]
+        return ranges, sum(block.payload_bytes for block in self.log_cache.blocks if not block.is_free)
+
     def drop_caches(self) -> None:
         """Forgets whatever is in objects, so that these are what is read next."""
         self.block_cache.drop_all()
@@ -453,6 +520,7 @@ class Storage:
     def _stop_intake(self, reason: Closed) -> None:
         self.append_wal, self._is_open = self._refuse, False
         self._room.refuse(reason)
+        self._coordinators.refuse(reason)
         self._states.refuse(reason)
 
     async def _stop(self) -> None:

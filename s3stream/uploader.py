@@ -1,6 +1,7 @@
 """Blocks of the log cache to objects: plan, put, commit, trim. Puts are pipelined over blocks, commits go strictly in block order.
 
-    submit(block) -> prepare ids (one block after another) -> put its objects (in parallel) -> commit -> trim the WAL -> on_uploaded
+    submit(block) -> prepare ids (one block after another) -> put its objects (in parallel) -> commit -> metadata is safe -> trim the WAL
+        -> on_uploaded
 
 Not here: when a block is sealed (storage.py), which stream gets its own object (upload_plan.py), bytes (objects/writer.py).
 Keeps true:
@@ -11,6 +12,7 @@ Keeps true:
   * ids that got old while the puts were late are replaced: nothing is put under them any more, for whoever deletes what was never committed has
     been there, and nothing is committed;
   * what waits for its turn or for the store is not made into bytes yet: no more bodies are in memory than puts in flight;
+  * nothing is committed before the store was asked, since the puts began, whether this node has a newer owner;
   * any other failure ends the engine through `on_failed`: the WAL has everything.
 """
 
@@ -20,6 +22,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,11 +31,13 @@ from millrace.runtime.objectstore import BytesChanged, MultipartUpload, ObjectMi
 from millrace.runtime.objectstore_body import Body, body_of
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import UploadExpired
-from millrace.s3stream.ids import ObjectId, UploadCommit
+from millrace.s3stream.ids import NO_WAL, ObjectId, UploadCommit
 from millrace.s3stream.log_cache import CacheBlock
 from millrace.s3stream.metadata import ObjectCatalog
 from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.objects.placing import complete_object, put_object
 from millrace.s3stream.objects.writer import ObjectWriter
+from millrace.s3stream.ownership import UNOWNED, Ownership
 from millrace.s3stream.upload_plan import PlannedObject, UploadPlan, plan_upload
 
 log = logging.getLogger(__name__)
@@ -51,14 +56,19 @@ STEP_COST = 4 << 20
 ENTRY_COST = 8192
 
 
+async def no_wait() -> None:
+    """Where nothing keeps a trim back."""
+
+
 class UploadJob:
     """One block on its way. `puts` is the running task that ends with what to commit."""
 
-    __slots__ = ("block", "fresh_until", "plan", "puts")
+    __slots__ = ("began_s", "block", "fresh_until", "plan", "puts")
 
     def __init__(self, block: CacheBlock, plan: UploadPlan) -> None:
         self.block = block
         self.plan = plan
+        self.began_s = 0.0  # when its puts began, by the loop's clock
         self.fresh_until = 0.0  # by the loop's clock; its ids are no longer used then
         self.puts: asyncio.Task[UploadCommit] | None = None
 
@@ -73,8 +83,14 @@ class Uploader:
         trim_wal: Callable[[int], Awaitable[None]],
         on_uploaded: Callable[[CacheBlock], None],
         on_failed: Callable[[BaseException], None],
+        before_trim: Callable[[], Awaitable[None]] = no_wait,
+        ownership: Ownership = UNOWNED,
+        wal_id: bytes = NO_WAL,
     ) -> None:
-        """`on_uploaded(block)` is called, in block order, when the block is committed and the WAL trimmed to its end."""
+        """`on_uploaded(block)` is called, in block order, when the block is committed and the WAL trimmed to its end. `before_trim` returns
+        when what was committed before its call survives the loss of the metadata log. `wal_id`: the log's that blocks come from."""
+        self._ownership = ownership
+        self._wal_id = wal_id
         self._store = store
         self._objects = objects
         self._settings = settings
@@ -82,9 +98,11 @@ class Uploader:
         self._trim_wal = trim_wal
         self._on_uploaded = on_uploaded
         self._on_failed = on_failed
+        self._before_trim = before_trim
         self._to_put: asyncio.Queue[UploadJob] = asyncio.Queue()
         # Bounds the blocks whose puts are under way: beside those in the queue, one is being committed and one waits to enter.
         self._to_commit: asyncio.Queue[UploadJob] = asyncio.Queue(max(1, settings.uploads_in_flight - 2))
+        self._to_trim: asyncio.Queue[UploadJob] = asyncio.Queue(settings.uploads_in_flight)
         self._puts = asyncio.Semaphore(settings.puts_in_flight)
         self._loops: list[asyncio.Task[None]] = []
         self._running: dict[asyncio.Task[UploadCommit], None] = {}
@@ -104,6 +122,7 @@ class Uploader:
         self._loops = [
             asyncio.create_task(self._supervised(self._put_loop), name="upload-puts"),
             asyncio.create_task(self._supervised(self._commit_loop), name="upload-commits"),
+            asyncio.create_task(self._supervised(self._trim_loop), name="upload-trims"),
         ]
 
     def submit(self, block: CacheBlock) -> None:
@@ -143,10 +162,19 @@ class Uploader:
     async def _commit_loop(self) -> None:
         while True:
             # No name here: while the loop waits for the next job it would keep the block of the last one, and the WAL's memory with it.
-            await self._end(await self._to_commit.get())
+            await self._hand_on(await self._to_commit.get())
+
+    async def _hand_on(self, job: UploadJob) -> None:
+        await self._commit(job)
+        await self._to_trim.put(job)
+
+    async def _trim_loop(self) -> None:
+        """Beside the commits: whoever waits for metadata to be safe holds no commit up."""
+        while True:
+            await self._end(await self._to_trim.get())
 
     async def _end(self, job: UploadJob) -> None:
-        await self._commit(job)
+        await self._before_trim()
         await self._trim_wal(job.block.wal_end)
         self.pending_count -= 1
         self._on_uploaded(job.block)
@@ -157,7 +185,8 @@ class Uploader:
             return
         while True:
             try:
-                commit = await self._puts_of(job)
+                commit = replace(await self._puts_of(job), wal_id=self._wal_id, wal_end=job.block.wal_end)
+                await self._patiently("look for a newer owner", partial(self._ownership.verify, job.began_s))
                 _check_fresh(job.fresh_until, commit.object_id)
                 await self._patiently("commit", partial(self._objects.commit_upload, commit))
                 break
@@ -171,7 +200,8 @@ class Uploader:
             return
         count = len(job.plan.objects)
         first_id = await self._patiently("prepare", lambda: self._objects.prepare(count, self._settings.prepare_ttl_ms))
-        job.fresh_until = asyncio.get_running_loop().time() + self._settings.prepare_ttl_ms * FRESH / 1000
+        job.began_s = asyncio.get_running_loop().time()
+        job.fresh_until = job.began_s + self._settings.prepare_ttl_ms * FRESH / 1000
         puts = self._put_objects(job.plan, first_id, job.fresh_until)
         job.puts = asyncio.create_task(puts, name=f"upload-{job.block.number}")
         self._running[job.puts] = None
@@ -219,21 +249,21 @@ class Uploader:
     async def _put_whole(self, key: str, planned: PlannedObject, sums: list[int]) -> int:
         """One attempt, with bytes made for it; `sums` are those of the attempts before, which its own has to be."""
         async with self._puts:
-            writer = ObjectWriter(self._settings.block_bytes)
+            writer = ObjectWriter(self._settings.block_bytes, self._ownership.writer)
             async for _ in _fill(writer, planned):
                 pass
             finished = writer.finish()
             sums.append(finished.crc)
             if finished.crc != sums[0]:
                 raise BytesChanged(key)
-            await self._store.put(key, body_of(finished.parts, finished.crc))
+            await put_object(self._store, self._ownership, key, body_of(finished.parts, finished.crc))
         return finished.size_bytes
 
     async def _put_in_parts(self, key: str, planned: PlannedObject) -> int:
         """One attempt; when it fails, nothing of it is visible, and the next one begins anew."""
         upload = await self._store.start_multipart(key)
         under_way: list[asyncio.Task[None]] = []
-        writer = ObjectWriter(self._settings.block_bytes)
+        writer = ObjectWriter(self._settings.block_bytes, self._ownership.writer)
         try:
             async for _ in _fill(writer, planned):
                 if writer.ready_bytes >= self._settings.object_part_bytes:
@@ -242,7 +272,7 @@ class Uploader:
             under_way.append(await self._start_part(upload, body_of(finished.parts, finished.crc)))
             for part in under_way:
                 await part
-            await upload.complete()
+            await complete_object(self._store, self._ownership, key, upload, finished.size_bytes)
         except NOT_NOW:
             await _give_up(upload)
             raise

@@ -1,17 +1,23 @@
 """What holds for the whole suite: no property test is judged by the clock, since the machine may be busy with other things; and what reads is
-run twice where its module says so.
+run twice where its module says so, and what runs a loop on both loops.
 
 A module that has HOT_ONLY runs each of its tests hot, and cold with engines whose every read is of objects, but for those that it names there
 with the reason. A cold test that reads nothing from objects fails.
+
+A test that begins a real loop runs on asyncio's and on uvloop (tests/loops.py says which do).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import uvloop
 from hypothesis import settings
 
+from tests.loops import ASYNCIO, UVLOOP, loops_of
 from tests.s3stream.build import World
 from tests.s3stream.cold import ColdEngines
 
@@ -28,6 +34,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         assert not gone, f"{metafunc.module.__name__} names tests in HOT_ONLY that it does not have: {gone}"
         tiers = [HOT] if metafunc.function.__name__ in hot_only else [HOT, COLD]
         metafunc.parametrize("tier", tiers, indirect=True)
+    loops = loops_of(Path(str(metafunc.module.__file__)), metafunc.function.__name__)
+    if loops and "loop_name" not in metafunc.fixturenames:  # by which a test chooses its loop itself
+        metafunc.parametrize("loop_kind", loops, indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +49,12 @@ def tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     yield name
     if name == COLD:
         engines.check()
+
+
+@pytest.fixture(autouse=True)
+def loop_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What `asyncio.run` begins within a test."""
+    name = str(getattr(request, "param", ASYNCIO))
+    if name == UVLOOP:
+        monkeypatch.setattr(asyncio.events, "new_event_loop", uvloop.new_event_loop)
+    return name

@@ -59,6 +59,8 @@ class PageReader:
             return self.structure(STRUCTURES[type_name])
         if type_name == "bytes":
             return self.raw(self.uvarint() - 1)
+        if type_name == "string":
+            return self.raw(self.uvarint() - 1).decode()
         if type_name == "uuid":
             return self.raw(16)
         return bool(self.number(1)) if type_name == "bool" else self.number({"i8": 1, "i32": 4, "i64": 8}[type_name])

@@ -14,9 +14,14 @@ from typing import Any
 import pytest
 
 from millrace.broker.binding import MARKER_KEY
-from millrace.broker.partitions import epochs, meta_stream, producers, segments, time_index
+from millrace.broker.claim_format import CLAIM_HEADER_BYTES, claim_key
+from millrace.broker.partitions import cold_producers, epochs, meta_stream, producers, segments, time_index
+from millrace.kraft.bucket import layout as bucket_layout
+from millrace.kraft.bucket.layout import PieceName
 from millrace.kraft.delta import FOLDS
+from millrace.kraft.log_store import SnapshotId
 from millrace.kraft.records import WRITTEN_VERSIONS, ValueWriter
+from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.declare import WireField, WireType, wire_fields
 from millrace.protocol.metadata_records import METADATA_RECORDS
 from millrace.protocol.stream_records import STREAM_RECORDS, CommittedObjectRecord, MadeObject
@@ -28,7 +33,15 @@ from millrace.wal.block import layout as block_layout
 from millrace.wal.object import layout as object_layout
 from tests.pages import PageReader, page, rows_under
 
-TYPES = {"int8": "i8", "int32": "i32", "int64": "i64", "bool": "bool", "uuid": "uuid", "bytes": "bytes"}
+TYPES = {
+    "int8": "i8",
+    "int32": "i32",
+    "int64": "i64",
+    "bool": "bool",
+    "uuid": "uuid",
+    "bytes": "bytes",
+    "string": "string",
+}
 
 
 def drawn_type(wire_type: WireType) -> str:
@@ -91,6 +104,8 @@ def sample_value(wire_type: WireType, number: int) -> Any:
         return [sample_value(wire_type.element, number + more) for more in range(2)]
     if wire_type.structure is not None:
         return sample(wire_type.structure)
+    if wire_type.kind == "string":
+        return f"text {number}"
     if wire_type.kind in ("uuid", "bytes"):
         return bytes(range(number, number + 16))
     return True if wire_type.kind == "bool" else number if wire_type.kind == "int8" else -(10**number)
@@ -121,7 +136,7 @@ def test_a_stranger_reads_each_record_by_the_page(written: Any) -> None:
 
 FIELD = re.compile(r"^\s*(?:\w+ +)?(\d+)\s+([iu]\d+|\d+ B)\s+\S")
 SIZED = {
-    "block_wal.md": [300, 16, block_layout.BLOCK_HEADER_BYTES, record.RECORD_HEADER_BYTES],
+    "block_wal.md": [300, 32, 16, block_layout.BLOCK_HEADER_BYTES, record.RECORD_HEADER_BYTES],
     "object_wal.md": [object_layout.HEADER_BYTES - 4],
     "objects.md": [
         object_format.ENTRY_HEADER_BYTES,
@@ -130,12 +145,15 @@ SIZED = {
         object_format.ROW_BYTES,
         object_format.FOOTER_BYTES,
     ],
+    "bucket.md": [CLAIM_HEADER_BYTES],
     "composite.md": [composite.LINKS_HEADER_BYTES, composite.LINK_BYTES],
     "partition_streams.md": [
         meta_stream._HEAD.size,
         meta_stream._VALUE.size,
         segments._SEGMENT.size,
         producers._PRODUCER.size,
+        cold_producers._BLOCK.size,
+        cold_producers._INDEX.size,
         time_index._HEAD.size,
     ],
 }
@@ -179,6 +197,11 @@ def test_every_key_is_in_the_table() -> None:
         object_layout.root_key(node): "millrace-wal-{node}",
         object_layout.object_key(prefix, object_layout.Place(7, 9)): "{cluster}/wal/{node}/{epoch}/{slot}",
         object_layout.claim_key(prefix, 7): "{cluster}/wal/{node}/{epoch}/claim",
+        bucket_layout.piece_key(cluster, PieceName(5, 1, 0)): "{cluster}/metadata/log/{end}-{quorum}-{base}",
+        bucket_layout.snapshot_key(cluster, SnapshotId(5, 1)): "{cluster}/metadata/snapshots/{end}-{quorum}",
+        bucket_layout.newest_key(cluster): "{cluster}/metadata/newest",
+        claim_key(cluster, node, 7): "{cluster}/owners/{series}/{number}",
+        claim_key(cluster, METADATA_SERIES, 7): "{cluster}/owners/{series}/{number}",
         f"{MARKER_KEY}-test-{cluster}/condition": "millrace-cluster-test-{cluster}/{any}",
         "millrace-test-00ff/condition": "millrace-test-{hex}/{any}",
         "millrace-doctor-00ff/condition": "millrace-doctor-{hex}/{any}",
@@ -198,7 +221,12 @@ def key_pattern(key: str) -> re.Pattern[str]:
         "node": r"\d+",
         "epoch": r"\d{20}",
         "slot": r"\d{20}",
+        "end": r"\d{20}",
+        "base": r"\d{20}",
+        "quorum": r"\d{10}",
+        "series": r"\d+|metadata",
+        "number": r"\d{20}",
         "hex": r"[0-9a-f]+",
         "any": r".+",
     }
-    return re.compile(re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], key))
+    return re.compile(re.sub(r"\{(\w+)\}", lambda match: f"(?:{parts[match[1]]})", key))

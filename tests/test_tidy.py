@@ -18,10 +18,32 @@ PACKAGES = (*LAYERS, "spark_jobs")
 FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
 
+# What asyncio's loop and uvloop do differently, or one of them not at all, and what to do in its place.
+LOOP_WORDS = {
+    "when": "uvloop's call_later gives a handle without it for waits below half a millisecond: keep the time yourself",
+    "call_soon_threadsafe": "what a thread finds comes through runtime/",
+    "add_reader": "files and sockets come through runtime/",
+    "add_writer": "files and sockets come through runtime/",
+    "remove_reader": "files and sockets come through runtime/",
+    "remove_writer": "files and sockets come through runtime/",
+    "sendfile": "uvloop has none",
+    "slow_callback_duration": "uvloop ignores it",
+    "get_event_loop": "which loop that is depends on who asks: get_running_loop",
+    "set_event_loop": "broker/__main__.py chooses the loop",
+    "get_event_loop_policy": "broker/__main__.py chooses the loop",
+    "set_event_loop_policy": "broker/__main__.py chooses the loop",
+}
+# Of asyncio's loop alone; an object's own attribute of such a name is another.
+LOOP_INNERS = frozenset(
+    ("_clock_resolution", "_csock", "_default_executor", "_ready", "_run_once", "_scheduled", "_selector", "_ssock",
+     "_stopping", "_thread_id", "_write_to_self")
+)  # fmt: skip
+
 # Modules that decide and do no I/O: no `async`, no asyncio, nothing of runtime but its errors and what is pure itself. May only grow.
 PURE = (
     "broker/addresses.py",
     "broker/bucket_check_ranges.py",
+    "broker/claim_format.py",
     "broker/config_checks.py",
     "broker/config_key.py",
     "broker/config_refused.py",
@@ -41,7 +63,11 @@ PURE = (
     "broker/doomed.py",
     "broker/fetch_sessions.py",
     "broker/inventory.py",
+    "broker/arrival.py",
+    "broker/known_time_text.py",
     "broker/memory.py",
+    "broker/pace.py",
+    "broker/partitions/cold_producers.py",
     "broker/partitions/epochs.py",
     "broker/partitions/producers.py",
     "broker/partitions/rewrite.py",
@@ -49,11 +75,21 @@ PURE = (
     "broker/partitions/settings.py",
     "broker/partitions/state.py",
     "broker/partitions/time_index.py",
+    "broker/partitions/true_times.py",
+    "broker/partitions/validation.py",
     "broker/partitions/visibility.py",
+    "broker/shared_replies.py",
+    "broker/state_memory.py",
+    "broker/state_refusals.py",
+    "broker/restore_plan.py",
     "broker/turns.py",
     "broker/waiters.py",
     "broker/wall_watch.py",
+    "kraft/applier.py",
+    "kraft/bucket/layout.py",
+    "kraft/bucket/settings.py",
     "kraft/decision.py",
+    "kraft/folding.py",
     "kraft/delta.py",
     "kraft/describe_quorum.py",
     "kraft/image.py",
@@ -69,6 +105,8 @@ PURE = (
     "kraft/sorted_map.py",
     "kraft/tables/broker_commands.py",
     "kraft/tables/brokers.py",
+    "kraft/tables/claim_commands.py",
+    "kraft/tables/claims.py",
     "kraft/tables/compaction_commands.py",
     "kraft/tables/config_commands.py",
     "kraft/tables/configs.py",
@@ -86,6 +124,8 @@ PURE = (
     "kraft/tables/stream_commands.py",
     "kraft/tables/streams.py",
     "kraft/tables/topics.py",
+    "kraft/tables/wal_commands.py",
+    "kraft/tables/wals.py",
     "kraft/topic_configs.py",
     "runtime/sigv4.py",
     "runtime/stepped.py",
@@ -119,7 +159,9 @@ PURE = (
     "wal/block/layout.py",
     "wal/block/pace.py",
     "wal/block/recovery.py",
+    "wal/identity.py",
     "wal/object/batcher.py",
+    "wal/object/cost.py",
     "wal/object/hedging.py",
     "wal/object/layout.py",
     "wal/object/recovery.py",
@@ -259,6 +301,62 @@ def test_the_outside_world_comes_in_through_runtime() -> None:
             if isinstance(node, ast.Call) and dotted(node.func) in BANNED_CALLS:
                 faults.append(f"{name}:{node.lineno} calls {dotted(node.func)}: use {BANNED_CALLS[dotted(node.func)]}")
     assert not faults, "\n".join(faults)
+
+
+def loop_faults(tree: ast.Module) -> list[tuple[int, str]]:
+    """What only one of the two loops has or does so, by line: what is asked of handles and loops by these names."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
+            is_inner = node.attr in LOOP_INNERS and not is_own
+            if is_inner or node.attr in LOOP_WORDS or node.attr.startswith("sock_"):
+                found.append((node.lineno, node.attr))
+        elif isinstance(node, ast.Call) and dotted(node.func) == "isinstance" and "TimerHandle" in ast.dump(node):
+            found.append((node.lineno, "isinstance of TimerHandle"))
+    return found
+
+
+def test_nothing_asks_what_one_loop_alone_has() -> None:
+    """Outside runtime/, which has tests of its own on both loops."""
+    faults = [
+        f"{name_of(path)}:{line} uses {word}: {LOOP_WORDS.get(word, 'a part of one loop alone')}"
+        for path in sources()
+        if not name_of(path).startswith("runtime/")
+        for line, word in loop_faults(tree_of(path))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if self._timer.when() <= now: pass",
+        "due = loop.call_later(1, act).when()",
+        "isinstance(handle, asyncio.TimerHandle)",
+        "loop.add_reader(file, act)",
+        "await loop.sock_recv(socket, 1)",
+        "loop.call_soon_threadsafe(act)",
+        "asyncio.get_running_loop()._ready",
+        "self._loop._scheduled",
+        "asyncio.get_event_loop()",
+        "await loop.sendfile(transport, file)",
+    ],
+)
+def test_what_one_loop_alone_has_is_seen(source: str) -> None:
+    """The rule itself refuses what it should."""
+    assert loop_faults(ast.parse(source))
+
+
+def test_what_both_loops_have_passes() -> None:
+    """A handle that is cancelled, a type that is named, one's own attribute of a name that a loop has too."""
+    source = """
+class Waiter:
+    _timer: asyncio.TimerHandle | None
+    def arm(self, loop): self._timer = loop.call_at(loop.time() + 1, self.on_time)
+    def drop(self): self._timer.cancel(); self._ready = []
+"""
+    assert not loop_faults(ast.parse(source))
 
 
 def test_files_and_functions_stay_small() -> None:

@@ -50,8 +50,8 @@ def records(batch):
         at = end
 
 def data_streams(folder):
-    """Topic -> {data stream's id: partition}, from the metadata log's snapshots and segments."""
-    names, streams = {}, {}
+    """Topic -> {data stream's id: partition}, and object -> its writer's token, from the metadata log's snapshots and segments."""
+    names, streams, writers = {}, {}, {}
     for path in [*sorted(folder.glob("*.checkpoint")), *sorted(folder.glob("*.log"))]:
         log, at = path.read_bytes(), 0
         while len(log) - at >= 61 and len(log) >= (end := at + 12 + struct.unpack_from(">i", log, at + 8)[0]):
@@ -62,17 +62,35 @@ def data_streams(folder):
                     names[value[start + length - 1 : start + length + 15]] = value[start : start + length - 1].decode()
                 elif value[1] == 20 and value[3]:  # NoOpRecord with a record of the broker's own in a tagged field
                     tag, start = varint(value, 4, False)
-                    if tag == 501:  # Stream; before its body, the field's size and the record's version
-                        stream, topic, partition, role = struct.unpack_from(">q16sib", value, varint(value, start, False)[1] + 1)
+                    start = varint(value, start, False)[1] + 1  # before its body, the field's size and the record's version
+                    if tag == 501:  # Stream
+                        stream, topic, partition, role = struct.unpack_from(">q16sib", value, start)
                         streams |= {stream: (topic, partition)} if role == 1 else {}
-    return {name: {s: p for s, (t, p) in streams.items() if t == topic} for topic, name in names.items()}
+                    elif tag == 504:  # PrepareObjects: first id, count
+                        first, count = struct.unpack_from(">qi", value, start)
+                        writers |= dict.fromkeys(range(first, first + count), writer(value, start + 24, 0))
+                    elif tag == 510:  # CommittedObject
+                        writers[struct.unpack_from(">q", value, start)[0]] = writer(value, start + 29, 6)
+    return {name: {s: p for s, (t, p) in streams.items() if t == topic} for topic, name in names.items()}, writers
+def writer(value, at, wanted):
+    """An i64 of a record's tagged section, 0 where it is not there."""
+    count, at = varint(value, at, False)
+    for _ in range(count):
+        (tag, at), (size_bytes, start) = varint(value, at, False), varint(value, at + 1, False)  # tags are below 128
+        if tag == wanted:
+            return struct.unpack_from(">q", value, start)[0]
+        at = start + size_bytes
+    return 0
 
-def entries(bucket, wanted):
+def entries(bucket, wanted, writers):
     """(stream, base offset, payload) of the wanted streams, from every object that holds data; composites only link those."""
     for path in bucket.glob("*/objects/*/*"):
         data = path.read_bytes()
-        index, size, crc, magic = struct.unpack(">qi24xI8s", data[-48:])
+        index, size, token, crc, magic = struct.unpack(">qi16xqI8s", data[-48:])
         check(crc, f"the footer of {path}", data[-48:-12])
+        if writers.get(int(path.name), 0) not in (0, token):
+            print(f"{path} is passed over: somebody else wrote it under this id", file=sys.stderr)
+            continue
         check(*struct.unpack_from(">I", data, index + 12), f"the index of {path}", data[index : index + 12] + data[index + 16 : -48])
         for row in range(index + 16, index + size, 36) if magic == b"MILLRACE" else ():
             stream, _, _, _, at, length = struct.unpack_from(">qqiiqi", data, row)
@@ -88,8 +106,9 @@ def entries(bucket, wanted):
                 at += 40 + size_bytes
 
 def main(bucket, log_dir, *topics):
-    for topic, streams in data_streams(Path(log_dir) / "__cluster_metadata-0").items():
-        found = sorted({(streams[s], base): one for s, base, one in entries(Path(bucket), streams)}.items())
+    topics_found, writers = data_streams(Path(log_dir) / "__cluster_metadata-0")
+    for topic, streams in topics_found.items():
+        found = sorted({(streams[s], base): one for s, base, one in entries(Path(bucket), streams, writers)}.items())
         if not topics:
             print(topic, len(streams), "partitions", sum(struct.unpack_from(">57xi", one)[0] for _, one in found), "records")
         for (partition, _), batch in found if topic in topics else ():

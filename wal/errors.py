@@ -6,6 +6,7 @@ Corrupt    <- WalCorrupt  a record below the confirmed position fails its check
               WalCorrupt <- WalForeign     where a new log was to be made lies something else
               WalCorrupt <- WalHeaderLost  a log of ours whose header cannot be read in either copy
 Corrupt    <- WalMismatch the device is sound, but not this owner's: another cluster, node, capacity or version
+Corrupt    <- WalOutdated the log is an older copy: metadata knows that it went further
 Closed     <- WalClosed   append after close or after a failed write
 WalStoreUnfit             the store lacks what the log's fence stands on; says what to do instead
 """
@@ -83,6 +84,18 @@ class WalMismatch(Corrupt):
 
     def __str__(self) -> str:
         return f"the WAL's {self.field} is {self.found}, where {self.expected} is due"
+
+
+class WalOutdated(Corrupt):
+    """`end` is where the log ends, `committed_end` up to where metadata has it committed."""
+
+    def __init__(self, end: int, committed_end: int) -> None:
+        super().__init__(end, committed_end)
+        self.end = end
+        self.committed_end = committed_end
+
+    def __str__(self) -> str:
+        return f"the WAL ends at position {self.end}, and metadata has it committed up to {self.committed_end}: it is an older copy"
 
 
 class WalClosed(Closed):

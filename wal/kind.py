@@ -16,6 +16,7 @@ from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.runtime.storeaddress import StoreAddress
 from millrace.wal.config import parse_bytes
+from millrace.wal.identity import WalIdentity
 from millrace.wal.log import WalOwner, WriteAheadLog
 
 
@@ -80,7 +81,8 @@ class WalReport:
 
 @dataclass(frozen=True, slots=True)
 class WalKind:
-    """`open` raises what the implementation says. `is_used`: by a node of this id, of whatever cluster, as far as can be told unopened.
+    """`open` raises what the implementation says. `identify` gives the identity of the log at the place, None where
+    there is none; it changes nothing. `name` is what metadata calls the kind.
 
     `inspect` (cluster, node, whether to read everything) reads alone, so that the log's owner may be at work; a kind without it is left out where
     nodes are checked. `file_of`: the one file or device that all of it lies in, for who looks at it while the node is stopped; None where it is
@@ -90,7 +92,8 @@ class WalKind:
 
     read_settings: Callable[[WalWords], WalSettings]
     open: Callable[[WalPlace, WalOwner], Awaitable[WriteAheadLog]]
-    is_used: Callable[[WalPlace, int], Awaitable[bool]]
+    identify: Callable[[WalPlace, int], Awaitable[WalIdentity | None]]
+    name: str
     name_of: Callable[[StoreAddress], str] = str
     mend: str = "mend what it lies on"
     verify: str = ""

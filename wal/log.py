@@ -14,11 +14,12 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import NewType, Protocol, runtime_checkable
 
 from millrace.runtime.disk import Buffer
+from millrace.wal.identity import NO_WAL_ID, MetadataMark
 
 WalPosition = NewType("WalPosition", int)
 
@@ -30,6 +31,10 @@ class WalOwner:
     cluster_id: str
     node_id: int
     epoch: int
+    new_wal_id: bytes = NO_WAL_ID  # for a log that has no id yet; NO_WAL_ID leaves it without (millrace.version 0)
+    committed_end: int = (
+        -1
+    )  # metadata says that the log was committed up to there: one that ends before is an older copy
 
 
 @dataclass(slots=True)
@@ -45,6 +50,12 @@ class WriteAheadLog(Protocol):
     capacity_bytes: int
     max_record_bytes: int  # no payload may be longer
     is_new: bool  # no owner wrote to it before this one opened it
+    wal_id: bytes  # NO_WAL_ID for a log of millrace.version 0
+
+    @property
+    def has_given_up(self) -> bool:
+        """Recovery stepped over damage or cut it off, so that records may be missing."""
+        ...
 
     @property
     def confirmed_end(self) -> int: ...
@@ -64,8 +75,9 @@ class WriteAheadLog(Protocol):
         """Why what was appended is not confirmed for the time being, or "" when nothing holds it up."""
         ...
 
-    def recover(self) -> AsyncIterator[WalRecord]:
-        """Once, before `start`. Raises WalCorrupt for a bad record below the highest confirmed position. Where it steps over damage because it was
+    def recover(self) -> AsyncGenerator[WalRecord, None]:
+        """Once, before `start`. Raises WalCorrupt for a bad record below the highest confirmed position, WalOutdated for a log that ends
+        before the owner's `committed_end`, changing nothing. Where it steps over damage because it was
         told to, nothing is changed before `reset`, which must follow then."""
         ...
 
@@ -83,6 +95,15 @@ class WriteAheadLog(Protocol):
 
     async def trim(self, end: int) -> None:
         """Everything below `end` may be forgotten. On return the space is reusable (the new trim point is durable)."""
+        ...
+
+    def see_metadata(self, mark: MetadataMark) -> None:
+        """The next header that is written names this committed metadata offset. A log in a store may pass it over: the metadata in
+        the bucket says as much."""
+        ...
+
+    async def mark_metadata(self) -> None:
+        """On return the log durably names the last mark that `see_metadata` gave it, if its headers have room for one. Many share a write."""
         ...
 
     async def reset(self) -> None:

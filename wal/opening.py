@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from millrace.runtime.storeaddress import AddressError, StoreAddress
 from millrace.wal.block.kind import BLOCK
+from millrace.wal.identity import WalIdentity
 from millrace.wal.kind import WalKind, WalPlace
 from millrace.wal.log import WalOwner, WriteAheadLog
 from millrace.wal.object.kind import OBJECT
@@ -25,9 +26,9 @@ async def open_wal(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
     return await kind_of(place.address).open(place, owner)
 
 
-async def is_wal_used(place: WalPlace, node_id: int) -> bool:
-    """Whether there is a log at the place. Raises AddressError."""
-    return await kind_of(place.address).is_used(place, node_id)
+async def identify_wal(place: WalPlace, node_id: int) -> WalIdentity | None:
+    """What the log at the place says of itself, of whatever cluster it is; None where there is no log. Changes nothing. Raises AddressError."""
+    return await kind_of(place.address).identify(place, node_id)
 
 
 def kind_of(address: StoreAddress) -> WalKind:

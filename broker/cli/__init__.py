@@ -18,8 +18,10 @@ COMMANDS = {
     "pipeline": "run a Spark pipeline over the topics",
     "doctor": "try whether a bucket is fit for a broker",
     "fsck": "check a bucket against its metadata",
+    "restore": "build a lost log directory from the bucket",
     "objects": "what is stored in the bucket",
     "streams": "which objects hold which stream",
+    "clock": "what a node knows of the time; confirm this machine's clock",
     "wal": "what a WAL holds, and whether it is sound",
     "settings": "print the reference of all settings",
 }

@@ -19,20 +19,29 @@ if TYPE_CHECKING:
     from millrace.runtime.objectstore import ObjectStore
     from millrace.runtime.objectstore_probe import Finding, Latency
     from millrace.runtime.storeaddress import StoreAddress
+    from millrace.wal.config import ObjectWalSettings
+    from millrace.wal.object.cost import Cost
 
 ABOUT = """\
 Tries a bucket before a broker lives in it: puts, ranged gets, multipart uploads, listings, conditional puts, checksums,
 deletion, the clock and the time each takes. It works under a prefix of its own and removes that again, as it does folders that it made.
+Of a bucket it tells what a write-ahead log in it asks for a month, with the options of s3.wal.path that the address has.
 
   millrace doctor 's3://BUCKET?region=eu-central-1'
   millrace doctor 's3://BUCKET?endpoint=http://127.0.0.1:9000&pathStyle=true&accessKey=...&secretKey=...'
+  millrace doctor '0@s3://WAL-BUCKET?region=eu-central-1&batchInterval=0'
   millrace doctor file:///var/lib/millrace/objects
 
 Without keys in the address the usual chain is asked: environment, profile, web identity, container, instance.
 """
 NO_CONDITION = (
-    "binding the bucket is guarded by a look before and after only: start one cluster at a time on a new bucket; "
+    "binding the bucket and claiming a node are guarded by a look before and after only: start one cluster at a time on a new bucket, "
+    "and never two copies of one node; objects are put without; "
     "an object WAL here needs fence=reservation in s3.wal.path, or keep the WAL on a disk"
+)
+NO_CONDITIONAL_END = (
+    "large objects are put without: of two copies of one node the one that is not yet replaced could overwrite an object, "
+    "which readers find by the writer that its footer names"
 )
 NO_UPLOAD_LIST = (
     "what a broker that was killed had sent of an unfinished object stays, and is paid for: let a rule of the bucket expire incomplete multipart "
@@ -65,11 +74,9 @@ async def examine(text: str, rounds: int, is_json: bool) -> int:
     trial: FolderTrial | None = None
     try:
         address = parse_address(text if "@" in text.partition("://")[0] else f"0@{text}")
-        unknown = address.unknown_options()
-        if unknown:
-            raise AddressError(
-                f"{', '.join(unknown)}: no such option; there are {', '.join(address.store_options) or 'none'}"
-            )
+        wal_settings = _wal_settings(address) if address.scheme == "s3" else None
+        if wal_settings is None and (unknown := address.unknown_options()):
+            raise AddressError(f"{', '.join(unknown)}: no such option; there are none")
         if address.scheme == "file":
             trial = FolderTrial(address.target, prefix)
         bare = await runtime.open_store(address, runtime.clock)
@@ -103,15 +110,41 @@ async def examine(text: str, rounds: int, is_json: bool) -> int:
             folders_left = len(trial.clean())
     remainder = f"{left} objects and {folders_left} folders could not be removed" if left or folders_left else ""
     made = trial.made[-1] if trial is not None and trial.made else ""
-    report = Report(address, findings, latencies, fault, remainder, prefix, made)
+    costs = _wal_costs(wal_settings, latencies) if wal_settings is not None else []
+    report = Report(address, findings, latencies, fault, remainder, prefix, made, wal_settings, costs)
     print(report.as_json() if is_json else report.as_text())
     return 0 if report.is_usable else 1
+
+
+def _wal_settings(address: StoreAddress) -> ObjectWalSettings:
+    """Of a log at this address. Raises AddressError."""
+    from millrace.runtime.storeaddress import AddressError
+    from millrace.wal.kind import WalWords
+    from millrace.wal.object.kind import read_settings
+
+    words = WalWords(address.options, "prefer", "refuse")
+    settings = read_settings(words)
+    if unknown := address.unknown_options(("kind", *words.asked)):
+        known = ", ".join((*address.store_options, *words.asked))
+        raise AddressError(f"{', '.join(unknown)}: no such option; there are {known}")
+    if mistakes := [*words.mistakes, *settings.problems()]:
+        raise AddressError(f"{address} {mistakes[0]}")
+    return settings
+
+
+def _wal_costs(settings: ObjectWalSettings, latencies: Sequence[Latency]) -> list[Cost]:
+    """By what a small put took just now; none where none was timed."""
+    from millrace.wal.object.cost import monthly_costs
+
+    puts = [latency.p50_ms for latency in latencies if latency.verb == "put"]
+    return monthly_costs(settings, puts[0]) if puts else []
 
 
 async def _findings(store: ObjectStore, bare: ObjectStore, prefix: str) -> AsyncIterator[Finding]:
     """`store` asks again where `bare` was not answered."""
     from millrace.runtime.objectstore_probe import (
         find_out,
+        probe_conditional_completion,
         probe_delete,
         probe_list,
         probe_list_uploads,
@@ -135,6 +168,8 @@ async def _findings(store: ObjectStore, bare: ObjectStore, prefix: str) -> Async
     yield await find_out("multipart", "", probe_multipart(store, prefix))
     yield await find_out("delete", "", probe_delete(store, prefix))
     yield await find_out("If-None-Match", NO_CONDITION, probe_put_if_absent(store, prefix))
+    completed = probe_conditional_completion(store, prefix)
+    yield await find_out("If-None-Match for multipart", NO_CONDITIONAL_END, completed)
     if s3 is not None:
         yield await find_out("list uploads", NO_UPLOAD_LIST, probe_list_uploads(store, prefix))
         async for finding in s3.findings():
@@ -151,6 +186,8 @@ class Report:
         remainder: str,
         prefix: str,
         made: str = "",
+        wal_settings: ObjectWalSettings | None = None,
+        costs: Sequence[Cost] = (),
     ) -> None:
         self.address = address
         self.findings = findings
@@ -159,6 +196,8 @@ class Report:
         self.remainder = remainder
         self.prefix = prefix
         self.made = made  # a folder that was not there before
+        self.wal_settings = wal_settings
+        self.costs = costs  # of a write-ahead log here
 
     @property
     def is_usable(self) -> bool:
@@ -184,6 +223,11 @@ class Report:
             f"{self.made} was not there: it was made for this, and removed again, as a broker makes it at its start. Where another disk belongs "
             "there, mount that first: what was tried is the one that the folder would lie on now"
         )
+
+    @property
+    def _wal_words(self) -> str:
+        assert self.wal_settings is not None
+        return f"as s3.wal.path, batchInterval={self.wal_settings.interval_ms}, at $0.005 a thousand"
 
     def policy(self) -> dict[str, Any] | None:
         """The least that the broker must be allowed, as IAM says it."""
@@ -215,6 +259,10 @@ class Report:
                 "verdict": self.sentence,
                 "findings": found,
                 "latencies": times,
+                "wal_costs": [
+                    {"stream": one.stream, "puts_a_second": one.puts_a_second, "dollars_a_month": one.dollars_a_month}
+                    for one in self.costs
+                ],
                 "left": self.remainder,
                 "note": self.note,
                 "policy": self.policy(),
@@ -236,6 +284,9 @@ class Report:
                 for one in self.latencies
             ]  # fmt: skip
             lines += ["", *table(("one at a time", "count", "p50 ms", "p90 ms", "p99 ms", "MB/s"), rows)]
+        if self.costs and self.wal_settings is not None:
+            costs = [(one.stream, f"{one.puts_a_second:.1f}", f"{one.dollars_a_month:.0f}") for one in self.costs]
+            lines += ["", *table((self._wal_words, "PUT a second", "$ a month"), costs)]
         policy = self.policy()
         if policy is not None:
             lines += ["", "The least IAM policy that suffices:", json.dumps(policy, indent=2)]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from millrace.runtime.objectstore import ObjectStore
     from millrace.wal.kind import WalReport
 
+DATE_GRAIN_MS = 2_000
 ABOUT = """\
 Checks a node's bucket against its metadata: objects that are missing, that nobody knows (orphans), whose footer, index or any block
 fails its checksum, offsets of streams that lie in no object or in two, and uploads that nobody will finish. It reads everything that is
@@ -107,8 +108,9 @@ async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings
         async with ProgressLine(lambda: progress_text(checking.progress, is_deep=not given.quick)):
             found = await checking.run()
         async with ProgressLine(lambda: "looking for what may be deleted"):
-            deleted = await delete_orphans(store, inspected, found, given, runtime.clock.wall_ms())
-            aborted = await abort_uploads(store, inspected, found, given, runtime.clock.wall_ms())
+            now_ms = earlier_time(store, runtime.clock.wall_ms())
+            deleted = await delete_orphans(store, inspected, found, given, now_ms)
+            aborted = await abort_uploads(store, inspected, found, given, now_ms)
     finally:
         await store.close()
     log, log_fault = None, ""
@@ -204,6 +206,33 @@ def progress_text(progress: Progress, *, is_deep: bool) -> str:
     )
 
 
+def earlier_time(store: ObjectStore, wall_ms: int) -> int:
+    """By which orphans are old: never a clock of this machine that is ahead of the store's, which dated them. A store's Date has whole
+    seconds, and may be of the second before: a grace of nothing would else find nothing old."""
+    from millrace.runtime.objectstore import last_date_of
+
+    date = last_date_of(store)
+    if date is None:
+        return wall_ms
+    elapsed_ms = int((asyncio.get_running_loop().time() - date.came_s) * 1000)
+    return min(wall_ms, date.wall_ms + elapsed_ms + DATE_GRAIN_MS)
+
+
+async def newer_owner(store: ObjectStore, inspected: Inspected) -> str:
+    """Why this metadata is not that of the bucket's owner, whose objects would look like orphans; "" when it is."""
+    from millrace.broker.binding import BindingRefused
+    from millrace.broker.claims import check_claims
+    from millrace.runtime.errors import MillraceError
+
+    try:
+        await check_claims(store, "the bucket", inspected.cluster_id, inspected.image, inspected.node_id)
+    except BindingRefused as error:
+        return str(error)
+    except MillraceError as error:
+        return f"the store does not say whether the node was taken over: {error}"
+    return ""
+
+
 async def delete_orphans(
     store: ObjectStore, inspected: Inspected, found: Checked, given: argparse.Namespace, now_ms: int
 ) -> str:
@@ -220,6 +249,8 @@ async def delete_orphans(
         return f"{sizes}; none was deleted, for a broker is running on the directory"
     if found.links_unknown:
         return f"{sizes}; none was deleted, for a composite could not be read and may link them"
+    if foreign := await newer_owner(store, inspected):
+        return f"{sizes}; none was deleted: {foreign}"
     try:
         left = await store.delete([entry.key for entry in old])
     except MillraceError as error:
@@ -254,6 +285,8 @@ async def abort_uploads(
         return f"{told}; {len(old)} of these are older than the grace and are aborted with --delete-orphans"
     if inspected.running_pid:
         return f"{told}; none was aborted, for a broker is running on the directory"
+    if foreign := await newer_owner(store, inspected):
+        return f"{told}; none was aborted: {foreign}"
     failures = 0
     for upload in old:
         try:

@@ -87,6 +87,7 @@ def _range(known: KnownObject, names: Mapping[int, StreamName]) -> tuple[object,
 
 
 def as_values(inspected: Inspected, known: KnownObject) -> dict[str, Any]:
+    from millrace.s3stream.ids import token_text
     from millrace.s3stream.objects.keys import object_key
 
     return {
@@ -97,6 +98,7 @@ def as_values(inspected: Inspected, known: KnownObject) -> dict[str, Any]:
         "size_bytes": known.size_bytes,
         "time_ms": known.time_ms,
         "node_id": known.node_id,
+        "writer": token_text(known.writer) if known.writer else "",
         "stream_id": known.stream_id,
         "start": known.start,
         "end": known.end,
@@ -119,7 +121,7 @@ async def show(runtime: Runtime, inspected: Inspected, settings: BrokerSettings,
             values = await _unknown(store, inspected, given.object_id)
         elif known.is_committed:
             assert values is not None
-            values |= await _contents(store, values["key"], known.kind, known.size_bytes)
+            values |= await _contents(store, values["key"], known.kind, known.size_bytes, known.writer)
     except MillraceError as error:
         if values is None:
             raise
@@ -149,6 +151,8 @@ def as_lines(inspected: Inspected, values: Mapping[str, Any]) -> list[str]:
     told["size"] = f"{size_text(values['size_bytes'])} ({values['size_bytes']} bytes)"
     if "time_ms" in values:
         told |= {"time (UTC)": time_text(values["time_ms"]), "node_id": values["node_id"]}
+        if values["writer"]:
+            told["writer"] = values["writer"]
     if stream_id >= 0:
         told |= {
             "stream": f"{stream_id} {names.get(stream_id, '')}",
@@ -187,15 +191,15 @@ async def _unknown(store: ObjectStore, inspected: Inspected, object_id: int) -> 
             raise error from None
 
 
-async def _contents(store: ObjectStore, key: str, kind: ObjectKind, size_bytes: int) -> dict[str, Any]:
+async def _contents(store: ObjectStore, key: str, kind: ObjectKind, size_bytes: int, writer: int = 0) -> dict[str, Any]:
     """What the object says of itself. Raises ObjectMissing, ObjectCorrupt."""
     from millrace.s3stream.ids import ObjectKind
     from millrace.s3stream.objects.reader import CompositeReader, ObjectReader
 
     if kind is ObjectKind.COMPOSITE:
-        links = (await CompositeReader(store, key).index()).links
+        links = (await CompositeReader(store, key, writer).index()).links
         return {"links": [{name: getattr(link, name) for name in LINK_HEAD} for link in links]}
-    index = await ObjectReader(store, key, size_bytes).index()
+    index = await ObjectReader(store, key, size_bytes, writer=writer).index()
     return {"blocks": [_block(row) for row in index.rows()]}
 
 

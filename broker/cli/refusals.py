@@ -19,10 +19,10 @@ from millrace.runtime.net import ListenFailed
 from millrace.runtime.objectstore import ObjectMissing, SaidByStore, StoreDenied, StoreFull, StoreUnavailable
 from millrace.runtime.objectstore_watched import WAL_STORE
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced
-from millrace.wal.errors import WalCorrupt, WalFenced, WalForeign, WalHeaderLost, WalMismatch
+from millrace.wal.errors import WalCorrupt, WalFenced, WalForeign, WalHeaderLost, WalMismatch, WalOutdated
 from millrace.wal.opening import kind_of
 
-RESTORE_LOG = "nothing was changed; restore the metadata log's directory from a copy"
+RESTORE_LOG = "nothing was changed; put a copy of the metadata log's directory back, or build it from the bucket with `millrace restore`"
 
 
 def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
@@ -60,6 +60,11 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
     path = settings.wal.target
     if isinstance(error, WalMismatch):
         return _mismatch(error, path)
+    if isinstance(error, WalOutdated):
+        return (
+            f"{error}; nothing was changed: put the current WAL back at {path}, or start once with wal.lost.accept=true, which gives up "
+            "the records that only the current one held"
+        )
     if isinstance(error, WalFenced | StreamFenced):
         return f"a later start of node {settings.node_id} has taken its WAL or its streams ({error}): let one process run with this node.id"
     if isinstance(error, WalForeign | WalHeaderLost):

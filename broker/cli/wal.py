@@ -83,7 +83,7 @@ def walk_of(file: PeekFile) -> Walk | LooseWalk:
 
 
 def header_of(walk: Walk) -> dict[str, Any]:
-    header = asdict(walk.header)
+    header = asdict(walk.header) | {"wal_id": walk.header.wal_id.hex()}
     header["is_closed"] = header["closed_end"] >= 0
     return header
 

@@ -26,7 +26,7 @@ from millrace.protocol.records import Record
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Closed, Exhausted, Fenced
 
-BATCH_BYTES = 256 << 10  # records of one append, where the log takes as much; building more would hold up the loop
+BATCH_BYTES = 64 << 10  # records of one append, where the log takes as much; building more would hold up the loop
 BATCH_OVERHEAD_BYTES = 1024  # what an append takes of the room besides its records; errs upwards
 
 Line = list[tuple[Waiting, Any]]
@@ -74,6 +74,10 @@ class AppendQueue:
     @property
     def record_bytes_max(self) -> int:
         return record_bytes_max(self._room)
+
+    @property
+    def is_ended(self) -> bool:
+        return self._is_ended
 
     @property
     def is_appending(self) -> bool:

@@ -16,13 +16,13 @@ from typing import Protocol, TypeVar
 from millrace.broker.coordinators.append_queue import record_bytes_max
 from millrace.broker.coordinators.config import CoordinatorSettings
 from millrace.broker.coordinators.placement import OFFSETS_TOPIC, partition_for
-from millrace.broker.coordinators.shard import Decision, Now, Shard
+from millrace.broker.coordinators.shard import Shard
 from millrace.broker.coordinators.shard_loop import LOAD_WAIT_S, Outcome, ShardLoop, coordinator_code
 from millrace.broker.damage_log import DamageLog
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.meta_stream import Room
 from millrace.broker.partitions.partition import Partition
-from millrace.broker.wall_watch import WallWatch
+from millrace.broker.state_memory import StateMemory
 from millrace.kraft.delta import MetadataDelta
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.topics import Topic
@@ -47,19 +47,31 @@ class Partitions(Protocol):
     def get(self, topic_id: bytes, index: int) -> Partition | asyncio.Future[Partition]: ...
 
 
+class CoordinatorRooms(Room, Protocol):
+    """The engine's room for data, and the part of it that coordinators have before data (s3stream/storage.py)."""
+
+    @property
+    def coordinator_room(self) -> Room: ...
+
+
 class GroupCoordinator:
-    """`on_failed` is told of an error that must never happen: the process is to end, and reads its logs again."""
+    """`memory` is charged for groups and offsets. `on_failed` is told of an error that must never happen: the process is to
+    end, and reads its logs again."""
 
     def __init__(
         self,
         partitions: Partitions,
-        room: Room,
+        room: CoordinatorRooms,
         cache: MetadataCache,
         settings: CoordinatorSettings,
         clock: Clock,
+        judged: Clock,
         rand: Rand,
         on_failed: Callable[[BaseException], None],
+        memory: StateMemory | None = None,
     ) -> None:
+        """`judged`: the clock by which offsets are found to have expired (broker/known_time.py)."""
+        self._memory = StateMemory() if memory is None else memory
         self._partitions = partitions
         self._room = room
         self._cache = cache
@@ -67,7 +79,7 @@ class GroupCoordinator:
         self._clock = clock
         self._rand = rand.split("member ids")
         self._on_failed = on_failed
-        self._wall_watch = WallWatch(clock.wall_ms(), int(asyncio.get_running_loop().time() * 1000))
+        self._judged = judged
         self._image: MetadataImage | None = None  # the last one that was followed
         self._topic: Topic | None = None
         self._shards: dict[int, ShardLoop] = {}
@@ -115,11 +127,7 @@ class GroupCoordinator:
         for shard in list(self._shards.values()):
             if shard.is_loading or not (removed or delta is None):
                 continue
-            now = shard.now()
-            if delta is None:
-                shard.carry_out(self._delete_orphans(shard.shard, now))
-            else:
-                shard.carry_out(shard.shard.delete_topics([(name, key) for key, name in removed.items()], now))
+            shard.delete_orphans()
 
     def _follow(self, image: MetadataImage) -> None:
         """Ends the shards whose partition is not led here any more."""
@@ -212,13 +220,14 @@ class GroupCoordinator:
         failed_at, code = self._failed.get(index, (0.0, 0))
         if code and loop.time() - failed_at < RETRY_MS / 1000:
             raise KafkaError(code)
-        shard = Shard(self._settings, self._new_id, record_bytes_max(self._room))
+        shard = Shard(self._settings, self._new_id, record_bytes_max(self._room), self._memory)
         made = ShardLoop(
             shard,
             self._settings,
+            self._room.coordinator_room,
             self._room,
             self._clock,
-            self._wall_watch,
+            self._judged,
             lambda ended: self._on_ended(index, ended),
             self._on_failed,
         )
@@ -233,7 +242,7 @@ class GroupCoordinator:
         try:
             found = self._partitions.get(topic.topic_id, index)
             partition = await asyncio.shield(found) if asyncio.isfuture(found) else found
-            await shard.load(partition, lambda now: self._delete_orphans(shard.shard, now))
+            await shard.load(partition, self._topic_id)
             self._failed.pop(index, None)
         except (KafkaError, MillraceError, TimeoutError) as error:
             self._failed[index] = asyncio.get_running_loop().time(), coordinator_code(error)
@@ -248,10 +257,9 @@ class GroupCoordinator:
         finally:
             slow.cancel()
 
-    def _delete_orphans(self, shard: Shard, now: Now) -> Decision:
-        topics = self._cache.image.topics
-        found = {name: topic.topic_id for name in shard.offsets.topics() if (topic := topics.by_name(name)) is not None}
-        return shard.delete_orphans(found, now)
+    def _topic_id(self, name: str) -> bytes | None:
+        topic = self._cache.image.topics.by_name(name)
+        return None if topic is None else topic.topic_id
 
     def _on_ended(self, index: int, shard: ShardLoop) -> None:
         if self._shards.get(index) is shard:

@@ -29,6 +29,9 @@ NONE: Final = -1  # Kafka's "not told", for timestamps
 # What a member takes in the log beside its names and bytes, and a record beside its members; they err upwards.
 MEMBER_BYTES = 60
 GROUP_RECORD_BYTES = 80
+# What a group's value takes in memory, and each of its members beside its bytes.
+STORED_BYTES = 400
+STORED_MEMBER_BYTES = 500
 
 
 def encode_record(key: CoordinatorKey, value: CoordinatorValue | None, wall_ms: int) -> Record:
@@ -115,6 +118,13 @@ def _restored(member: MemberMetadata, protocol: str | None) -> Member:
         member.session_timeout,
         [(protocol or "", member.subscription)],
         member.assignment,
+    )
+
+
+def stored_bytes(value: GroupMetadataValue) -> int:
+    """What the value takes in memory beside the group's members, more or less."""
+    return STORED_BYTES + sum(
+        STORED_MEMBER_BYTES + len(member.subscription) + len(member.assignment) for member in value.members
     )
 
 

@@ -25,7 +25,8 @@ from millrace.broker.coordinators.members import (
     SyncAnswer,
     SyncRequest,
 )
-from millrace.broker.coordinators.roster import Roster
+from millrace.broker.coordinators.roster import MEMBER_BYTES, Roster, protocols_bytes
+from millrace.broker.state_memory import Holder
 from millrace.protocol.error_codes import ErrorCode
 
 NEVER_MS = 1 << 62
@@ -35,8 +36,37 @@ AWAY_MS_MIN = 1000  # a rebalance timeout of zero or less, which members may say
 PENDING_MAX = 10_000  # ids given out and not used yet; beyond it the oldest is forgotten, its client asks for another
 
 
+# What a group takes in memory beside its members, offsets and record, and an id that was given out.
+GROUP_BYTES = 800
+PENDING_BYTES = 300
+
+
 class Group:
-    """State of one group. Every event returns the effects in the order in which they must be carried out."""
+    """State of one group. Every event returns the effects in the order in which they must be carried out. `holder` is charged
+    for it (broker/state_memory.py), so far `charged_bytes`; both are the shard's."""
+
+    __slots__ = (
+        "_has_newcomer",
+        "_initial_delay_left_ms",
+        "_initial_delay_ms",
+        "_is_storing",
+        "_new_id",
+        "_pending",
+        "_phase_deadline_ms",
+        "_size_max",
+        "_unsynced",
+        "charged_bytes",
+        "generation",
+        "group_id",
+        "holder",
+        "members",
+        "protocol",
+        "protocol_type",
+        "roster",
+        "state",
+        "state_since_ms",
+        "subscribed",
+    )
 
     def __init__(self, group_id: str, *, initial_delay_ms: int, size_max: int, new_id: Callable[[], str]) -> None:
         self.group_id = group_id
@@ -57,6 +87,8 @@ class Group:
         self._initial_delay_ms = initial_delay_ms
         self._size_max = size_max
         self._new_id = new_id
+        self.holder: Holder | None = None
+        self.charged_bytes = 0
 
     def __repr__(self) -> str:
         names = " ".join(
@@ -70,6 +102,20 @@ class Group:
     @property
     def leader(self) -> str | None:
         return self.roster.leader
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, more or less: itself, its members, ids that were given out."""
+        return GROUP_BYTES + len(self.group_id) + self.roster.size_bytes + PENDING_BYTES * len(self._pending)
+
+    def growth_bytes(self, request: JoinRequest) -> int:
+        """How much larger it may be after this JoinGroup, with what its record and its assignment may take; 0 for a member
+        that asks for no more than it has."""
+        member = self.members.get(request.member_id or self.roster.static_id(request.instance_id) or "")
+        asked_bytes = protocols_bytes(request.protocols)
+        if member is not None:
+            return max(0, asked_bytes - protocols_bytes(member.protocols))
+        return MEMBER_BYTES + 2 * asked_bytes
 
     @property
     def has_pending(self) -> bool:

@@ -76,6 +76,7 @@ class JoinAnswer:
     leader: str = ""
     skip_assignment: bool = False
     members: list[tuple[str, str | None, bytes]] = field(default_factory=list)  # (member id, instance id, metadata)
+    is_short_of_memory: bool = False  # states have no place for it: it is to wait a while
 
 
 @dataclass(slots=True)

@@ -1,12 +1,13 @@
 """Committed offsets of one shard's groups: what is kept, what has expired. Pure; wall-clock milliseconds come in as arguments.
 
 Not responsible for who may commit (groups.py) nor for durability (shard.py applies a record here in the order of the log).
-Keeps true: a group, and a topic of a group, is present only while it has an offset; `live_bytes` is what all of it takes in the log.
+Keeps true: a group, and a topic of a group, is present only while it has an offset; `live_bytes` is what all of it takes in the log, and
+what `apply` gives adds up to what it takes in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from millrace.broker.coordinators.groups import CONSUMER, Group
@@ -15,6 +16,13 @@ from millrace.protocol.declare import NO_UUID
 
 # What one record takes in the log beside the names and the client's text: key, value, and their frame; it errs upwards.
 OFFSET_RECORD_BYTES = 90
+# What a committed offset takes in memory beside its text, and the first of a topic in its group beside that.
+OFFSET_BYTES = 300
+TOPIC_BYTES = 500
+
+# Of a search for offsets of topics that are gone, a step: two or three milliseconds.
+LOOKED_A_STEP = 2000
+ORPHANS_A_STEP = 300
 
 
 class CommittedOffset(NamedTuple):
@@ -38,6 +46,7 @@ class CommittedOffsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
+        self._names: dict[str, str] = {}  # of topics: one text for all groups
         self.count = 0
         self.live_bytes = 0
 
@@ -50,11 +59,27 @@ class CommittedOffsets:
     def of_topic(self, group_id: str, topic: str) -> Partitions:
         return self._groups.get(group_id, NO_TOPICS).get(topic, NO_PARTITIONS)
 
-    def apply(self, group_id: str, topic: str, partition: int, offset: CommittedOffset | None) -> None:
-        """Folds in one record of the log; None is its tombstone."""
+    def growth_bytes(self, group_id: str, topic: str, partition: int, metadata: str) -> int:
+        """How much larger such a commit makes what is in memory; below zero: smaller."""
+        partitions = self.of_topic(group_id, topic)
+        before = partitions.get(partition)
+        if before is not None:
+            return len(metadata) - len(before.metadata)
+        return OFFSET_BYTES + len(metadata) + (0 if partitions else TOPIC_BYTES)
+
+    def size_bytes(self, group_id: str) -> int:
+        """What a group's offsets take in memory, more or less."""
+        return sum(
+            TOPIC_BYTES + sum(OFFSET_BYTES + len(offset.metadata) for offset in partitions.values())
+            for partitions in self.of_group(group_id).values()
+        )
+
+    def apply(self, group_id: str, topic: str, partition: int, offset: CommittedOffset | None) -> int:
+        """Folds in one record of the log; None is its tombstone. Gives how much more memory is taken."""
         if offset is None:
-            self._remove(group_id, topic, partition)
-            return
+            return self._remove(group_id, topic, partition)
+        grown_bytes = self.growth_bytes(group_id, topic, partition, offset.metadata)
+        topic = self._names.setdefault(topic, topic)
         partitions = self._groups.setdefault(group_id, {}).setdefault(topic, {})
         before = partitions.get(partition)
         partitions[partition] = offset
@@ -63,40 +88,42 @@ class CommittedOffsets:
             self.live_bytes += OFFSET_RECORD_BYTES + len(group_id) + len(topic) + len(offset.metadata)
         else:
             self.live_bytes += len(offset.metadata) - len(before.metadata)
+        return grown_bytes
 
-    def _remove(self, group_id: str, topic: str, partition: int) -> None:
+    def _remove(self, group_id: str, topic: str, partition: int) -> int:
         topics = self._groups.get(group_id)
         partitions = None if topics is None else topics.get(topic)
         before = None if partitions is None else partitions.pop(partition, None)
         if topics is None or before is None:
-            return
+            return 0
         self.count -= 1
         self.live_bytes -= OFFSET_RECORD_BYTES + len(group_id) + len(topic) + len(before.metadata)
+        freed_bytes = OFFSET_BYTES + len(before.metadata)
         if not partitions:
             del topics[topic]
+            freed_bytes += TOPIC_BYTES
             if not topics:
                 del self._groups[group_id]
+        return -freed_bytes
 
-    def plan_topic_removal(self, topics: Iterable[tuple[str, bytes]]) -> list[tuple[str, str, int]]:
-        """Offsets of topics (name, id) that are gone: (group, topic, partition). One of a namesake with another id stays."""
-        topics = list(topics)
-        return [
-            (group_id, topic, partition)
-            for group_id, by_topic in self._groups.items()
-            for topic, topic_id in topics
-            for partition, offset in by_topic.get(topic, NO_PARTITIONS).items()
-            if offset.topic_id in (NO_UUID, topic_id)
-        ]
-
-    def plan_orphan_removal(self, topic_ids: Mapping[str, bytes]) -> list[tuple[str, str, int]]:
-        """Offsets of topics that are not among those that exist (name -> id), as (group, topic, partition)."""
-        return [
-            (group_id, topic, partition)
-            for group_id, by_topic in self._groups.items()
-            for topic, partitions in by_topic.items()
-            for partition, offset in partitions.items()
-            if topic not in topic_ids or offset.topic_id not in (NO_UUID, topic_ids[topic])
-        ]
+    def orphans(self, topic_id_of: Callable[[str], bytes | None]) -> Iterator[list[tuple[str, str, int]]]:
+        """Offsets of topics that are gone, as (group, topic, partition), some at a time, possibly none: others may change what is
+        kept between two. `topic_id_of` tells the id that a name has now; an offset of a namesake with another id is gone, too."""
+        places: list[tuple[str, str, int]] = []
+        looked = 0
+        for group_id in list(self._groups):
+            for topic in list(self.of_group(group_id)):
+                topic_id = topic_id_of(topic)
+                for partition in list(self.of_topic(group_id, topic)):
+                    offset = self.of_topic(group_id, topic).get(partition)
+                    if offset is not None and (topic_id is None or offset.topic_id not in (NO_UUID, topic_id)):
+                        places.append((group_id, topic, partition))
+                    looked += 1
+                    if looked >= LOOKED_A_STEP or len(places) >= ORPHANS_A_STEP:
+                        yield places
+                        places, looked = [], 0
+                        topic_id = topic_id_of(topic)
+        yield places
 
     def topics(self) -> list[str]:
         """Every topic of any group, once."""

@@ -8,6 +8,7 @@ Keeps true: the log start moves only when every piece, and everything decided be
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,9 +16,11 @@ from typing import Any
 from millrace.broker.coordinators.append_queue import AppendQueue
 from millrace.broker.coordinators.group_records import record_bytes
 from millrace.broker.coordinators.shard import Shard
+from millrace.broker.partitions.meta_stream import Room
 from millrace.broker.partitions.partition import Partition
 from millrace.protocol.records import Record
 from millrace.runtime.clock import Clock
+from millrace.runtime.errors import Closed
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +39,15 @@ class Step:
 
 
 class Rewriting:
-    """`read_bytes`: how long the log was when it was loaded. `call_soon` is the loop's."""
+    """`data_room`: each piece waits in the line of producers, so that none takes what is kept for commits while the
+    store is away. `read_bytes`: how long the log was when it was loaded. `call_soon` is the loop's."""
 
     def __init__(
         self,
         shard: Shard,
         partition: Partition,
         queue: AppendQueue,
+        data_room: Room,
         clock: Clock,
         read_bytes: int,
         call_soon: Callable[..., object],
@@ -53,6 +58,7 @@ class Rewriting:
         self._shard = shard
         self._partition = partition
         self._queue = queue
+        self._data_room = data_room
         self._clock = clock
         self._call_soon = call_soon
         self._bytes_min = bytes_min
@@ -76,6 +82,18 @@ class Rewriting:
             self._go_on()
 
     def _go_on(self) -> None:
+        if self._data_room.has_room(self._piece_bytes):
+            self._add_piece()
+        else:
+            self._data_room.wait_for_room(self._piece_bytes).add_done_callback(self._on_room)
+
+    def _on_room(self, room: asyncio.Future[None]) -> None:
+        """Exhausted: a log that never has so much room at once takes a piece in parts."""
+        is_refused = room.cancelled() or isinstance(room.exception(), Closed)
+        if not (is_refused or self._queue.is_ended):
+            self._add_piece()
+
+    def _add_piece(self) -> None:
         assert self._pieces is not None
         piece: list[Record] = []
         piece_bytes = 0

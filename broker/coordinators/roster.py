@@ -12,11 +12,22 @@ from millrace.broker.coordinators.members import Member
 from millrace.protocol.coordinator_records import subscribed_topics
 from millrace.protocol.error_codes import ErrorCode
 
+# What a member takes in memory beside its protocols: itself, its names, its places in the roster; and each protocol.
+MEMBER_BYTES = 1000
+PROTOCOL_BYTES = 200
+
+
+def protocols_bytes(protocols: Sequence[tuple[str, bytes]]) -> int:
+    return sum(PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+
 
 class Roster:
-    """In order of joining."""
+    """In order of joining. `size_bytes`: what the members take in memory, more or less."""
+
+    __slots__ = ("_static", "_support", "leader", "members", "size_bytes")
 
     def __init__(self) -> None:
+        self.size_bytes = 0
         self.members: dict[str, Member] = {}
         self.leader: str | None = None
         self._static: dict[str, str] = {}  # instance id -> member id
@@ -25,6 +36,7 @@ class Roster:
     def insert(self, member: Member) -> None:
         """The first one leads."""
         self.members[member.member_id] = member
+        self.size_bytes += _member_bytes(member)
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
         self._count(member.protocols, 1)
@@ -33,6 +45,7 @@ class Roster:
     def remove(self, member: Member) -> None:
         """If it led, the one that joined first among the others does."""
         del self.members[member.member_id]
+        self.size_bytes -= _member_bytes(member)
         self._count(member.protocols, -1)
         if member.instance_id is not None and self._static.get(member.instance_id) == member.member_id:
             del self._static[member.instance_id]
@@ -49,6 +62,7 @@ class Roster:
 
     def change_protocols(self, member: Member, protocols: list[tuple[str, bytes]]) -> None:
         self._count(member.protocols, -1)
+        self.size_bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
         member.protocols = protocols
         self._count(protocols, 1)
 
@@ -102,3 +116,8 @@ class Roster:
                 return None
             found.update(dict.fromkeys(topics))
         return frozenset(found)
+
+
+def _member_bytes(member: Member) -> int:
+    names = len(member.member_id) + len(member.instance_id or "") + len(member.client_id) + len(member.client_host)
+    return MEMBER_BYTES + names + protocols_bytes(member.protocols)

@@ -7,6 +7,9 @@ A decision's records are applied as it is made: the next decision builds on them
 What a client is told of them waits until they are durable (shard_loop.py). If one cannot be written the shard is dropped whole and read
 again from its log, so nothing is ever undone.
 
+What the state takes in memory is charged to the client address that made the group (broker/state_memory.py). At the bound new
+groups, members and offsets are refused to whoever holds most; commits of offsets that are there, leaving and deleting never are.
+
 Not here: appending, timers, loading (shard_loop.py); the rules of groups and of retention (groups.py, offsets.py).
 Keeps true: whatever the log has a group's metadata or offsets of is in `groups`; so is, until retention looks, a group that lost its
 last offset, or that somebody was given a member id of; one that is deleted is nowhere.
@@ -14,7 +17,7 @@ last offset, or that somebody was given a member id of; one that is deleted is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -28,8 +31,9 @@ from millrace.broker.coordinators.group_records import (
     offset_record,
     record_bytes,
     restore_group,
+    stored_bytes,
 )
-from millrace.broker.coordinators.groups import CONSUMER, Group
+from millrace.broker.coordinators.groups import CONSUMER, GROUP_BYTES, Group
 from millrace.broker.coordinators.members import (
     Effect,
     GroupState,
@@ -40,7 +44,8 @@ from millrace.broker.coordinators.members import (
     SyncAnswer,
     SyncRequest,
 )
-from millrace.broker.coordinators.offsets import CommittedOffset, CommittedOffsets
+from millrace.broker.coordinators.offsets import OFFSET_BYTES, CommittedOffset, CommittedOffsets
+from millrace.broker.state_memory import GROWTH_FACTOR, HOLDER_FACTOR, RESTORED, Charges, Holder, StateMemory
 from millrace.protocol.coordinator_records import (
     CoordinatorKey,
     CoordinatorValue,
@@ -55,6 +60,9 @@ from millrace.protocol.records import Record
 # A group whose generation takes more, or more than the log takes, is refused it: its leader is told UNKNOWN_SERVER_ERROR, as Kafka does above
 # max.message.bytes.
 GROUP_RECORD_BYTES_MAX = 8 << 20
+# What is never refused for memory: text beside an offset that is there, and an assignment of each member that was let in.
+TEXT_ALWAYS_MAX = 64
+ASSIGNMENT_ALWAYS_BYTES = 1024
 
 
 class Now(NamedTuple):
@@ -92,8 +100,14 @@ class Shard:
     """`record_bytes_max`: what its log takes of one record."""
 
     def __init__(
-        self, settings: CoordinatorSettings, new_id: Callable[[], str], record_bytes_max: int = GROUP_RECORD_BYTES_MAX
+        self,
+        settings: CoordinatorSettings,
+        new_id: Callable[[], str],
+        record_bytes_max: int = GROUP_RECORD_BYTES_MAX,
+        memory: StateMemory | None = None,
     ) -> None:
+        self._memory = StateMemory() if memory is None else memory
+        self.charges = Charges(self._memory)
         self.stored: dict[str, GroupMetadataValue] = {}
         self.offsets = CommittedOffsets()
         self.groups: dict[str, Group] = {}
@@ -117,26 +131,83 @@ class Shard:
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             offset = None if value is None else committed_offset(value)
-            self.offsets.apply(key.group, key.topic, key.partition, offset)
+            self._charge(key.group, self.offsets.apply(key.group, key.topic, key.partition, offset))
         else:
             assert value is None or isinstance(value, GroupMetadataValue)
             self._apply_group(key.group, value)
 
     def _apply_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
         before = self.stored.pop(group_id, None)
+        grown_bytes = 0
         if before is not None:
             self._stored_bytes -= group_bytes(group_id, before)
+            grown_bytes -= stored_bytes(before)
         if value is not None:
             self.stored[group_id] = value
             self._stored_bytes += group_bytes(group_id, value)
+            grown_bytes += stored_bytes(value)
+        self._charge(group_id, grown_bytes)
 
     def begin(self, now: Now) -> None:
         """The log was read to its end."""
         for group_id, value in self.stored.items():
-            restore_group(self._add_group(group_id), value, now.tick_ms)
+            group = self._add_group(group_id)
+            restore_group(group, value, now.tick_ms)
+            self._recharge(group)
         for group_id in self.offsets.groups():
             if group_id not in self.groups:
                 self._add_group(group_id)
+
+    # -- memory
+
+    def _charge(self, group_id: str, size_bytes: int) -> None:
+        group = self.groups.get(group_id)
+        holder = None if group is None else group.holder
+        self.charges.add(self._memory.restored if holder is None else holder, size_bytes)
+
+    def _recharge(self, group: Group) -> None:
+        """What the group itself takes has changed."""
+        size_bytes = group.size_bytes if self.groups.get(group.group_id) is group else 0
+        holder = self._memory.restored if group.holder is None else group.holder
+        self.charges.add(holder, size_bytes - group.charged_bytes)
+        group.charged_bytes = size_bytes
+
+    def _adopt(self, group: Group, who: str) -> Holder:
+        """Who is charged for the group: the first client that uses it after it was made or loaded."""
+        holder = group.holder
+        if holder is None:
+            stored = self.stored.get(group.group_id)
+            size_bytes = group.charged_bytes + self.offsets.size_bytes(group.group_id)
+            size_bytes += 0 if stored is None else stored_bytes(stored)
+            holder = group.holder = self._memory.holder(who)
+            self.charges.add(self._memory.restored, -size_bytes)
+            self.charges.add(holder, size_bytes)
+        return holder
+
+    def _has_place(self, holder: Holder, grown_bytes: int, factor: int, what: str) -> bool:
+        if grown_bytes <= 0 or self._memory.has_place(holder, grown_bytes, factor):
+            return True
+        self._memory.refuse(holder, what)
+        return False
+
+    def refusal_of_positions(self, group_id: str, positions: Sequence[Position], who: str) -> list[bool]:
+        """Which of these a commit may not have, since memory for states is short and they take more of it. An offset that is
+        there may always be committed again, with a short text."""
+        group = self.groups.get(group_id)
+        growth = self.offsets.growth_bytes
+        grown = [growth(group_id, one.topic, one.partition, one.offset.metadata) for one in positions]
+        for number, one in enumerate(positions):
+            if grown[number] < OFFSET_BYTES and len(one.offset.metadata) <= TEXT_ALWAYS_MAX:
+                grown[number] = 0
+        if group is None:
+            holder, factor, what = self._memory.holder(who), HOLDER_FACTOR, "a group"
+            needed_bytes = GROUP_BYTES + sum(grown)
+        else:
+            holder, factor, what = self._adopt(group, who), GROWTH_FACTOR, "a further offset"
+            needed_bytes = sum(grown)
+        if self._has_place(holder, needed_bytes, factor, what):
+            return [False] * len(positions)
+        return [group is None or each > 0 for each in grown]
 
     def iter_live(self, wall_ms: int) -> Iterator[Record]:
         """All that lives, as records. Events may come between two of them: what is given then is as it is then, and what appeared
@@ -160,15 +231,25 @@ class Shard:
 
     def on_join(self, group_id: str, request: JoinRequest, token: object, now: Now) -> Decision:
         group = self.groups.get(group_id)
+        who = request.client_host.removeprefix("/")
         if group is not None:
+            grown_bytes = group.growth_bytes(request)
+            if not self._has_place(self._adopt(group, who), grown_bytes, GROWTH_FACTOR, "a further member"):
+                return _not_now(token, request)
             return self._run(group, now, lambda: group.on_join(request, token, now.tick_ms))
         if request.member_id:
             return Decision(at_once=[Reply(token, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))])
-        made = self._add_group(group_id)
+        holder = self._memory.holder(who)
+        made = self._make_group(group_id)
+        needed_bytes = made.size_bytes + made.growth_bytes(request)
+        if not self._has_place(holder, needed_bytes, HOLDER_FACTOR, "a group"):
+            return _not_now(token, request)
+        self._insert_group(made, holder)
         made.state_since_ms = now.wall_ms
         decision = self._run(made, now, lambda: made.on_join(request, token, now.tick_ms))
         if not made.members and not made.has_pending:
             del self.groups[group_id]
+            self._recharge(made)
         elif not decision.records:
             empty = GroupMetadataValue(current_state_timestamp=now.wall_ms)  # Kafka's first word on a group
             self._emit(decision, group_key(group_id), empty, now)
@@ -207,6 +288,7 @@ class Shard:
     def _run(self, group: Group, now: Now, event: Callable[[], list[Effect]]) -> Decision:
         before = group.state, group.generation
         effects = event()
+        self._recharge(group)
         if (group.state, group.generation) != before:
             group.state_since_ms = now.wall_ms
         decision = Decision()
@@ -236,18 +318,33 @@ class Shard:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         if record_bytes(record) > self._group_record_bytes_max:
             return ErrorCode.UNKNOWN_SERVER_ERROR
+        before = self.stored.get(group.group_id)
+        grown_bytes = stored_bytes(value) - (0 if before is None else stored_bytes(before))
+        grown_bytes -= ASSIGNMENT_ALWAYS_BYTES * len(value.members)  # who was let in may have something to read
+        holder = group.holder or self._memory.restored
+        if not self._has_place(holder, grown_bytes, GROWTH_FACTOR, "an assignment"):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         decision.records.append(record)
         self.apply(key, value)
         return ErrorCode.NONE
 
-    def _add_group(self, group_id: str) -> Group:
+    def _make_group(self, group_id: str) -> Group:
         settings = self._settings
-        group = self.groups[group_id] = Group(
+        return Group(
             group_id,
             initial_delay_ms=settings.initial_rebalance_delay_ms,
             size_max=settings.members_max,
             new_id=self._new_id,
         )
+
+    def _insert_group(self, group: Group, holder: Holder | None) -> None:
+        group.holder = holder
+        self.groups[group.group_id] = group
+        self._recharge(group)
+
+    def _add_group(self, group_id: str, holder: Holder | None = None) -> Group:
+        group = self._make_group(group_id)
+        self._insert_group(group, holder)
         return group
 
     # -- offsets
@@ -261,18 +358,19 @@ class Shard:
             return ErrorCode.NONE if generation < 0 else ErrorCode.GROUP_ID_NOT_FOUND
         return group.on_commit(member_id, instance_id, generation, now.tick_ms)
 
-    def commit(self, group_id: str, positions: Iterable[Position], now: Now) -> Decision:
-        """Whoever asks was not refused. A group that there is not becomes a simple one."""
+    def commit(self, group_id: str, positions: Iterable[Position], now: Now, who: str = RESTORED) -> Decision:
+        """Whoever asks was not refused, nor were these positions. A group that there is not becomes a simple one, of `who`."""
         decision = Decision()
         records, offsets = decision.records, self.offsets
         wall_ms = now.wall_ms
         positions = list(positions)
         for topic, partition, offset in positions:
             records.append(offset_record(group_id, topic, partition, offset, wall_ms))
-        for topic, partition, offset in positions:
-            offsets.apply(group_id, topic, partition, offset)
         if records and group_id not in self.groups:
-            self._add_group(group_id)
+            self._add_group(group_id, self._memory.holder(who))
+        grown_bytes = sum([offsets.apply(group_id, *position) for position in positions])
+        if grown_bytes:
+            self._charge(group_id, grown_bytes)
         return decision
 
     def refusal_of_offset_delete(self, group_id: str) -> int:
@@ -289,14 +387,6 @@ class Shard:
             if partition in self.offsets.of_topic(group_id, topic):
                 self._emit(decision, OffsetCommitKey(group_id, topic, partition), None, now)
         return decision
-
-    def delete_topics(self, topics: Iterable[tuple[str, bytes]], now: Now) -> Decision:
-        """Topics (name, id) that were deleted take their offsets with them."""
-        return self.delete_offsets(self.offsets.plan_topic_removal(topics), now)
-
-    def delete_orphans(self, topic_ids: Mapping[str, bytes], now: Now) -> Decision:
-        """After a load: topics may have been deleted while nobody had the shard. `topic_ids`: those that exist."""
-        return self.delete_offsets(self.offsets.plan_orphan_removal(topic_ids), now)
 
     # -- whole groups
 
@@ -329,9 +419,17 @@ class Shard:
         return [(group_id, topic, partition) for topic, partitions in by_topic.items() for partition in partitions]
 
     def _remove_group(self, decision: Decision, group: Group, now: Now) -> None:
-        del self.groups[group.group_id]
-        group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._emit(decision, GroupMetadataKey(group.group_id), None, now)
+        del self.groups[group.group_id]
+        self._recharge(group)
+        group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def _not_now(token: object, request: JoinRequest) -> Decision:
+    """Clients look for their coordinator's state to be loaded, and ask again."""
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    answer = JoinAnswer(code, request.member_id, is_short_of_memory=True)
+    return Decision(at_once=[Reply(token, answer)])
 
 
 def size_of(records: Iterable[Record]) -> int:

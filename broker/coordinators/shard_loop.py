@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar, Union
 from millrace.broker.coordinators.alarms import Alarms
 from millrace.broker.coordinators.append_queue import AppendQueue, Line
 from millrace.broker.coordinators.config import CoordinatorSettings
+from millrace.broker.coordinators.forgetting import Forgetting
 from millrace.broker.coordinators.groups import NEVER_MS, Group, end_owing
 from millrace.broker.coordinators.loading import read_log
 from millrace.broker.coordinators.members import GroupState, Member
@@ -26,7 +27,6 @@ from millrace.broker.coordinators.shard import Decision, Now, Shard, Stored
 from millrace.broker.coordinators.tickets import Waiting
 from millrace.broker.partitions.meta_stream import Room
 from millrace.broker.partitions.partition import Partition
-from millrace.broker.wall_watch import WallWatch
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.records import Record
@@ -45,15 +45,17 @@ GROUPS_PER_TURN = 500  # looked at by retention, or for deadlines that come toge
 
 
 class ShardLoop:
-    """`wall_watch` is shared by all shards. `on_ended` is told once, `on_failed` of what must never happen (the process ends)."""
+    """`room` is what coordinators have before data; `data_room` what all have, and a rewriting of the log waits for.
+    `judged` is the clock by which offsets expire. `on_ended` is told once, `on_failed` of what must never happen (the process ends)."""
 
     def __init__(
         self,
         shard: Shard,
         settings: CoordinatorSettings,
         room: Room,
+        data_room: Room,
         clock: Clock,
-        wall_watch: WallWatch,
+        judged: Clock,
         on_ended: Callable[[ShardLoop], None],
         on_failed: Callable[[BaseException], None],
     ) -> None:
@@ -62,13 +64,15 @@ class ShardLoop:
         self.is_ended = False
         self._settings = settings
         self._room = room
+        self._data_room = data_room
         self._clock = clock
-        self._wall_watch = wall_watch
+        self._judged = judged
         self._on_ended = on_ended
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._queue: AppendQueue | None = None
         self._rewriting: Rewriting | None = None
+        self._forgetting: Forgetting | None = None
         self._waiting: list[tuple[Callable[[], None], Callable[[int], None]]] = []  # for the load: to run, or to refuse
         self._is_slow_to_load = False
         self._alarms = Alarms()
@@ -84,26 +88,39 @@ class ShardLoop:
 
     # -- loading
 
-    async def load(self, partition: Partition, prepare: Callable[[Now], Decision]) -> None:
-        """Reads the log, then serves those who wait. `prepare` may decide something before them. Raises what reads raise."""
-        read_bytes = await read_log(partition, self.shard.apply)
+    async def load(self, partition: Partition, topic_id_of: Callable[[str], bytes | None]) -> None:
+        """Reads the log, then serves those who wait. Topics may have been deleted while nobody had the shard: `topic_id_of` tells the id
+        that a name has now. Raises what reads raise."""
+        try:
+            read_bytes = await read_log(partition, self.shard.apply)
+        finally:
+            if self.is_ended:
+                self.shard.charges.release()
         if self.is_ended:
             return
         self.partition = partition
         queue = AppendQueue(partition, self._room, self._clock, self._on_durable, self.end_after, self._on_failed)
         self._queue = queue
-        self._rewriting = Rewriting(self.shard, partition, queue, self._clock, read_bytes, self._loop.call_soon)
+        self._rewriting = Rewriting(
+            self.shard, partition, queue, self._data_room, self._clock, read_bytes, self._loop.call_soon
+        )
         now = self.now()
         self.shard.begin(now)
         for group in self.shard.groups.values():
             self.retime(group)
         self._retention_ms = now.tick_ms + self._settings.offsets_retention_check_interval_ms
         self._set_timer()
-        self.carry_out(prepare(now))
+        self._forgetting = Forgetting(self.shard, queue, topic_id_of, self.now, self.carry_out, self._on_failed)
+        self._forgetting.begin()
         self._rewriting.begin_if_due()
         waiting, self._waiting = self._waiting, []
         for run, _ in waiting:
             run()
+
+    def delete_orphans(self) -> None:
+        """Topics were deleted: their offsets go, some at a time."""
+        if self._forgetting is not None and not self.is_ended:
+            self._forgetting.begin()
 
     def on_slow_load(self) -> None:
         """Whoever waits for the load has waited long enough, and so has whoever comes before it is done."""
@@ -252,12 +269,7 @@ class ShardLoop:
         self._set_timer()
 
     def _begin_expiry(self, now: Now) -> None:
-        was_suspect = self._wall_watch.is_suspect
-        ahead_ms = self._wall_watch.look(now.wall_ms, now.tick_ms)
-        if not ahead_ms:
-            self._expire(list(self.shard.groups), now)
-        elif not was_suspect:
-            log.warning("the wall clock jumped %.1f hours forward: no offset expires for now", ahead_ms / 3_600_000)
+        self._expire(list(self.shard.groups), Now(now.tick_ms, self._judged.wall_ms()))
 
     def _expire(self, group_ids: list[str], now: Now) -> None:
         if self.is_ended:
@@ -294,6 +306,7 @@ class ShardLoop:
         for ticket, _ in line:
             ticket.refuse(code)
         self.release(code)
+        self.shard.charges.release()
 
     def release(self, code: int) -> None:
         """Answers those who wait for others of their group, and ends the groups."""

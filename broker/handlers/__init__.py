@@ -16,6 +16,7 @@ from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.fetch import Fetch
 from millrace.broker.handlers.metadata import Metadata
 from millrace.broker.handlers.produce import Produce
+from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
@@ -49,6 +50,7 @@ class Parts:
     lookup: ConfigLookup
     groups: GroupCoordinator
     unpacking: Unpacking
+    budget: RequestBudget
 
 
 def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
@@ -61,7 +63,13 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
     forwarding = Forwarding(parts.channel, settings.request_timeout_ms)
     handlers: dict[int, Handle | Late] = {
         0: Produce(directory, cache, parts.storage, clock, parts.unpacking).handle,
-        1: Fetch(directory, cache, sessions, response_bytes_max=settings.fetch.response_bytes_max).handle,
+        1: Fetch(
+            directory,
+            cache,
+            sessions,
+            response_bytes_max=settings.fetch.response_bytes_max,
+            share_bytes=parts.budget.reply_share,
+        ).handle,
         3: Metadata(cache, parts.creation, auto_create=settings.topics.is_auto_created).handle,
         2: late("list_offsets.ListOffsets", directory, parts.unpacking),
         8: late("offset_commit.OffsetCommit", groups, cache),

@@ -36,8 +36,8 @@ from millrace.protocol.messages.describe_log_dirs import (
 from millrace.runtime.disk import Disk
 from millrace.s3stream.ids import ObjectId, StreamRole
 
-PARTITIONS_A_TURN = 500
-STREAMS_A_TURN = 1000
+PARTITIONS_A_TURN = 150
+STREAMS_A_TURN = 150
 
 
 class CommittedSizes:
@@ -52,6 +52,7 @@ class CommittedSizes:
         if self._is_counted:
             return
         self._is_counted = True
+        await pause()
         left = STREAMS_A_TURN
         for stream_id in self._image.objects.ranges:
             for held_by, start, end in self._held(self._image.streams.by_id[stream_id]):
@@ -95,6 +96,7 @@ class DescribeLogDirs:
     async def handle(self, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
         image = self._cache.image
         sizes = CommittedSizes(image)
+        await pause()
         opened = {(p.topic_id, p.index): p.state.segments.size_bytes for p in self._directory.opened()}
         result = DescribeLogDirsResult(log_dir=self._log_dir)
         topics: dict[bytes, DescribeLogDirsTopic] = {}

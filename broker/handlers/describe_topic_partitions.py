@@ -12,7 +12,7 @@ from typing import Any
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
 from millrace.broker.operations import TOPIC_OPERATIONS
 from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.slices import in_slices, pause
 from millrace.kraft.tables.create_topics import name_fault
 from millrace.kraft.tables.topics import Topic, Topics
 from millrace.protocol.error_codes import ErrorCode
@@ -27,6 +27,7 @@ from millrace.protocol.messages.describe_topic_partitions import (
 
 PARTITIONS_MAX = 2000
 NAMES_A_SLICE = 500
+PARTITIONS_A_SLICE = 500  # more are encoded in slices
 
 
 class DescribeTopicPartitions:
@@ -36,13 +37,15 @@ class DescribeTopicPartitions:
     def handle(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse | Coroutine[Any, Any, DescribeTopicPartitionsResponse]:
-        if len(request.topics) > NAMES_A_SLICE:
+        partitions_count = min(request.response_partition_limit, self._cache.image.topics.partition_count)
+        if len(request.topics) > NAMES_A_SLICE or partitions_count > PARTITIONS_A_SLICE:
             return self._answer_many(request)
         page = _Page(self._cache.image.topics, request)
         page.add(page.names)
         return page.response
 
     async def _answer_many(self, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+        await pause()
         page = _Page(self._cache.image.topics, request)
         async for names in in_slices(page.names, NAMES_A_SLICE):
             page.add(names)

@@ -49,6 +49,8 @@ class _Work:
 
     __slots__ = (
         "_on_hurry",
+        "_share_bytes",
+        "asked_bytes",
         "context",
         "deadline",
         "future",
@@ -69,8 +71,11 @@ class _Work:
         look: Look,
         min_bytes: int,
         on_hurry: Callable[[_Work], None],
+        share_bytes: Callable[[], int],
     ) -> None:
         self._on_hurry = on_hurry
+        self._share_bytes = share_bytes
+        self.asked_bytes = look.max_bytes
         self.context = context
         self.plan = plan
         self.watcher = watcher
@@ -89,7 +94,12 @@ class _Work:
     @property
     def is_enough(self) -> bool:
         look = self.look
-        return self.is_final or look.is_urgent or look.counted_bytes >= self.min_bytes
+        return self.is_final or look.is_urgent or look.counted_bytes >= min(self.min_bytes, look.max_bytes)
+
+    def look_anew(self) -> None:
+        """With as much as it may take by now."""
+        self.look.max_bytes = min(self.asked_bytes, self._share_bytes())
+        self.look.look()
 
     @property
     def is_superseded(self) -> bool:
@@ -106,12 +116,15 @@ class Fetch:
         sessions: FetchSessions,
         *,
         response_bytes_max: int = 57_671_680,
+        share_bytes: Callable[[], int] = lambda: 1 << 31,
     ) -> None:
+        """`share_bytes`: as much as one answer may take of the memory for replies, now."""
         self._directory = directory
         self._damage = DamageLog()
         self._cache = cache
         self._sessions = sessions
         self._response_bytes_max = response_bytes_max
+        self._share_bytes = share_bytes
         self._line = WakeLine(lambda call: asyncio.get_running_loop().call_soon(call))
         self._cold_reads = asyncio.Semaphore(COLD_READS_IN_FLIGHT)
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -140,7 +153,8 @@ class Fetch:
             is_committed_only=is_committed_only,
             version=version,
         )
-        work = _Work(context, plan, watcher, look, min(request.min_bytes, max_bytes), self._on_deadline)
+        min_bytes = min(request.min_bytes, max_bytes)
+        work = _Work(context, plan, watcher, look, min_bytes, self._on_deadline, self._share_bytes)
         work.is_final = request.max_wait_ms <= 0 or (plan.session is None and not plan.items)
         return self._begin(work, request.max_wait_ms)
 
@@ -182,7 +196,7 @@ class Fetch:
         """The first look, in the order of the connection: an answer, or a future of it."""
         look = work.look
         try:
-            look.look()
+            work.look_anew()
             if work.is_enough and not look.openings and not look.cold:
                 return self._answer(work)
         except Exception:
@@ -228,7 +242,7 @@ class Fetch:
             self._settle(work, lambda: self._answer_nobody(work))
             return
         try:
-            work.look.look()
+            work.look_anew()
             self._go_on(work)
         except Exception as error:
             self._fail(work, error)
@@ -241,7 +255,7 @@ class Fetch:
             if look.openings:
                 left_ms = max(OPENING_TIMEOUT_MS, min(OPENING_TIMEOUT_MS_MAX, 1000 * (work.deadline - loop.time())))
                 _, late = await asyncio.wait(look.openings, timeout=left_ms / 1000)
-                look.look()
+                work.look_anew()
                 if late:
                     look.fail_late()
             await look.read_cold(self._cold_reads)

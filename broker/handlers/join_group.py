@@ -12,6 +12,7 @@ from millrace.broker.coordinators.members import JoinAnswer, JoinRequest
 from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
 from millrace.broker.coordinators.tickets import Ticket
 from millrace.broker.request import RequestContext
+from millrace.broker.state_memory import THROTTLE_MS
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
@@ -76,5 +77,6 @@ def _response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
         leader=answer.leader,
         skip_assignment=answer.skip_assignment,
         member_id=answer.member_id,
+        throttle_time_ms=THROTTLE_MS if answer.is_short_of_memory else 0,
         members=[JoinGroupResponseMember(*member) for member in answer.members],
     )

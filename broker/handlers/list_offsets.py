@@ -9,6 +9,12 @@ does not exist as a tier here, so nothing was ever moved to one and nothing wait
     -3 max       the first record with the largest timestamp
     -5 tiered    none; -6 earliest that waits to be tiered: none
     >= 0         the first record at that time or later; none is no error
+
+A lookup may have to read and to unpack. Each belongs to its connection, of which at most `LOOKUPS_OF_ONE` are at work
+while others wait; it ends when the connection does, and with REQUEST_TIMED_OUT after `LOOKUP_S_MAX`, which clients take
+for a word to ask again: what was found out till then is kept. One that meets a batch whose header claims what its
+records have not, or one of many records where these are walked in Python, is slow from there on: it gives its place to
+others, and goes on in one of few.
 """
 
 from __future__ import annotations
@@ -17,15 +23,17 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Sequence
+from types import TracebackType
 from typing import Any
 
 from millrace.broker.errors import code_of
+from millrace.broker.fair_places import FairPlaces
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
-from millrace.broker.partitions.time_lookup import find_latest, find_time
+from millrace.broker.partitions.time_lookup import Asker, Lookups
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.visibility import Isolation
-from millrace.broker.request import RequestContext
+from millrace.broker.request import ConnectionInfo, RequestContext
 from millrace.broker.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -41,7 +49,9 @@ log = logging.getLogger(__name__)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_UNTIERED = -1, -2, -3, -4, -5, -6
 SINCE_VERSION = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_UNTIERED: 11}
-LOOKUPS_AT_ONCE = 16
+LOOKUPS_AT_ONCE, LOOKUPS_OF_ONE = 16, 12
+SLOW_AT_ONCE, SLOW_OF_ONE = 2, 1
+LOOKUP_S_MAX = 15.0  # of a request; clients wait for 30 s or longer
 PARTITIONS_A_SLICE = 500
 LOOKUPS_A_SLICE = 100  # each is a task
 VERSION_WITH_EPOCHS = 4
@@ -54,8 +64,9 @@ Place = tuple[
 class ListOffsets:
     def __init__(self, directory: PartitionDirectory, unpacking: Unpacking) -> None:
         self._directory = directory
-        self._unpacking = unpacking
-        self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self._lookups = Lookups(unpacking)
+        self._places = FairPlaces(LOOKUPS_AT_ONCE, LOOKUPS_OF_ONE)
+        self._slow_places = FairPlaces(SLOW_AT_ONCE, SLOW_OF_ONE)
 
     def handle(
         self, context: RequestContext, request: ListOffsetsRequest
@@ -67,7 +78,7 @@ class ListOffsets:
         places = list(_places(request, response, counts))
         slow = self._answer_edges(places, counts, context.api_version, request.isolation_level)
         if slow:
-            return self._answer_slowly(context, response, slow, request.isolation_level)
+            return self._answer_slowly(context, response, slow, request)
         return _for_version(response, context.api_version)
 
     async def _answer_many(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -80,7 +91,7 @@ class ListOffsets:
         slow: list[Place] = []
         async for part in in_slices(places, PARTITIONS_A_SLICE):
             slow += self._answer_edges(part, counts, context.api_version, request.isolation_level)
-        return await self._answer_slowly(context, response, slow, request.isolation_level)
+        return await self._answer_slowly(context, response, slow, request)
 
     def _answer_edges(
         self, places: Sequence[Place], counts: Counter[tuple[str, int]], version: int, isolation: int
@@ -120,33 +131,96 @@ class ListOffsets:
         return True
 
     async def _answer_slowly(
-        self,
-        context: RequestContext,
-        response: ListOffsetsResponse,
-        slow: list[Place],
-        isolation: int,
+        self, context: RequestContext, response: ListOffsetsResponse, slow: list[Place], request: ListOffsetsRequest
     ) -> ListOffsetsResponse:
+        limit_s = min(LOOKUP_S_MAX, request.timeout_ms / 1000) if request.timeout_ms > 0 else LOOKUP_S_MAX
+        due_s = asyncio.get_running_loop().time() + limit_s
         async for part in in_slices(slow, LOOKUPS_A_SLICE):
-            await asyncio.gather(*(self._look_up(name, asked, answer, isolation) for name, asked, answer in part))
+            asking = (self._look_up(place, request.isolation_level, context.connection, due_s) for place in part)
+            await asyncio.gather(*asking)
         return _for_version(response, context.api_version)
 
-    async def _look_up(
-        self, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: int
-    ) -> None:
-        async with self._lookups:
-            try:
+    async def _look_up(self, place: Place, isolation: int, connection: ConnectionInfo, due_s: float) -> None:
+        name, asked, answer = place
+        try:
+            async with asyncio.timeout_at(due_s), Seat(self._places, self._slow_places, connection) as seat:
                 partition = await self._directory.led(name, asked.partition_index)
                 if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP:
                     _answer_edge(partition, asked, answer, isolation)
                 else:
-                    await _answer_time(partition, asked, answer, isolation, self._unpacking)
-            except Exception as error:
-                code = code_of(error)
-                if code is None:
-                    log.error(
-                        "%s-%d: lookup of %d failed", name, asked.partition_index, asked.timestamp, exc_info=error
-                    )
-                answer.error_code = int(code or ErrorCode.UNKNOWN_SERVER_ERROR)
+                    await self._answer_time(partition, asked, answer, isolation, seat)
+        except Exception as error:
+            code = code_of(error)
+            if code is None:
+                log.error("%s-%d: lookup of %d failed", name, asked.partition_index, asked.timestamp, exc_info=error)
+            answer.error_code = int(code or ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    async def _answer_time(
+        self,
+        partition: Partition,
+        asked: ListOffsetsPartition,
+        answer: ListOffsetsPartitionResponse,
+        isolation: int,
+        seat: Seat,
+    ) -> None:
+        code = partition.epoch_refusal(asked.current_leader_epoch)
+        if code:
+            raise KafkaError(code)
+        end = _visible_end(partition, isolation)
+        if asked.timestamp == MAX_TIMESTAMP:
+            found = await self._lookups.find_latest(partition, end, seat)
+        else:
+            found = await self._lookups.find_time(partition, asked.timestamp, end, seat)
+        if found is not None:
+            answer.offset, answer.timestamp = found
+            answer.leader_epoch = partition.state.epochs.epoch_at(found.offset)
+
+
+class Seat(Asker):
+    """The place of a lookup, until the block is left: an ordinary one, and a slow one from where it takes long."""
+
+    def __init__(self, places: FairPlaces, slow_places: FairPlaces, connection: ConnectionInfo) -> None:
+        self._slow_places = slow_places
+        self._connection = connection
+        self._taken: FairPlaces | None = None
+        self._first = places
+
+    async def __aenter__(self) -> Seat:
+        try:
+            await self._take(self._first)
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    async def go_on(self) -> None:
+        """Raises KafkaError when nobody is there any more who would hear the answer."""
+        if not self._connection.is_open:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the connection that asked is closed")
+
+    async def on_lie(self) -> None:
+        await self.on_heavy()
+
+    async def on_heavy(self) -> None:
+        await self.go_on()
+        if self._taken is not self._slow_places:
+            self._leave()
+            await self._take(self._slow_places)
+
+    async def _take(self, places: FairPlaces) -> None:
+        await places.take(self._connection.id)
+        self._taken = places
+        await self.go_on()
+
+    def _leave(self) -> None:
+        if self._taken is not None:
+            taken, self._taken = self._taken, None
+            taken.leave(self._connection.id)
 
 
 def _places(
@@ -196,23 +270,3 @@ def _answer_edge(
     elif asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = partition.log_start_offset
         answer.leader_epoch = partition.state.epochs.epoch_at(partition.log_start_offset)
-
-
-async def _answer_time(
-    partition: Partition,
-    asked: ListOffsetsPartition,
-    answer: ListOffsetsPartitionResponse,
-    isolation: int,
-    unpacking: Unpacking,
-) -> None:
-    code = partition.epoch_refusal(asked.current_leader_epoch)
-    if code:
-        raise KafkaError(code)
-    end = _visible_end(partition, isolation)
-    if asked.timestamp == MAX_TIMESTAMP:
-        found = await find_latest(partition, end, unpacking)
-    else:
-        found = await find_time(partition, asked.timestamp, end, unpacking)
-    if found is not None:
-        answer.offset, answer.timestamp = found
-        answer.leader_epoch = partition.state.epochs.epoch_at(found.offset)

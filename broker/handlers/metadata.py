@@ -13,11 +13,14 @@ from typing import Any
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
 from millrace.broker.operations import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
-from millrace.broker.request import RequestContext
+from millrace.broker.request import Encoded, RequestContext
+from millrace.broker.shared_replies import SharedReplies
 from millrace.broker.slices import in_slices, pause
 from millrace.broker.topic_creation import CREATION_TIMEOUT_MS, TopicCreation
 from millrace.kraft.tables.create_topics import name_fault
-from millrace.kraft.tables.topics import Topic, Topics
+from millrace.kraft.tables.topics import PartitionState, Topic, Topics
+from millrace.protocol.apis import API
+from millrace.protocol.codec import encode_response_in_steps
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.metadata import (
     MetadataRequest,
@@ -27,7 +30,9 @@ from millrace.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from millrace.runtime.steps import in_steps
 
+METADATA_KEY = 3
 FIRST_WITH_IDS = 12
 PARTITIONS_A_SLICE = 1000  # a topic weighs as much as one
 # What was asked for, None where all are; the topic, if there is one.
@@ -39,14 +44,15 @@ class Metadata:
         self._cache = cache
         self._creation = creation
         self._auto_create = auto_create
+        self._shared = SharedReplies()
 
     def handle(
         self, context: RequestContext, request: MetadataRequest
-    ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse | Encoded]:
         topics = self._cache.image.topics
         wants_all = request.topics is None or (not request.topics and context.api_version == 0)
         if _is_large(topics, None if wants_all else request.topics):
-            return self._answer_many(context, request, wants_all)
+            return self._answer_all(context, request) if wants_all else self._answer_many(context, request)
         missing = self._names_to_create(topics, request, request.topics or ())
         if missing:
             return self._create_then_answer(context, request, missing)
@@ -66,20 +72,51 @@ class Metadata:
     ) -> MetadataResponse:
         return self._answer(context, request, False, await self._create(missing))
 
-    async def _answer_many(
-        self, context: RequestContext, request: MetadataRequest, wants_all: bool
-    ) -> MetadataResponse:
+    async def _answer_all(self, context: RequestContext, request: MetadataRequest) -> Encoded:
+        """Of all topics: clients of one listener and version are given the same bytes while the image says the same. All clients of a broker
+        ask this at once when it is back, and what they ask for may be megabytes."""
+        await pause()
+        key = _sameness(context, request)
+        source = self._source()
+        found = self._shared.find(key, source, context.correlation_id)
+        if found is None:
+            response = await self._described_all(context, request, None, {})
+            steps = encode_response_in_steps(API[METADATA_KEY], context.api_version, context.correlation_id, response)
+            found = Encoded(await in_steps(steps, pause))
+            if all(one is other for one, other in zip(source, self._source(), strict=True)):
+                self._shared.keep(key, source, found)
+        return found
+
+    def _source(self) -> tuple[object, ...]:
+        """What such a reply is made from."""
+        image = self._cache.image
+        return image.topics, image.brokers, self._cache.addresses
+
+    async def _answer_many(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         missing: list[str] = []
-        async for part in in_slices(() if wants_all else request.topics or (), PARTITIONS_A_SLICE):
+        async for part in in_slices(request.topics or (), PARTITIONS_A_SLICE):
             missing += self._names_to_create(self._cache.image.topics, request, part)
         errors = await self._create(missing) if missing else {}
-        await (
-            pause()
-        )  # all clients of a broker ask this at once when it is back, and what they ask for may be megabytes
+        await pause()
+        return await self._described_all(context, request, request.topics or (), errors)
+
+    async def _described_all(
+        self,
+        context: RequestContext,
+        request: MetadataRequest,
+        asked: Iterable[MetadataRequestTopic] | None,
+        errors: dict[str, int],
+    ) -> MetadataResponse:
+        """By one image, in slices; `asked` None: all topics."""
         response = self._with_brokers(context, request)
-        found = _found(self._cache.image.topics, context, request, wants_all)
+        found = _found(self._cache.image.topics, context, request, asked is None)
         async for topics in in_slices(found, PARTITIONS_A_SLICE, _weight):
-            self._add(response, context, request, topics, errors)
+            self._add(response, context, request, topics, errors, is_brief=True)
+            for _, topic in topics:
+                if topic is not None and len(topic.partitions) > PARTITIONS_A_SLICE:
+                    answer = response.topics[-1]  # a wide one ends its slice
+                    async for states in in_slices(enumerate(topic.partitions), PARTITIONS_A_SLICE):
+                        answer.partitions += [_described_partition(index, state) for index, state in states]
         return response
 
     async def _create(self, missing: list[str]) -> dict[str, int]:
@@ -115,10 +152,13 @@ class Metadata:
         request: MetadataRequest,
         found: Iterable[Found],
         creation_errors: dict[str, int],
+        *,
+        is_brief: bool = False,
     ) -> None:
+        """`is_brief`: without the partitions of wide topics."""
         for asked, topic in found:
             if topic is not None:
-                answer = _described(topic)
+                answer = _described(topic, PARTITIONS_A_SLICE if is_brief else None)
             else:
                 assert asked is not None
                 answer = _missing(asked, context.api_version, creation_errors)
@@ -169,19 +209,35 @@ def _missing(asked: MetadataRequestTopic, version: int, creation_errors: dict[st
     return MetadataResponseTopic(int(code), name, is_internal=name in INTERNAL_TOPICS)
 
 
-def _described(topic: Topic) -> MetadataResponseTopic:
-    partitions = [
-        MetadataResponsePartition(
-            int(ErrorCode.LEADER_NOT_AVAILABLE if state.leader < 0 else ErrorCode.NONE),
-            index,
-            state.leader,
-            state.leader_epoch,
-            list(state.replicas),
-            list(state.isr),
-        )
-        for index, state in enumerate(topic.partitions)
-    ]
+def _described(topic: Topic, partitions_max: int | None) -> MetadataResponseTopic:
+    """Without partitions where there are more than `partitions_max`."""
+    partitions = []
+    if partitions_max is None or len(topic.partitions) <= partitions_max:
+        partitions = [_described_partition(index, state) for index, state in enumerate(topic.partitions)]
     return MetadataResponseTopic(0, topic.name, topic.topic_id, topic.name in INTERNAL_TOPICS, partitions)
+
+
+def _described_partition(index: int, state: PartitionState) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        int(ErrorCode.LEADER_NOT_AVAILABLE if state.leader < 0 else ErrorCode.NONE),
+        index,
+        state.leader,
+        state.leader_epoch,
+        list(state.replicas),
+        list(state.isr),
+    )
+
+
+def _sameness(context: RequestContext, request: MetadataRequest) -> tuple[object, ...]:
+    """Two requests for all topics that agree in this are answered alike."""
+    connection = context.connection
+    return (
+        context.api_version,
+        connection.listener,
+        connection.local_host,
+        request.include_cluster_authorized_operations,
+        request.include_topic_authorized_operations,
+    )
 
 
 def absence_code(name: str) -> ErrorCode:

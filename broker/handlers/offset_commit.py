@@ -1,12 +1,17 @@
 """OffsetCommit (key 8): a group's positions, acknowledged once they are durable.
 
 Kafka's order of refusals: topics and partitions that there are not, then the group and its member for all the others, then text
-that is too long. Not here: who may commit (coordinators/groups.py).
+that is too long. What memory for states has no place for is refused with COORDINATOR_LOAD_IN_PROGRESS, which clients try
+again. Not here: who may commit (coordinators/groups.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from dataclasses import replace
+from typing import Any
 
 from millrace.broker.coordinators.coordinator import GroupCoordinator
 from millrace.broker.coordinators.members import GroupState
@@ -16,6 +21,8 @@ from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
 from millrace.broker.coordinators.tickets import Ticket, as_it_is
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
+from millrace.broker.state_memory import THROTTLE_MS
 from millrace.kraft.tables.topics import Topic
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_commit import (
@@ -30,6 +37,8 @@ from millrace.protocol.messages.offset_commit import (
 TOPIC_ID_VERSION = 10
 NOT_FOUND_VERSION = 9  # earlier clients know GROUP_ID_NOT_FOUND as ILLEGAL_GENERATION
 NO_RETENTION = -1
+PARTITIONS_A_SLICE = 400  # two or three milliseconds
+SLICES_AHEAD = 2
 TIME_MAX_MS = (1 << 63) - 1  # the latest that a record can carry
 
 # What is to be committed of a topic that there is: each asked partition beside its place in the response.
@@ -43,15 +52,35 @@ class OffsetCommit:
 
     def handle(
         self, context: RequestContext, request: OffsetCommitRequest
-    ) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]:
+    ) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse] | Coroutine[Any, Any, OffsetCommitResponse]:
+        if sum(map(_weight, request.topics)) > PARTITIONS_A_SLICE:
+            return self._commit_in_slices(context, request)
+        return self._begin(context, request)
+
+    async def _commit_in_slices(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """Others have turns between two slices. Each is judged by the group as it is then: a member that lost its place meanwhile commits no
+        more. The next but one waits until a slice is durable, so that little of the request is in the shard's line at a time."""
+        outcomes: deque[Outcome[OffsetCommitResponse]] = deque()
+        response = OffsetCommitResponse()
+        async for parts in in_slices(_parts(request), PARTITIONS_A_SLICE, _weight):
+            outcomes.append(self._begin(context, replace(request, topics=list(parts))))
+            while len(outcomes) >= SLICES_AHEAD:
+                _join(response, await _answer_of(outcomes.popleft()))
+        for outcome in outcomes:
+            _join(response, await _answer_of(outcome))
+        return response
+
+    def _begin(self, context: RequestContext, request: OffsetCommitRequest) -> Outcome[OffsetCommitResponse]:
         version = context.api_version
         return self._coordinator.ask(
             request.group_id,
-            lambda shard: self._commit(shard, version, request),
+            lambda shard: self._commit(shard, version, request, context.connection.peer_host),
             lambda code: self.refuse(request, code),
         )
 
-    def _commit(self, shard: ShardLoop, version: int, request: OffsetCommitRequest) -> Outcome[OffsetCommitResponse]:
+    def _commit(
+        self, shard: ShardLoop, version: int, request: OffsetCommitRequest, who: str
+    ) -> Outcome[OffsetCommitResponse]:
         response = OffsetCommitResponse()
         known = [found for topic in request.topics if (found := self._look_up(version, topic, response)) is not None]
         if not known:
@@ -68,11 +97,19 @@ class OffsetCommit:
             shard.retime(
                 group
             )  # a session was extended; one that waits to join for the first time had longer until now
-        positions = self._positions(known, request.retention_time_ms, now.wall_ms)
+        asked = self._positions(known, request.retention_time_ms, now.wall_ms)
+        positions = [position for position, _ in asked]
+        refused = shard.shard.refusal_of_positions(group_id, positions, who)
+        if any(refused):
+            response.throttle_time_ms = THROTTLE_MS
+            for (_, answer), is_refused in zip(asked, refused, strict=True):
+                if is_refused:
+                    answer.error_code = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            positions = [position for position, is_refused in zip(positions, refused, strict=True) if not is_refused]
         if not positions:
             return response
         ticket: Ticket[OffsetCommitResponse] = Ticket(as_it_is, lambda code: _refused(response, known, code))
-        records = shard.shard.commit(group_id, positions, now).records
+        records = shard.shard.commit(group_id, positions, now, who).records
         shard.append_commit(group_id, request.member_id, records, [(ticket, response)])
         return ticket.outcome()
 
@@ -93,7 +130,10 @@ class OffsetCommit:
                 answer.error_code = int(missing)
         return None if found is None or not pairs else (found, pairs)
 
-    def _positions(self, known: list[Known], retention_ms: int, wall_ms: int) -> list[Position]:
+    def _positions(
+        self, known: list[Known], retention_ms: int, wall_ms: int
+    ) -> list[tuple[Position, OffsetCommitResponsePartition]]:
+        """What is to be committed, each beside its place in the response."""
         expires_ms = None if retention_ms == NO_RETENTION else max(0, min(wall_ms + retention_ms, TIME_MAX_MS))
         text_max = self._coordinator.settings.offset_metadata_bytes_max
         positions = []
@@ -106,7 +146,7 @@ class OffsetCommit:
                 offset = CommittedOffset(
                     asked.committed_offset, asked.committed_leader_epoch, text, wall_ms, expires_ms, topic.topic_id
                 )
-                positions.append(Position(topic.name, asked.partition_index, offset))
+                positions.append((Position(topic.name, asked.partition_index, offset), answer))
         return positions
 
     def refuse(self, request: OffsetCommitRequest, code: int) -> OffsetCommitResponse:
@@ -120,6 +160,32 @@ class OffsetCommit:
                 for topic in request.topics
             ]
         )
+
+
+def _weight(topic: OffsetCommitRequestTopic) -> int:
+    return 1 + len(topic.partitions)
+
+
+def _parts(request: OffsetCommitRequest) -> Iterator[OffsetCommitRequestTopic]:
+    """The request's topics, wide ones in several parts."""
+    for topic in request.topics:
+        for start in range(0, max(1, len(topic.partitions)), PARTITIONS_A_SLICE):
+            part = topic.partitions[start : start + PARTITIONS_A_SLICE]
+            yield OffsetCommitRequestTopic(topic.name, topic.topic_id, part)
+
+
+def _join(response: OffsetCommitResponse, part: OffsetCommitResponse) -> None:
+    """Puts the answers of a slice behind those before; parts of one topic become one again."""
+    for topic in part.topics:
+        last = response.topics[-1] if response.topics else None
+        if last is not None and (last.name, last.topic_id) == (topic.name, topic.topic_id):
+            last.partitions += topic.partitions
+        else:
+            response.topics.append(topic)
+
+
+async def _answer_of(outcome: Outcome[OffsetCommitResponse]) -> OffsetCommitResponse:
+    return await outcome if isinstance(outcome, asyncio.Future) else outcome
 
 
 def _refused(response: OffsetCommitResponse, known: list[Known], code: int) -> OffsetCommitResponse:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 from millrace.broker.coordinators.coordinator import GroupCoordinator
 from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
 from millrace.broker.coordinators.tickets import Ticket, as_it_is
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.request import RequestContext
+from millrace.broker.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+
+PARTITIONS_A_SLICE = 400  # two or three milliseconds
 
 
 class OffsetDelete:
@@ -25,9 +31,30 @@ class OffsetDelete:
 
     def handle(
         self, context: RequestContext, request: OffsetDeleteRequest
-    ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
+    ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse] | Coroutine[Any, Any, OffsetDeleteResponse]:
         if not request.group_id:
             return _refusal(ErrorCode.INVALID_GROUP_ID)
+        if sum(map(_weight, request.topics)) > PARTITIONS_A_SLICE:
+            return self._delete_in_slices(request)
+        return self._begin(request)
+
+    async def _delete_in_slices(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        """Others have turns between two slices, each of which is judged by the group as it is then, and waited for. The first that is refused
+        whole ends it: what was deleted before it is deleted."""
+        response = OffsetDeleteResponse()
+        async for parts in in_slices(_parts(request), PARTITIONS_A_SLICE, _weight):
+            outcome = self._begin(OffsetDeleteRequest(request.group_id, list(parts)))
+            part = await outcome if isinstance(outcome, asyncio.Future) else outcome
+            if part.error_code:
+                return part
+            for topic in part.topics:
+                if response.topics and response.topics[-1].name == topic.name:
+                    response.topics[-1].partitions += topic.partitions
+                else:
+                    response.topics.append(topic)
+        return response
+
+    def _begin(self, request: OffsetDeleteRequest) -> Outcome[OffsetDeleteResponse]:
         return self._coordinator.ask(request.group_id, lambda shard: self._delete(shard, request), _refusal)
 
     def _delete(self, shard: ShardLoop, request: OffsetDeleteRequest) -> Outcome[OffsetDeleteResponse]:
@@ -60,3 +87,14 @@ class OffsetDelete:
 
 def _refusal(code: int) -> OffsetDeleteResponse:
     return OffsetDeleteResponse(error_code=int(code))
+
+
+def _weight(topic: OffsetDeleteRequestTopic) -> int:
+    return 1 + len(topic.partitions)
+
+
+def _parts(request: OffsetDeleteRequest) -> Iterator[OffsetDeleteRequestTopic]:
+    """The request's topics, wide ones in several parts."""
+    for topic in request.topics:
+        for start in range(0, max(1, len(topic.partitions)), PARTITIONS_A_SLICE):
+            yield OffsetDeleteRequestTopic(topic.name, topic.partitions[start : start + PARTITIONS_A_SLICE])

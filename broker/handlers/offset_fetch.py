@@ -8,11 +8,11 @@ were never promised to be of one moment. Not here: what is committed (coordinato
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.offsets import NO_PARTITIONS, CommittedOffsets, Partitions
+from millrace.broker.coordinators.offsets import NO_PARTITIONS, Partitions
 from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
 from millrace.broker.coordinators.tickets import Ticket, all_of, as_it_is
 from millrace.broker.metadata_cache import MetadataCache
@@ -38,6 +38,7 @@ GROUP_ERROR_VERSION = 2  # before, an error of the group stands at each partitio
 GROUPS_VERSION = 8
 TOPIC_ID_VERSION = 10
 PARTITIONS_A_SLICE = 1000
+TOPICS_A_SLICE = 500
 
 Copied = dict[str, Partitions]  # a group's offsets by topic, of one moment
 
@@ -52,7 +53,8 @@ class OffsetFetch:
     ) -> OffsetFetchResponse | asyncio.Future[OffsetFetchResponse] | Coroutine[Any, Any, OffsetFetchResponse]:
         version = context.api_version
         groups = _groups(version, request)
-        if len(groups) == 1 and _weight(groups[0]) <= PARTITIONS_A_SLICE:  # no task for what is asked most
+        is_named = len(groups) == 1 and groups[0].topics is not None
+        if is_named and _weight(groups[0]) <= PARTITIONS_A_SLICE:  # no task for what is asked most
             return self._fetch(version, groups[0], lambda found: _response(version, [found]))
         return self._fetch_all(version, groups)
 
@@ -60,14 +62,14 @@ class OffsetFetch:
         outcomes: list[Outcome[OffsetFetchResponseGroup]] = []
         async for part in in_slices(groups, PARTITIONS_A_SLICE, _weight):
             for group in part:
-                is_large = _weight(group) > PARTITIONS_A_SLICE
+                is_large = group.topics is None or _weight(group) > PARTITIONS_A_SLICE
                 outcomes.append(
                     await self._fetch_large(version, group) if is_large else self._fetch(version, group, as_it_is)
                 )
         return _response(version, await all_of(outcomes))
 
     async def _fetch_large(self, version: int, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-        """Of a group and partitions that are named."""
+        """Of a group and partitions that are named, or all that it has."""
 
         def copy(shard: ShardLoop) -> Outcome[Copied | int]:
             ticket: Ticket[Copied | int] = Ticket(as_it_is, as_it_is)
@@ -81,6 +83,12 @@ class OffsetFetch:
         if isinstance(copied, int):
             return _refused(version, group, copied)
         found = OffsetFetchResponseGroup(group.group_id)
+        if group.topics is None:
+            async for topic, partitions in self._whole(version, copied):
+                found.topics.append(topic)
+                async for indexes in in_slices(partitions, PARTITIONS_A_SLICE):
+                    topic.partitions += [_found(partitions, index, NO_UUID) for index in indexes]
+            return found
         async for topics in in_slices(group.topics or (), PARTITIONS_A_SLICE, _topic_weight):
             for asked in topics:
                 found.topics.append(await self._some_of_many(version, copied, asked))
@@ -97,19 +105,26 @@ class OffsetFetch:
             found.partitions += some.partitions
         return found
 
+    async def _whole(self, version: int, copied: Copied) -> AsyncIterator[tuple[OffsetFetchResponseTopics, Partitions]]:
+        """Topics that have no id by now cannot be said where ids are what is said."""
+        topics = self._cache.image.topics
+        async for part in in_slices(copied.items(), TOPICS_A_SLICE):
+            for name, partitions in part:
+                topic = topics.by_name(name) if version >= TOPIC_ID_VERSION else None
+                if version < TOPIC_ID_VERSION:
+                    yield OffsetFetchResponseTopics(name, NO_UUID), partitions
+                elif topic is not None:
+                    yield OffsetFetchResponseTopics(name, topic.topic_id), partitions
+
     def _fetch(
         self, version: int, group: OffsetFetchRequestGroup, form: Callable[[OffsetFetchResponseGroup], R]
     ) -> Outcome[R]:
         def fetch(shard: ShardLoop) -> Outcome[R]:
             offsets = shard.shard.offsets
-            topics = (
-                self._all(version, offsets, group.group_id)
-                if group.topics is None
-                else [
-                    self._some(version, lambda name: offsets.of_topic(group.group_id, name), asked)
-                    for asked in group.topics
-                ]
-            )
+            topics = [
+                self._some(version, lambda name: offsets.of_topic(group.group_id, name), asked)
+                for asked in group.topics or ()
+            ]
             ticket = Ticket(form, refuse)
             shard.when_durable(ticket, OffsetFetchResponseGroup(group.group_id, topics))
             return ticket.outcome()
@@ -131,20 +146,6 @@ class OffsetFetch:
         partitions = of_topic(name)
         found = [_found(partitions, index, asked.topic_id) for index in asked.partition_indexes]
         return OffsetFetchResponseTopics(name, asked.topic_id, found)
-
-    def _all(self, version: int, offsets: CommittedOffsets, group_id: str) -> list[OffsetFetchResponseTopics]:
-        """Topics that have no id by now cannot be said where ids are what is said."""
-        topics = []
-        for name, partitions in offsets.of_group(group_id).items():
-            topic_id = NO_UUID
-            if version >= TOPIC_ID_VERSION:
-                topic = self._cache.image.topics.by_name(name)
-                if topic is None:
-                    continue
-                topic_id = topic.topic_id
-            found = [_found(partitions, index, NO_UUID) for index in partitions]
-            topics.append(OffsetFetchResponseTopics(name, topic_id, found))
-        return topics
 
     def refuse(self, request: OffsetFetchRequest, code: int) -> OffsetFetchResponse:
         """For whichever version it was: what the others have is left out."""

@@ -3,9 +3,9 @@
 What runs before `handle` returns runs in the order of the connection: partitions are found, room for the whole request is made sure of,
 each batch is handed to its partition. A request whose partitions are not all open, or for which there is no room, keeps its turn at its
 partitions (turns.py) and goes through the same steps when it comes; what arrives later for one of them stands behind it. So does a request
-with a batch that takes long to rewrite: when its turn has come, and there is room, its batches are rewritten off the loop, then appended. At
-most REWRITES_AT_ONCE requests are between the two, and of several no more than Unpacking.held_bytes_max, as what their frames grow to is charged
-to nobody.
+with a batch whose producer's state is in the log, which is read first, and one with a batch that takes long to rewrite: when its turn has
+come, and there is room, its batches are rewritten off the loop, then appended. At most REWRITES_AT_ONCE requests are between the two, and of
+several no more than Unpacking.held_bytes_max, as what their frames grow to is charged to nobody.
 
 acks=1 is as durable as acks=-1. acks=0 is not answered, and closes the connection when anything was refused, so that the client asks for
 metadata. An append has no timeout: the WAL confirms it or the process ends; `timeout_ms` bounds the waiting before it.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from millrace.broker.errors import code_of
@@ -25,13 +25,16 @@ from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import LedTopic, PartitionDirectory
 from millrace.broker.partitions.meta_stream import Room
 from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.producers import StatesFull
 from millrace.broker.partitions.rewrite import InvalidRecords, is_slow
 from millrace.broker.partitions.unpacking import Unpacking
+from millrace.broker.partitions.validation import LOOKED_INLINE_BYTES_MAX, Looked, RecordLook, TooLong
 from millrace.broker.places import Places
 from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
 from millrace.broker.sequence_gaps import PASSING, SequenceGaps, Topic
+from millrace.broker.slices import pause
 from millrace.broker.turns import Turn, Turns
-from millrace.protocol.batches import has_unset_max_timestamp
+from millrace.protocol.batches import CODEC_MASK, has_unset_max_timestamp
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.produce import (
@@ -43,6 +46,7 @@ from millrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from millrace.protocol.record_walk import IS_COMPILED
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Exhausted, MillraceError
 
@@ -56,15 +60,17 @@ TIMEOUT_MS_MIN = 1000
 # What an entry costs in WAL and cache beside its bytes, erring upwards.
 ENTRY_OVERHEAD_BYTES = 640
 REWRITES_AT_ONCE = 8
-MAGIC_AT, ATTRIBUTES_AT = 16, 22
+TURN_BYTES = 64 << 10  # of batches that are small each: what is done with them in one turn of the loop
+MAGIC_AT, ATTRIBUTES_AT, PRODUCER_ID_AT = 16, 22, 43
 TRANSACTIONAL_BIT = 0x10
 NO_RECORDS = memoryview(b"")
 
 
 class _Part:
-    """One partition's batch within a request. `on_done` is what the engine calls when it is durable. `is_recoded`: see Partition.append."""
+    """One partition's batch within a request. `on_done` is what the engine calls when it is durable. `is_recoded`: see Partition.append.
+    `is_found`: its producer's state was looked for in the log."""
 
-    __slots__ = ("index", "is_recoded", "led", "partition", "records", "reply", "work")
+    __slots__ = ("index", "is_found", "is_recoded", "led", "looked", "partition", "records", "reply", "work")
 
     def __init__(
         self, work: _Work, led: LedTopic, index: int, records: memoryview, reply: PartitionProduceResponse
@@ -75,6 +81,8 @@ class _Part:
         self.records = records
         self.reply = reply
         self.is_recoded = False
+        self.is_found = False
+        self.looked: Looked | None = None  # what a look at its records told, in this turn of the loop
         self.partition: Partition | None = None
 
     def on_done(self, append: object) -> None:
@@ -95,14 +103,16 @@ class _Part:
 
 class _Work:
     """One request under way. `missing_count`: parts that are not settled yet. `needed_bytes`: room for all that may be appended. `is_slow`: it
-    has batches that take long to rewrite."""
+    has batches that take long to rewrite. `is_cold`: the state of a producer of it is in the log."""
 
     __slots__ = (
         "context",
         "future",
+        "is_cold",
         "is_over",
         "is_slow",
         "is_transactional",
+        "looked_bytes",
         "missing_count",
         "needed_bytes",
         "openings",
@@ -126,6 +136,8 @@ class _Work:
         self.is_transactional = False
         self.is_over = False
         self.is_slow = False
+        self.is_cold = False
+        self.looked_bytes = 0  # of records that were looked at, or will be, in this turn of the loop
         self.place_bytes = -1  # taken among those that are rewritten; none yet
         self.future: asyncio.Future[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -162,6 +174,7 @@ class Produce:
         self._clock = clock
         self._unpacking = unpacking
         self._places = Places(REWRITES_AT_ONCE, unpacking.held_bytes_max)
+        self._look = RecordLook()
         self._turns = Turns(lambda call: asyncio.get_running_loop().call_soon(call))
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
@@ -177,6 +190,7 @@ class Produce:
             if (
                 work.openings
                 or work.is_slow
+                or work.is_cold
                 or not self._room.has_room(work.needed_bytes)
                 or (self._turns and self._is_behind(work))
             ):
@@ -224,13 +238,16 @@ class Produce:
                     continue
                 part = _Part(work, led, index, records, reply)
                 part.partition = led.partitions.get(index)
-                if part.partition is None and not self._find(part):
-                    continue
+                if part.partition is None:
+                    if not self._find(part):
+                        continue
+                elif part.partition.state.producers.cold is not None:
+                    work.is_cold = work.is_cold or part.partition.state.producers.is_cold(_producer_of(records))
                 work.parts.append(part)
                 settings = led.settings
                 size_bytes = len(records)
-                if settings.is_rewriting or has_unset_max_timestamp(records):
-                    work.is_slow = work.is_slow or is_slow(records, settings)
+                if settings.record_rules is not None or settings.is_rewriting or has_unset_max_timestamp(records):
+                    work.is_slow = work.is_slow or self._is_slow(part)
                     if settings.codec is not None:
                         size_bytes = max(size_bytes, settings.rules.batch_bytes_max)
                 work.needed_bytes += size_bytes + ENTRY_OVERHEAD_BYTES
@@ -263,7 +280,8 @@ class Produce:
         """No await from here to the last batch: offsets are given in the order of the wire."""
         now_ms = self._clock.wall_ms()
         tick_ms = _tick_ms()
-        version, gaps = work.context.api_version, work.context.connection.gaps
+        version, connection = work.context.api_version, work.context.connection
+        gaps, who = connection.gaps, connection.peer_host
         for part in work.parts:
             partition, reply = part.partition, part.reply
             assert partition is not None
@@ -271,7 +289,9 @@ class Produce:
             try:
                 if gaps:
                     gaps.check(_topic_of(part), part.index, records, partition.state.producers, tick_ms)
-                appended = partition.append(records, version, now_ms, tick_ms, part.on_done, part.is_recoded)
+                appended = partition.append(
+                    records, version, now_ms, tick_ms, part.on_done, part.is_recoded, who, part.looked
+                )
             except KafkaError as error:
                 self._refuse_batch(part, error)
             except MillraceError as error:  # raised before an offset was given
@@ -286,8 +306,10 @@ class Produce:
 
     def _refuse_batch(self, part: _Part, error: KafkaError) -> None:
         self._refuse_part(part, error.code, error.message)
+        if isinstance(error, StatesFull):
+            part.work.response.throttle_time_ms = error.throttle_ms
         if isinstance(error, InvalidRecords):
-            part.reply.record_errors = [BatchIndexAndErrorMessage(index, error.message) for index in error.indexes]
+            part.reply.record_errors = [BatchIndexAndErrorMessage(index, message) for index, message in error.errors]
 
     def _refuse_part(self, part: _Part, code: int, message: str) -> None:
         version = part.work.context.api_version
@@ -315,16 +337,23 @@ class Produce:
     # -- waiting for partitions, room and what takes long
 
     def _is_behind(self, work: _Work) -> bool:
-        return any(self._turns.is_held((part.led.topic_id, part.index)) for part in work.parts)
+        is_held = self._turns.is_held
+        return any(is_held(_key_of(part)) or is_held(_producer_key_of(part)) for part in work.parts)
+
+    def _keys_of(self, work: _Work) -> Iterator[tuple[object, ...]]:
+        """Where it takes its place: at its partitions. One that waits for its producers' states alone keeps only these
+        producers' own batches behind it: a read of the log holds up nobody else's."""
+        is_alone = work.is_cold and not (work.openings or work.is_slow or self._is_behind(work))
+        return ((_producer_key_of if is_alone else _key_of)(part) for part in work.parts)
 
     def _park(self, work: _Work) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         for part in work.parts:
-            part.records = memoryview(bytes(part.records))
+            part.records, part.looked = memoryview(bytes(part.records)), None
         work.future = loop.create_future()
         timeout_ms = max(work.request.timeout_ms, TIMEOUT_MS_MIN)
         work.timer = loop.call_later(timeout_ms / 1000, self._expire, work)
-        keys = ((part.led.topic_id, part.index) for part in work.parts)
+        keys = self._keys_of(work)
         openings = list(work.openings)
         # One hold more than there are openings, lifted once the turn is known to the work.
         work.turn = self._turns.take(keys, len(openings) + 1, lambda: self._admit(work))
@@ -339,10 +368,29 @@ class Produce:
 
     def _admit(self, work: _Work) -> None:
         """First at all its partitions, and each is open or refused."""
+        finding = [] if work.is_over else self._find_producers(work)
+        if finding:
+            found = asyncio.gather(*finding, return_exceptions=True)
+            found.add_done_callback(lambda _: self._admit(work))
+            return
         if work.is_over or self._room.has_room(work.needed_bytes):
             self._run(work)
             return
         self._room.wait_for_room(work.needed_bytes).add_done_callback(lambda room: self._on_room(work, room))
+
+    @staticmethod
+    def _find_producers(work: _Work) -> list[asyncio.Future[None]]:
+        """Producers whose state is in the log: each is looked for once, and judged by what was found."""
+        finding = []
+        for part in work.parts:
+            partition = part.partition or part.led.partitions.get(part.index)
+            if partition is None or part.is_found or partition.state.producers.cold is None:
+                continue
+            part.is_found = True
+            found = partition.find_producer(_producer_of(part.records), work.context.connection.peer_host)
+            if found is not None:
+                finding.append(found)
+        return finding
 
     def _on_room(self, work: _Work, room: asyncio.Future[None]) -> None:
         error = None if room.cancelled() else room.exception()
@@ -359,6 +407,7 @@ class Produce:
         if not work.is_over:
             try:
                 work.parts = [part for part in work.parts if self._is_still_led(part)]
+                work.looked_bytes = 0
                 slow = [part for part in work.parts if self._is_slow(part)]
                 if slow:
                     self._begin_rewrite(work, slow)
@@ -375,9 +424,21 @@ class Produce:
                 work.finish()
         self._leave(work)
 
-    @staticmethod
-    def _is_slow(part: _Part) -> bool:
-        return not part.is_recoded and is_slow(part.records, part.led.settings)
+    def _is_slow(self, part: _Part) -> bool:
+        """Whether what is to be done with a batch takes too long for one turn of the loop, or all that is to be done with its request does."""
+        settings, records, work = part.led.settings, part.records, part.work
+        if part.is_recoded:
+            return False
+        if settings.record_rules is None:
+            return is_slow(records, settings)
+        work.looked_bytes += len(records)
+        if len(records) > ATTRIBUTES_AT and (records[ATTRIBUTES_AT] & CODEC_MASK or settings.codec or not IS_COMPILED):
+            looked = self._look(records, settings, self._clock.wall_ms())
+            if isinstance(looked, TooLong):
+                return True
+            work.looked_bytes += self._look.unpacked_bytes
+            part.looked = looked
+        return work.looked_bytes > LOOKED_INLINE_BYTES_MAX
 
     def _begin_rewrite(self, work: _Work, parts: list[_Part]) -> None:
         """Cancelled when the request's time is up, maybe before its first step."""
@@ -390,8 +451,13 @@ class Produce:
                 needed_bytes = work.needed_bytes
                 await self._places.take(needed_bytes)
                 work.place_bytes = needed_bytes
+            done_bytes = 0
             for part in parts:
                 await self._rewrite_part(work, part)
+                done_bytes += len(part.records)
+                if done_bytes > TURN_BYTES:
+                    done_bytes = 0
+                    await pause()
         except Exception:
             log.exception("%s: a batch could not be rewritten", parts[0].led.name)
             self._give_up(work, work.parts, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -459,6 +525,20 @@ def _refuse(reply: PartitionProduceResponse, code: int, message: str) -> None:
     reply.log_append_time_ms = -1
     reply.log_start_offset = -1
     reply.error_message = message or None
+
+
+def _producer_of(records: memoryview) -> int:
+    """The producer id that a batch names, -1 for none."""
+    named = records[PRODUCER_ID_AT : PRODUCER_ID_AT + 8]
+    return int.from_bytes(named, "big", signed=True) if len(named) == 8 else -1
+
+
+def _key_of(part: _Part) -> tuple[object, ...]:
+    return part.led.topic_id, part.index
+
+
+def _producer_key_of(part: _Part) -> tuple[object, ...]:
+    return part.led.topic_id, part.index, _producer_of(part.records)
 
 
 def _topic_of(part: _Part) -> Topic:

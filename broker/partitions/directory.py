@@ -23,7 +23,9 @@ from typing import Any, Protocol
 
 from millrace.broker.partitions.opening import ROLES, Leadership, open_partition
 from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.producers import HOT_MAX
 from millrace.broker.partitions.settings import TopicSettings, parse_settings
+from millrace.broker.state_memory import StateMemory
 from millrace.kraft.delta import MetadataDelta
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType
@@ -40,8 +42,11 @@ log = logging.getLogger(__name__)
 
 OPENS_IN_FLIGHT = 64
 SAVES_IN_FLIGHT = 64
+DROPS_A_TURN = 50
 RETRY_MS = 1000
 OPENING_TIMEOUT_S = 30.0
+COOLED_AT_ONCE = 64
+COOL_AGAIN_S = 1.0
 FIRST_CLOSE_S = 20.0
 CLOSE_MS = 10_000
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
@@ -88,6 +93,7 @@ class PartitionDirectory:
         storage: Storage,
         effective: Effective,
         clock: Clock,
+        memory: StateMemory | None = None,
     ) -> None:
         self.node_id = node_id
         self._image = image
@@ -95,6 +101,9 @@ class PartitionDirectory:
         self._storage = storage
         self._effective = effective
         self._clock = clock
+        self._memory = StateMemory() if memory is None else memory
+        self._memory.on_crowded = self._on_crowded
+        self._cooling: asyncio.Task[None] | None = None
         self._by_name: dict[str, LedTopic] = {}
         self._by_id: dict[bytes, LedTopic] = {}
         self._opening: dict[Key, asyncio.Future[Partition]] = {}
@@ -226,11 +235,44 @@ class PartitionDirectory:
         streams = {role: self._storage.open_stream(opened[role]) for role in ROLES}
         leadership = Leadership(led.topic_id, led.name, index, state.leader_epoch)
         try:
-            return await open_partition(leadership, streams, led.settings, self._storage, self.spawn, self._clock)
+            await self._storage.mark_opened()
+            return await open_partition(
+                leadership, streams, led.settings, self._storage, self.spawn, self._clock, self._memory
+            )
         except BaseException:
             for stream in streams.values():
                 await stream.close()
             raise
+
+    # -- memory of producers' states
+
+    def _on_crowded(self) -> None:
+        if self._cooling is None and not self._is_closed:
+            self._cooling = asyncio.get_running_loop().create_task(self._cool(), name="cool producers")
+            self._tasks[self._cooling] = None
+            self._cooling.add_done_callback(self._done)
+
+    async def _cool(self) -> None:
+        """States go to the log until there is room in memory again: of each partition the half that wrote longest ago, from
+        the partitions with most first; then, where that is not enough, all."""
+        memory = self._memory
+        target_bytes = memory.hot_bytes_max * 3 // 4
+        try:
+            for part in (2, HOT_MAX):
+                crowded = [one for one in self.opened() if one.state.producers.hot_count >= min(part, 2)]
+                crowded.sort(key=lambda one: -one.state.producers.hot_count)
+                for first in range(0, len(crowded), COOLED_AT_ONCE):
+                    if memory.hot_bytes <= target_bytes:
+                        return
+                    await asyncio.gather(
+                        *(
+                            one.cool_producers(one.state.producers.hot_count // part)
+                            for one in crowded[first : first + COOLED_AT_ONCE]
+                        )
+                    )
+            await asyncio.sleep(COOL_AGAIN_S)  # what is left is on its way to the log
+        finally:
+            self._cooling = None
 
     # -- following the metadata
 
@@ -253,9 +295,17 @@ class PartitionDirectory:
         if self._by_name.get(led.name) is led:
             del self._by_name[led.name]
         self._forgive(topic_id)
-        for partition in led.opened():
+        opened = led.opened()
+        for partition in opened:
+            partition.is_led = False  # takes nothing from now on; what waits for it is told in its turn
+        self.spawn(self._drop_opened(opened))
+
+    async def _drop_opened(self, opened: list[Partition]) -> None:
+        for number, partition in enumerate(opened, 1):
             partition.resign()
-            self.spawn(self._storage.drop_streams(_stream_ids(partition)))
+            await self._storage.drop_streams(_stream_ids(partition))
+            if number % DROPS_A_TURN == 0:
+                await asyncio.sleep(0)
 
     def _forgive(self, topic_id: bytes) -> None:
         """What went wrong before the change says nothing of what comes after it."""

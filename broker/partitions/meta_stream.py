@@ -4,11 +4,14 @@ A key is a kind and a number (0 where a kind has one value). What `put` is given
 submitted, not of what is confirmed, so that a value written again on the way can never be older than one in flight. The stream's offsets
 count entries.
 
+Values of *far* kinds are in memory only until they are durable; after that the table has their place in the stream, and
+`read_far` fetches them.
+
     entry    8 B  magic "MRMV" | version u8 | flags u8 | count u16
     value   13 B  kind u8 | number i64 | length i32 (-1: the key is gone), then `length` bytes
 
 Once what was written is several times what lives, all that lives is written again and the stream is trimmed to where that begins. Puts
-go on meanwhile; they come behind it.
+go on meanwhile; they come behind it. Far values are read and put again one after the other, before the trim.
 
 Not here: what the values mean (state.py, segments.py, ...). A kind that is not known here is kept and written again.
 
@@ -21,13 +24,18 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
-from millrace.runtime.errors import Corrupt
+from millrace.runtime.errors import Closed, Corrupt, Fenced, MillraceError
+from millrace.s3stream.errors import OffsetTrimmed
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.stream import Append, Stream
+
+log = logging.getLogger(__name__)
 
 MAGIC = b"MRMV"
 VERSION = 1
@@ -36,6 +44,7 @@ REWRITE_BYTES_MIN = 64 << 10
 ENTRY_BYTES_MAX = 256 << 10
 VALUES_PER_ENTRY_MAX = 0xFFFF
 FETCH_BYTES = 1 << 20
+CLOSED_LOOK_S = 5.0  # how often whoever waits for a value looks whether the stream closed
 # What an entry costs in WAL and cache beyond its bytes; a guess that errs upwards.
 ENTRY_OVERHEAD_BYTES = 1024
 
@@ -70,13 +79,35 @@ class MetaCorrupt(Corrupt):
         self.why = why
 
 
-class MetaStream:
-    """`spawn` runs a coroutine in the background; what it may raise is the engine's to answer for."""
+class _Far:
+    """A value in the stream: in the entry at `offset` (-1: not appended yet), and here while that is not durable."""
 
-    def __init__(self, stream: Stream, room: Room, spawn: Spawn) -> None:
+    __slots__ = ("data", "offset", "size_bytes")
+
+    def __init__(self, offset: int, size_bytes: int, data: bytes | None) -> None:
+        self.offset = offset
+        self.size_bytes = size_bytes
+        self.data = data
+
+
+class MetaStream:
+    """`spawn` runs a coroutine in the background; what it may raise is the engine's to answer for. `far_kinds`: by kind,
+    what `load` makes of a value for `digests`; it may raise Corrupt."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        room: Room,
+        spawn: Spawn,
+        far_kinds: Mapping[int, Callable[[memoryview], Any]] | None = None,
+    ) -> None:
         self.stream = stream
         self._room = room
         self._spawn = spawn
+        self._far_kinds = far_kinds or {}
+        self._far: dict[Key, _Far] = {}
+        self.digests: dict[Key, Any] = {}  # of far values, as loaded; whoever opens the stream takes them
+        self._rewrite_from_bytes = 0  # not before so much is written: a far value could not be read
         self._live: dict[Key, bytes] = {}
         self._live_bytes = 0
         self._written_bytes = 0  # in the stream, from its start on
@@ -86,7 +117,8 @@ class MetaStream:
         self._is_rewriting = False
 
     def __repr__(self) -> str:
-        return f"meta stream {self.stream.stream_id}: {len(self._live)} keys, {self._live_bytes} of {self._written_bytes} bytes live"
+        keys_count = len(self._live) + len(self._far)
+        return f"meta stream {self.stream.stream_id}: {keys_count} keys, {self._live_bytes} of {self._written_bytes} bytes live"
 
     @property
     def live_bytes(self) -> int:
@@ -122,13 +154,54 @@ class MetaStream:
             self._callbacks.append(on_done)
         self._flush()
 
+    async def put_durably(self, values: Mapping[Key, bytes | None]) -> None:
+        """As `put`; durable on return. Raises Closed when the stream closes before."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.put(values, lambda: None if done.done() else done.set_result(None))
+        while not done.done():
+            await asyncio.wait([done], timeout=CLOSED_LOOK_S)
+            if self.stream.is_closed and not done.done():
+                raise Closed(f"{self!r} closed")
+
+    async def read_far(self, key: Key) -> bytes | None:
+        """The value of a key of a far kind; None when there is none any more. Raises what the stream's reads raise."""
+        while (far := self._far.get(key)) is not None:
+            if far.data is not None:
+                return far.data
+            offset = far.offset
+            try:
+                entries = await self.stream.fetch(offset, offset + 1, FETCH_BYTES)
+            except OffsetTrimmed:
+                if far.offset == offset and self._far.get(key) is far:
+                    raise
+                continue  # written again meanwhile
+            for entry in entries:
+                value = dict(decode_values(entry.data)).get(key)
+                if value is not None:
+                    return value
+            if self._far.get(key) is far and far.offset == offset:
+                raise MetaCorrupt(self.stream.stream_id, offset, f"no value of kind {key[0]} number {key[1]}")
+        return None
+
     def _set(self, key: Key, value: bytes | None) -> None:
+        if key[0] in self._far_kinds:
+            self._set_far(key, -1, 0 if value is None else len(value), value)
+            return
         before = self._live.pop(key, None)
         if before is not None:
             self._live_bytes -= _VALUE.size + len(before)
         if value is not None:
             self._live[key] = value
             self._live_bytes += _VALUE.size + len(value)
+
+    def _set_far(self, key: Key, offset: int, size_bytes: int, data: bytes | None) -> None:
+        """Without data and offset: the key is gone."""
+        before = self._far.pop(key, None)
+        if before is not None:
+            self._live_bytes -= _VALUE.size + before.size_bytes
+        if data is not None or offset >= 0:
+            self._far[key] = _Far(offset, size_bytes, data)
+            self._live_bytes += _VALUE.size + size_bytes
 
     def _flush(self, granted_bytes: int = 0) -> None:
         """Writes what is unwritten, when there is room; else comes back with it, and writes what lives by then."""
@@ -141,11 +214,24 @@ class MetaStream:
             room = self._room.wait_for_room(needed)
             room.add_done_callback(lambda room: self._on_room(room, needed))
             return
-        self._unwritten = {}
         callbacks, self._callbacks = self._callbacks, []
+        placed = self._place_far()
+        if placed:
+            callbacks.insert(0, partial(_drop_data, placed))
+        self._unwritten = {}
         self._append(entry, callbacks)
-        if self._written_bytes > REWRITE_BYTES_MIN + REWRITE_RATIO * self._live_bytes and not self._is_rewriting:
+        bound_bytes = max(self._rewrite_from_bytes, REWRITE_BYTES_MIN + REWRITE_RATIO * self._live_bytes)
+        if self._written_bytes > bound_bytes and not self._is_rewriting:
             self._rewrite()
+
+    def _place_far(self) -> list[_Far]:
+        """Far values that are in the entry that is appended now."""
+        if not self._far_kinds:
+            return []
+        placed = [far for key in self._unwritten if (far := self._far.get(key)) is not None]
+        for far in placed:
+            far.offset = self.stream.next_offset
+        return placed
 
     def _on_room(self, room: asyncio.Future[None], granted_bytes: int) -> None:
         self._is_waiting = False
@@ -179,10 +265,33 @@ class MetaStream:
 
     async def _trim(self, start: int, freed_bytes: int) -> None:
         try:
-            await self.stream.trim(start)
-            self._written_bytes -= freed_bytes
+            if await self._carry_far(start):
+                await self.stream.trim(start)
+                self._written_bytes -= freed_bytes
         finally:
             self._is_rewriting = False
+
+    async def _carry_far(self, start: int) -> bool:
+        """Far values that lie below `start` are put again; durable on return. False: one could not be read, and nothing
+        is to be trimmed."""
+        try:
+            for key in [key for key, far in self._far.items() if 0 <= far.offset < start]:
+                far = self._far.get(key)
+                value = await self.read_far(key)
+                # What is put while it was read is newer.
+                if far is not None and value is not None and self._far.get(key) is far and 0 <= far.offset < start:
+                    await self.put_durably({key: value})
+        except (Closed, Fenced):
+            return False
+        except MillraceError as error:
+            self._rewrite_from_bytes = 2 * self._written_bytes
+            log.warning(
+                "%r is not shortened: a value in it cannot be read (%r); tried again when it is twice as long",
+                self,
+                error,
+            )
+            return False
+        return True
 
     def _split(self) -> list[bytes]:
         """All that lives, in entries of a bounded size (one large value may exceed it)."""
@@ -201,7 +310,8 @@ class MetaStream:
         assert len(keys) <= VALUES_PER_ENTRY_MAX, len(keys)
         parts = [_HEAD.pack(MAGIC, VERSION, 0, len(keys))]
         for key in keys:
-            value = self._live.get(key)
+            far = self._far.get(key)
+            value = self._live.get(key) if far is None else far.data
             if value is None:
                 parts.append(_VALUE.pack(*key, -1))
             else:
@@ -212,9 +322,22 @@ class MetaStream:
         self._written_bytes += len(entry.data)
         try:
             for key, value in decode_values(entry.data):
-                self._set(key, value)
+                digest = self._far_kinds.get(key[0])
+                if digest is None:
+                    self._set(key, value)
+                    continue
+                self.digests.pop(key, None)
+                self._set_far(key, -1 if value is None else entry.base_offset, len(value or b""), None)
+                if value is not None:
+                    self.digests[key] = digest(memoryview(value))
         except Corrupt as error:
             raise MetaCorrupt(self.stream.stream_id, entry.base_offset, str(error)) from None
+
+
+def _drop_data(placed: Sequence[_Far]) -> None:
+    """They are durable: the stream has them."""
+    for far in placed:
+        far.data = None
 
 
 def decode_values(data: memoryview) -> list[tuple[Key, bytes | None]]:

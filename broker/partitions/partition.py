@@ -26,11 +26,14 @@ from functools import partial
 from typing import NamedTuple
 
 from millrace.broker.partitions.meta_stream import MetaStream, Room, Spawn
-from millrace.broker.partitions.producers import SEQUENCE_MAX, WrittenBatch
+from millrace.broker.partitions.producers import HOT_MAX, SEQUENCE_MAX, WrittenBatch
+from millrace.broker.partitions.reviving import Lookups, cool
 from millrace.broker.partitions.rewrite import rewrite_batch
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.state import PartitionState
+from millrace.broker.partitions.validation import Looked, walk_batch
 from millrace.broker.partitions.visibility import last_stable_offset
+from millrace.broker.state_memory import RESTORED
 from millrace.broker.waiters import Watches, tell_bytes, tell_change, tell_end
 from millrace.protocol.batches import CRC_START, BatchHeader, check_produced_batch, restamp_head
 from millrace.protocol.crc32c import crc32c
@@ -71,7 +74,9 @@ class Partition:
         "_asked_log_start",
         "_awaiting",
         "_in_flight",
+        "_is_cooling",
         "_life_ms",
+        "_lookups",
         "_room",
         "_save_at_bytes",
         "_save_lock",
@@ -124,6 +129,9 @@ class Partition:
         self._start_moved: asyncio.Future[None] | None = None  # made by who waits: an idle partition costs memory
         self._settings = settings
         self._life_ms = 0
+        self._is_cooling = False
+        self._lookups: Lookups | None = None
+        state.producers.on_crowded = self._on_crowded
         self.settings = settings
         self.data.on_advance = self._on_advance
         state.begin_epoch(leader_epoch, self.data.next_offset)
@@ -186,17 +194,23 @@ class Partition:
         tick_ms: int,
         on_done: OnDone,
         is_recoded: bool = False,
+        who: str = RESTORED,
+        looked: Looked | None = None,
     ) -> Appended:
         """Takes a client's batch. `on_done` is called once it is durable, unless it is already. `now_ms` is the wall's, `tick_ms` the
-        monotonic clock's. `is_recoded`: it was checked as it came, and has the topic's codec since (unpacking.py). Raises KafkaError; then
-        no offset was given."""
+        monotonic clock's. `is_recoded`: it was checked as it came, and has the topic's codec since (unpacking.py). `who`: the client's
+        address. `looked`: what a look at its records told (validation.py), where they are judged and compressed. Raises KafkaError; then no
+        offset was given."""
         if not self.is_led:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         settings = self._settings
         header = BatchHeader(view) if is_recoded else check_produced_batch(view, settings.rules, now_ms, api_version)
+        is_walked = not is_recoded and settings.record_rules is not None
+        if is_walked:
+            view, header = walk_batch(view, header, looked, settings, now_ms)
         append_time_ms = -1
-        if settings.is_rewriting or header.max_timestamp < header.base_timestamp:
-            view, header = rewrite_batch(view, header, settings, now_ms, is_recoded=is_recoded)
+        if settings.is_rewriting or not 0 <= header.base_timestamp <= header.max_timestamp:
+            view, header = rewrite_batch(view, header, settings, now_ms, is_recoded=is_recoded, is_walked=is_walked)
             if settings.rules.is_append_time:
                 append_time_ms = now_ms
         producer_id = header.producer_id
@@ -205,12 +219,12 @@ class Partition:
         first = header.base_sequence
         last = (first + header.last_offset_delta) & SEQUENCE_MAX
         producers = self.state.producers
-        known = producers.judge(producer_id, header.producer_epoch, first, last)
+        known = producers.judge(producer_id, header.producer_epoch, first, last, who)
         if known is not None:
             return self._repeat(known, on_done)
         base = self._take(view, header, now_ms, on_done, header.crc)
         written = WrittenBatch(first, last, base, base + header.last_offset_delta, header.max_timestamp)
-        producers.written(producer_id, header.producer_epoch, written, tick_ms)
+        producers.written(producer_id, header.producer_epoch, written, tick_ms, who)
         return Appended(base, append_time_ms, False)
 
     def append_own(self, batch: bytes, now_ms: int, on_done: OnDone) -> int:
@@ -266,6 +280,30 @@ class Partition:
         self._awaiting = [waiting for waiting in self._awaiting if waiting[0] > confirmed_end]
         for on_done in released:
             on_done(None)
+
+    # -- producers
+
+    def find_producer(self, producer_id: int, who: str) -> asyncio.Future[None] | None:
+        """Where the producer's state is in the log: done when it is in memory, or could not be read, which `append` then
+        says. None where there is nothing to wait for."""
+        if not self.state.producers.is_cold(producer_id):
+            return None
+        if self._lookups is None:
+            self._lookups = Lookups(self.meta, self.state.producers)
+        return self._lookups.find(producer_id, who)
+
+    async def cool_producers(self, keep_count: int) -> None:
+        """Moves producers' states from memory to the log, those that wrote longest ago first, until so many are left."""
+        if not self._is_cooling and self.is_led:
+            self._is_cooling = True
+            try:
+                await cool(self.meta, self.state, keep_count, self.data.confirmed_end)
+            finally:
+                self._is_cooling = False
+
+    def _on_crowded(self) -> None:
+        if not self._is_cooling and self.is_led:
+            self._spawn(self.cool_producers(HOT_MAX // 2))
 
     # -- log start
 
@@ -367,8 +405,10 @@ class Partition:
             tell_end(self.watches)
 
     def resign(self) -> None:
-        """Takes no more batches, and answers the fetches that wait. What is in flight is still acknowledged, unless it became void."""
+        """Takes no more batches, and answers the fetches that wait. What is in flight is still acknowledged, unless it became void.
+        Nothing is charged for its states any more."""
         self.is_led = False
+        self.state.producers.release()
         tell_end(self.watches)
 
     @property

@@ -1,5 +1,5 @@
 """The few batches that are not appended as they came: of topics that are compacted, recompressed, stamped with the broker's time, and of
-clients that leave the largest timestamp unset. Pure.
+clients whose header cannot tell the largest timestamp. Pure.
 
 Kafka's order: keys are demanded, then the codec is the topic's, then the time is the broker's, then the size is checked again. The largest
 timestamp, by which a time is found and retention goes, is written by Kafka's broker in each batch; here where it cannot be right.
@@ -10,10 +10,14 @@ for the append is then the time and the size.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from copy import copy
+
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.protocol.batches import (
     CODEC_MASK,
     HEADER_BYTES,
+    NO_TIMESTAMP,
     BatchHeader,
     Codec,
     check_timestamps,
@@ -34,11 +38,11 @@ UNPACKED_INLINE_BYTES_MAX = 64 << 10
 
 
 class InvalidRecords(KafkaError):
-    """Some records of a batch are to blame: their indexes, and why."""
+    """Some records of a batch are to blame: the indexes of the first, and why of each."""
 
-    def __init__(self, indexes: list[int], message: str) -> None:
-        super().__init__(ErrorCode.INVALID_RECORD, message)
-        self.indexes = indexes[:INDEXES_TOLD_MAX]
+    def __init__(self, errors: list[tuple[int, str]], message: str, code: ErrorCode = ErrorCode.INVALID_RECORD) -> None:
+        super().__init__(code, message)
+        self.errors = errors[:INDEXES_TOLD_MAX]
 
 
 def has_new_codec(header: BatchHeader, settings: TopicSettings) -> bool:
@@ -81,16 +85,23 @@ def _comes_to_more(view: memoryview, header: BatchHeader, bytes_max: int) -> boo
 
 
 def rewrite_batch(
-    view: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int, *, is_recoded: bool = False
+    view: memoryview,
+    header: BatchHeader,
+    settings: TopicSettings,
+    now_ms: int,
+    *,
+    is_recoded: bool = False,
+    is_walked: bool = False,
 ) -> tuple[memoryview, BatchHeader]:
-    """The batch as the topic has it. `is_recoded`: its keys were seen to, and its codec. Raises KafkaError for records that it may not have or
-    that cannot be read."""
+    """The batch as the topic has it. `is_walked`: its keys and times were seen to (validation.py); `is_recoded`: its codec, too. Raises
+    KafkaError for records that it may not have or that cannot be read."""
     data: bytes | memoryview = view
-    if not is_recoded and needs_max_timestamp(view, settings):
+    is_walked = is_walked or is_recoded
+    if not is_walked and needs_max_timestamp(view, settings):
         view, header = _with_max_timestamp(view, header, settings, now_ms)
         data = view
-    if not is_recoded and (settings.is_compacted or has_new_codec(header, settings)):
-        data = _recode(view, header, settings)
+    if not is_recoded and ((settings.is_compacted and not is_walked) or has_new_codec(header, settings)):
+        data = _recode(view, header, settings, is_walked)
     if settings.rules.is_append_time:
         data = with_log_append_time(memoryview(data), now_ms)
     if len(data) > settings.rules.batch_bytes_max:
@@ -105,13 +116,13 @@ def too_large_as_rewritten(what: str, settings: TopicSettings) -> KafkaError:
     return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
 
 
-def _recode(view: memoryview, header: BatchHeader, settings: TopicSettings) -> bytes | memoryview:
+def _recode(view: memoryview, header: BatchHeader, settings: TopicSettings, is_walked: bool) -> bytes | memoryview:
     # Here, since most brokers never look into a batch, and codecs are a library's to import.
     from millrace.protocol.compression import recompress
     from millrace.protocol.records import indexes_without_key
 
     try:
-        if settings.is_compacted:
+        if settings.is_compacted and not is_walked:
             demand_keys(indexes_without_key(view))
         if settings.codec is not None and has_new_codec(header, settings):
             return recompress(view, settings.codec, settings.codec_level)
@@ -125,27 +136,66 @@ def _with_max_timestamp(
 ) -> tuple[memoryview, BatchHeader]:
     from millrace.protocol.records import iter_times
 
+    span = TimeSpan()
     try:
-        header.max_timestamp = max(timestamp for _, timestamp in iter_times(view))
+        span.add(iter_times(view))
     except WireError as error:
         raise unreadable(error) from None
-    return told_max_timestamp(view, header, settings, now_ms)
+    return told_max_timestamp(view, header, span, settings, now_ms)
+
+
+class TimeSpan:
+    """The earliest and the latest timestamp of records that have one; both NO_TIMESTAMP while none was
+    added."""
+
+    __slots__ = ("earliest", "latest")
+
+    def __init__(self) -> None:
+        self.earliest = NO_TIMESTAMP
+        self.latest = NO_TIMESTAMP
+
+    def add(self, times: Iterable[tuple[int, int]]) -> None:
+        """`times`: (offset, timestamp)."""
+        known = [timestamp for _, timestamp in times if timestamp != NO_TIMESTAMP]
+        if not known:
+            return
+        earliest, latest = min(known), max(known)
+        is_first = self.earliest == NO_TIMESTAMP
+        self.earliest = earliest if is_first else min(self.earliest, earliest)
+        self.latest = latest if is_first else max(self.latest, latest)
 
 
 def told_max_timestamp(
-    view: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int
+    view: memoryview, header: BatchHeader, span: TimeSpan, settings: TopicSettings, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
-    """A copy of the batch whose largest timestamp is the header's. Raises KafkaError when the topic does not take that time."""
-    check_timestamps(header, settings.rules, now_ms)
-    told = memoryview(pack_batch(header, view[HEADER_BYTES:], header.attributes, header.max_timestamp))
+    """A copy of the batch with the largest timestamp that Kafka computes: at least -1, also for records
+    before 1970. Raises KafkaError when the topic does not take one of the times."""
+    judged = copy(header)
+    judged.base_timestamp, judged.max_timestamp = span.earliest, span.latest
+    check_timestamps(judged, settings.rules, now_ms)
+    return with_max_timestamp(view, header, max(span.latest, NO_TIMESTAMP))
+
+
+def unwalked_max_timestamp(header: BatchHeader) -> int:
+    """The best guess where the header cannot be right and the records come to more than may be unpacked.
+    Never 0 for a field that was left out, which would make the records as old as the epoch."""
+    if header.max_timestamp > max(header.base_timestamp, 0):
+        return header.max_timestamp
+    return max(header.base_timestamp, NO_TIMESTAMP)
+
+
+def with_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> tuple[memoryview, BatchHeader]:
+    told = memoryview(pack_batch(header, view[HEADER_BYTES:], header.attributes, max_timestamp))
     return told, BatchHeader(told)
 
 
 def unreadable(error: WireError) -> KafkaError:
-    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"records cannot be read: {error}")
+    """Not CORRUPT_MESSAGE, which producers retry: the batch came as it was sent."""
+    return KafkaError(ErrorCode.INVALID_RECORD, f"records cannot be read: {error}")
 
 
 def demand_keys(keyless: list[int]) -> None:
     """`keyless`: which records have none."""
     if keyless:
-        raise InvalidRecords(keyless, "compacted topics take no record without a key")
+        message = "compacted topics take no record without a key"
+        raise InvalidRecords([(index, message) for index in keyless], message)

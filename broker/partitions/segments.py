@@ -144,6 +144,14 @@ class Segments:
         if max_timestamp_ms > segment.max_timestamp_ms:
             segment.max_timestamp_ms = max_timestamp_ms
 
+    def clip_times(self, time_end: int) -> list[Segment]:
+        """The time stream ends at `time_end`: index entries above it are lost, and what is written there next is another segment's. Gives
+        the segments that this concerns; lookups in them scan more headers."""
+        clipped = [segment for segment in self._segments if segment.time_end > time_end]
+        for segment in clipped:
+            segment.time_start, segment.time_end = min(segment.time_start, time_end), time_end
+        return clipped
+
     def drop_below(self, log_start: int) -> list[Segment]:
         """Forgets the segments that lie wholly below `log_start`, never the open one; gives them."""
         count = 0

@@ -7,10 +7,11 @@ missing has Kafka's default. Not here: which values are allowed and where defaul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from millrace.protocol.batches import INT64_MAX, Codec, ProduceRules
 
+RECORD_VALIDATION_DEFAULT = "header"  # as kraft/topic_configs.py has it
 NO_VALUES: Mapping[str, str] = {}
 _CODECS = {
     "uncompressed": Codec.NONE,
@@ -23,9 +24,11 @@ _CODECS = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """One topic's. `codec` None: batches keep the producer's. `retention_*` below zero: without bound."""
+    """One topic's. `codec` None: batches keep the producer's. `retention_*` below zero: without bound. `rules`: by which a batch's header is
+    judged; `record_rules`: by which each of its records is, None where none is looked at."""
 
     rules: ProduceRules = field(default_factory=ProduceRules)
+    record_rules: ProduceRules | None = None
     codec: Codec | None = None
     codec_level: int | None = None
     segment_ms: int = 604_800_000
@@ -67,8 +70,12 @@ def parse_settings(values: Mapping[str, str]) -> TopicSettings:
         timestamp_after_max_ms=number("message.timestamp.after.max.ms", 3_600_000),
         is_append_time=values.get("message.timestamp.type", "CreateTime") == "LogAppendTime",
     )
+    is_walked = values.get("record.validation", RECORD_VALIDATION_DEFAULT) == "records"
+    # Where each record's time is judged, nothing is left to ask of the header's two.
+    without_times = replace(rules, timestamp_before_max_ms=INT64_MAX, timestamp_after_max_ms=INT64_MAX)
     return TopicSettings(
-        rules=rules,
+        rules=without_times if is_walked else rules,
+        record_rules=rules if is_walked else None,
         codec=codec,
         codec_level=number(f"compression.{codec_name}.level", 0) if is_level_set else None,
         segment_ms=number("segment.ms", 604_800_000),

@@ -16,6 +16,7 @@ below its offset. Losing entries makes a lookup slower, never wrong.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 
 MAGIC = b"MRTI"
 VERSION = 1
@@ -58,7 +59,7 @@ class TimeTail:
 
     def last_before(self, end_offset: int) -> tuple[int, int] | None:
         """As `last_in_chunk`, of the tail."""
-        return _last(self._entries, 0, self._base_offset, end_offset)
+        return _last_before(self._entries, 0, self._base_offset, end_offset)
 
     def encode(self) -> bytes:
         """The tail as one chunk."""
@@ -84,33 +85,26 @@ def find_in_chunk(chunk: bytes | memoryview, base_offset: int, timestamp_ms: int
 def last_in_chunk(chunk: bytes | memoryview, base_offset: int, end_offset: int) -> tuple[int, int] | None:
     """Of the last entry that speaks of no record from `end_offset` on: the offset below which the segment's largest timestamp is known, and
     that timestamp. None: look further left."""
-    return _last(chunk, CHUNK_HEADER_BYTES, base_offset, end_offset)
+    return _last_before(chunk, CHUNK_HEADER_BYTES, base_offset, end_offset)
 
 
 def _find(data: bytes | bytearray | memoryview, start: int, base_offset: int, timestamp_ms: int) -> int | None:
-    low, high = 0, (len(data) - start) // ENTRY_BYTES
-    while low < high:
-        middle = (low + high) // 2
-        if _ENTRY.unpack_from(data, start + middle * ENTRY_BYTES)[0] < timestamp_ms:
-            low = middle + 1
-        else:
-            high = middle
-    if low == 0:
-        return None
-    return base_offset + int(_ENTRY.unpack_from(data, start + (low - 1) * ENTRY_BYTES)[1])
+    entry = _last_below(data, start, 0, timestamp_ms)
+    return None if entry is None else base_offset + entry[1]
 
 
-def _last(
+def _last_before(
     data: bytes | bytearray | memoryview, start: int, base_offset: int, end_offset: int
 ) -> tuple[int, int] | None:
-    low, high = 0, (len(data) - start) // ENTRY_BYTES
-    while low < high:
-        middle = (low + high) // 2
-        if base_offset + _ENTRY.unpack_from(data, start + middle * ENTRY_BYTES)[1] <= end_offset:
-            low = middle + 1
-        else:
-            high = middle
-    if low == 0:
-        return None
-    timestamp_ms, above = _ENTRY.unpack_from(data, start + (low - 1) * ENTRY_BYTES)
-    return base_offset + above, timestamp_ms
+    entry = _last_below(data, start, 1, end_offset - base_offset + 1)
+    return None if entry is None else (base_offset + entry[1], entry[0])
+
+
+def _last_below(data: bytes | bytearray | memoryview, start: int, column: int, bound: int) -> tuple[int, int] | None:
+    """The last entry whose timestamp (`column` 0), or offset above the base (1), is below `bound`."""
+
+    def value_at(place: int) -> int:
+        return int(_ENTRY.unpack_from(data, start + place * ENTRY_BYTES)[column])
+
+    count = bisect_left(range((len(data) - start) // ENTRY_BYTES), bound, key=value_at)
+    return None if count == 0 else _ENTRY.unpack_from(data, start + (count - 1) * ENTRY_BYTES)

@@ -11,7 +11,7 @@ sources; an object is a source only while it is committed, and for the node that
 
 from __future__ import annotations
 
-from millrace.kraft.decision import Decision, check_broker
+from millrace.kraft.decision import Decision, check_broker, check_incarnation
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.object_commands import is_settled, next_place
 from millrace.kraft.tables.objects import ObjectState, StoredObject
@@ -28,7 +28,7 @@ from millrace.protocol.messages.commit_compaction import (
 )
 from millrace.protocol.stream_records import CompactObjectsRecord, MadeObject
 from millrace.runtime.stepped import Steps, finished
-from millrace.s3stream.ids import NO_OBJECT, ObjectKind, StreamId
+from millrace.s3stream.ids import NO_OBJECT, ObjectKind, StreamId, token_text
 
 Spans = list[tuple[int, int, int]]  # (stream, start, end)
 
@@ -48,6 +48,7 @@ def decide_commit_compaction(image: MetadataImage, request: CommitCompactionRequ
 
 def decide_in_steps(image: MetadataImage, request: CommitCompactionRequest, now_ms: int) -> Steps[Decision]:
     check_broker(image, request.node_id, request.broker_epoch)
+    token = check_incarnation(image, request.node_id, request.incarnation)
     made_ids = [] if request.object_id == NO_OBJECT else [request.object_id]
     made_ids += [made.object_id for made in request.stream_objects]
     source_ids = list(dict.fromkeys((*request.compacted_ids, *request.superseded_ids, *request.linked_ids)))
@@ -60,7 +61,7 @@ def decide_in_steps(image: MetadataImage, request: CommitCompactionRequest, now_
         refuse(f"of objects {source_ids[:9]} those that would be linked, or all, hold nothing any more")
     check_roles(image, request, sources)
     for number, object_id in enumerate(made_ids):
-        check_prepared(image, object_id, request.node_id)
+        check_prepared(image, object_id, request.node_id, token)
         if not (number + 1) % LONG_COUNT:
             yield
     record = yield from compaction_record(image, request, sources, now_ms)
@@ -113,11 +114,14 @@ def committed_source(image: MetadataImage, object_id: int, node_id: int) -> Stor
     return found
 
 
-def check_prepared(image: MetadataImage, object_id: int, node_id: int) -> None:
+def check_prepared(image: MetadataImage, object_id: int, node_id: int, writer: int) -> None:
     found = image.objects.get(object_id)
     if found is None or found.state is not ObjectState.PREPARED or found.node_id != node_id:
         state = "unknown" if found is None else f"{found.state.name.lower()} by node {found.node_id}"
         refuse(f"object {object_id} is {state}, not prepared")
+    elif found.writer != writer:
+        whose = f"incarnation {token_text(found.writer)}, not {token_text(writer)}"
+        refuse(f"object {object_id} was prepared for {whose}")
 
 
 def check_roles(image: MetadataImage, request: CommitCompactionRequest, sources: dict[int, StoredObject]) -> None:

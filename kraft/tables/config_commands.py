@@ -21,7 +21,9 @@ from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages import alter_configs as whole
 from millrace.protocol.messages import incremental_alter_configs as incremental
 from millrace.protocol.metadata_records import ConfigRecord
+from millrace.runtime.stepped import Steps, finished
 
+WEIGHT_A_STEP: Final = 500  # resources and values between two pauses: two or three milliseconds
 GROUP_CONFIGS: Final = frozenset(
     (
         "consumer.assignment.interval.ms",
@@ -67,11 +69,23 @@ class Operation(IntEnum):
 def decide_incremental_alter_configs(
     image: MetadataImage, request: incremental.IncrementalAlterConfigsRequest, rules: ConfigRules
 ) -> Decision:
+    return finished(decide_incremental_alter_configs_in_steps(image, request, rules))
+
+
+def decide_incremental_alter_configs_in_steps(
+    image: MetadataImage, request: incremental.IncrementalAlterConfigsRequest, rules: ConfigRules
+) -> Steps[Decision]:
     decision = Decision(incremental.IncrementalAlterConfigsResponse())
     return _decide(decision, image, request, rules, incremental.AlterConfigsResourceResponse, Change.alter)
 
 
 def decide_alter_configs(image: MetadataImage, request: whole.AlterConfigsRequest, rules: ConfigRules) -> Decision:
+    return finished(decide_alter_configs_in_steps(image, request, rules))
+
+
+def decide_alter_configs_in_steps(
+    image: MetadataImage, request: whole.AlterConfigsRequest, rules: ConfigRules
+) -> Steps[Decision]:
     decision = Decision(whole.AlterConfigsResponse())
     return _decide(decision, image, request, rules, whole.AlterConfigsResourceResponse, Change.replace)
 
@@ -83,10 +97,15 @@ def _decide(
     rules: ConfigRules,
     result_type: Callable[[int, str | None, int, str], Any],
     apply: Callable[[Change, Any], None],
-) -> Decision:
-    """`apply` is what the API does with a resource's configs."""
+) -> Steps[Decision]:
+    """`apply` is what the API does with a resource's configs. A pause after every so many: the image is the same after it."""
     counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    weight = 0
     for resource in unique(request.resources):
+        weight += 1 + len(resource.configs)
+        if weight > WEIGHT_A_STEP:
+            weight = 0
+            yield
         change = Change(image, rules, resource.resource_type, resource.resource_name)
         result = result_type(0, None, resource.resource_type, resource.resource_name)
         try:

@@ -33,25 +33,38 @@ from millrace.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from millrace.protocol.metadata_records import ConfigRecord, PartitionRecord, TopicRecord
+from millrace.runtime.stepped import Steps, finished
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 # The partition that holds a key of these is found by their number of partitions.
 COUNTED_TOPICS: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 NAME_BYTES_MAX: Final = 249
+# Between two pauses: two or three milliseconds.
+TOPICS_A_STEP: Final = 50
+PARTITIONS_A_STEP: Final = 1000
 NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 UNASSIGNED_DIRECTORY: Final = bytes(15) + b"\x01"  # Kafka's id for a replica whose folder is not known
 
 
 def decide_create_topics(image: MetadataImage, request: CreateTopicsRequest, rules: CreationRules) -> Decision:
+    return finished(decide_create_topics_in_steps(image, request, rules))
+
+
+def decide_create_topics_in_steps(
+    image: MetadataImage, request: CreateTopicsRequest, rules: CreationRules
+) -> Steps[Decision]:
+    """With a pause after every so many topics or partitions: the image is the same after it."""
     check_total(request, rules)
     decision = Decision(CreateTopicsResponse())
     batch = Creation(image, rules)
     counts = Counter(topic.name for topic in request.topics)
-    for topic in {topic.name: topic for topic in request.topics}.values():
+    for place, topic in enumerate({topic.name: topic for topic in request.topics}.values(), 1):
+        if place % TOPICS_A_STEP == 0:
+            yield
         try:
             if counts[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            result, records = batch.create(topic)
+            result, records = yield from batch.create_in_steps(topic)
             decision.records += [] if request.validate_only else records
         except KafkaError as error:
             result = CreatableTopicResult(topic.name, error_code=error.code, error_message=error.message)
@@ -83,7 +96,7 @@ class Creation:
         self._taken: dict[str, str] = {}  # collision key -> name
         self._plain: list[CreatableTopicConfigs] | None = None  # what holds for a topic that says nothing itself
 
-    def create(self, topic: CreatableTopic) -> tuple[CreatableTopicResult, list[Any]]:
+    def create_in_steps(self, topic: CreatableTopic) -> Steps[tuple[CreatableTopicResult, list[Any]]]:
         name = topic.name
         self._check_name(name)
         values = check_configs(topic)
@@ -94,7 +107,7 @@ class Creation:
         topic_id = self._rules.new_topic_id()
         records: list[Any] = [TopicRecord(name, topic_id)]
         records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in values.items()]
-        records += [partition_record(topic_id, index, leader) for index, leader in enumerate(leaders)]
+        yield from add_partitions(records, topic_id, 0, leaders)
         configs = self._shown_configs(values)
         result = CreatableTopicResult(name, topic_id, 0, None, 0, len(leaders), 1, configs)
         return result, records
@@ -229,6 +242,15 @@ def partition_record(topic_id: bytes, index: int, leader: Broker) -> PartitionRe
     )
 
 
+def add_partitions(records: list[Any], topic_id: bytes, first: int, leaders: Sequence[Broker]) -> Steps[None]:
+    """The records of partitions from `first` on."""
+    for start in range(0, len(leaders), PARTITIONS_A_STEP):
+        if start:
+            yield
+        part = leaders[start : start + PARTITIONS_A_STEP]
+        records += [partition_record(topic_id, first + start + place, leader) for place, leader in enumerate(part)]
+
+
 def shown_configs(image: MetadataImage, lookup: ConfigLookup) -> list[CreatableTopicConfigs]:
     """What holds for a topic without values of its own."""
     shown = []
@@ -239,15 +261,23 @@ def shown_configs(image: MetadataImage, lookup: ConfigLookup) -> list[CreatableT
 
 
 def decide_create_partitions(image: MetadataImage, request: CreatePartitionsRequest, rules: CreationRules) -> Decision:
+    return finished(decide_create_partitions_in_steps(image, request, rules))
+
+
+def decide_create_partitions_in_steps(
+    image: MetadataImage, request: CreatePartitionsRequest, rules: CreationRules
+) -> Steps[Decision]:
     decision = Decision(CreatePartitionsResponse())
     counts = Counter(topic.name for topic in request.topics)
     added = 0
-    for topic in {topic.name: topic for topic in request.topics}.values():
+    for place, topic in enumerate({topic.name: topic for topic in request.topics}.values(), 1):
+        if place % TOPICS_A_STEP == 0:
+            yield
         result = CreatePartitionsTopicResult(topic.name)
         try:
             if counts[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            records = added_partitions(image, topic, rules.request_partitions_max - added)
+            records = yield from added_partitions(image, topic, rules.request_partitions_max - added)
             added += len(records)
             decision.records += [] if request.validate_only else records
         except KafkaError as error:
@@ -256,7 +286,7 @@ def decide_create_partitions(image: MetadataImage, request: CreatePartitionsRequ
     return decision
 
 
-def added_partitions(image: MetadataImage, asked: CreatePartitionsTopic, count_max: int) -> list[PartitionRecord]:
+def added_partitions(image: MetadataImage, asked: CreatePartitionsTopic, count_max: int) -> Steps[list[Any]]:
     topic = image.topics.by_name(asked.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
@@ -276,7 +306,9 @@ def added_partitions(image: MetadataImage, asked: CreatePartitionsTopic, count_m
     if asked.count - count > count_max:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
     leaders = new_leaders(image, topic, asked, asked.count - count)
-    return [partition_record(topic.topic_id, count + place, leader) for place, leader in enumerate(leaders)]
+    records: list[Any] = []
+    yield from add_partitions(records, topic.topic_id, count, leaders)
+    return records
 
 
 def new_leaders(image: MetadataImage, topic: Topic, asked: CreatePartitionsTopic, count: int) -> list[Broker]:

@@ -7,7 +7,7 @@ is allowed (the broker).
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from millrace.kraft.decision import Decision
 from millrace.kraft.image import MetadataImage
@@ -23,14 +23,25 @@ from millrace.protocol.messages.delete_topics import (
 )
 from millrace.protocol.metadata_records import RemoveTopicRecord
 from millrace.protocol.stream_records import RemoveStreamsRecord
+from millrace.runtime.stepped import Steps, finished
+
+TOPICS_A_STEP: Final = 200
+STREAMS_A_RECORD: Final = 200
 
 
 def decide_delete_topics(image: MetadataImage, request: DeleteTopicsRequest, now_ms: int) -> Decision:
+    return finished(decide_delete_topics_in_steps(image, request, now_ms))
+
+
+def decide_delete_topics_in_steps(image: MetadataImage, request: DeleteTopicsRequest, now_ms: int) -> Steps[Decision]:
+    """With a pause after every so many topics or streams: the image is the same after it."""
     decision = Decision(DeleteTopicsResponse())
     asked = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
     counts = Counter((state.name, state.topic_id) for state in asked)
     taken: set[bytes] = set()
-    for state in {(state.name, state.topic_id): state for state in asked}.values():
+    for place, state in enumerate({(state.name, state.topic_id): state for state in asked}.values(), 1):
+        if place % TOPICS_A_STEP == 0:
+            yield
         result = DeletableTopicResult(state.name, state.topic_id)
         try:
             if counts[state.name, state.topic_id] > 1:
@@ -40,7 +51,7 @@ def decide_delete_topics(image: MetadataImage, request: DeleteTopicsRequest, now
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic was named twice, by name and by id.")
             taken.add(topic.topic_id)
             result.name, result.topic_id = topic.name, topic.topic_id
-            decision.records += removal(image, topic, now_ms)
+            yield from add_removal(decision.records, image, topic, now_ms)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
         decision.response.responses.append(result)
@@ -65,7 +76,15 @@ def named(image: MetadataImage, state: DeleteTopicState) -> Topic:
     return topic
 
 
-def removal(image: MetadataImage, topic: Topic, now_ms: int) -> list[Any]:
-    stream_ids: list[int] = [stream.stream_id for stream in image.streams.of_topic(topic.topic_id)]
-    records: list[Any] = [RemoveStreamsRecord(stream_ids, now_ms)] if stream_ids else []
-    return [*records, RemoveTopicRecord(topic.topic_id)]
+def add_removal(records: list[Any], image: MetadataImage, topic: Topic, now_ms: int) -> Steps[None]:
+    """The streams' records are small, so that applying one is; all are of one decision."""
+    stream_ids: list[int] = []
+    for stream in image.streams.of_topic(topic.topic_id):
+        stream_ids.append(stream.stream_id)
+        if len(stream_ids) == STREAMS_A_RECORD:
+            records.append(RemoveStreamsRecord(stream_ids, now_ms))
+            stream_ids = []
+            yield
+    if stream_ids:
+        records.append(RemoveStreamsRecord(stream_ids, now_ms))
+    records.append(RemoveTopicRecord(topic.topic_id))

@@ -6,7 +6,7 @@ from typing import Final
 
 from millrace.kraft.decision import Decision
 from millrace.kraft.image import MetadataImage
-from millrace.kraft.tables.features import SUPPORTED_BY_NAME
+from millrace.kraft.tables.features import MILLRACE_VERSION, SUPPORTED_BY_NAME
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.update_features import (
@@ -46,6 +46,9 @@ def check(image: MetadataImage, update: FeatureUpdateKey) -> None:
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{prefix} The feature is not known here.")
     if not supported.min_level <= level <= supported.max_level:
         text = f"{prefix} Supported are versions {supported.min_level}-{supported.max_level}."
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
+    if update.feature == MILLRACE_VERSION and level < current:
+        text = f"{prefix} What was written at level {current} cannot be read at a lower one: there is no way back."
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
     is_downgrade = update.upgrade_type != UPGRADE or update.allow_downgrade
     if level < current and not is_downgrade:

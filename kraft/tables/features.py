@@ -14,6 +14,9 @@ from millrace.protocol.metadata_records import FeatureLevelRecord
 
 METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0: what kraft/records.py writes
+# Formats of our own. Level 1: write-ahead logs and incarnations in metadata, the writer in each object's footer, metadata in the bucket.
+MILLRACE_VERSION: Final = "millrace.version"
+MILLRACE_VERSION_LEVEL: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class SupportedFeature:
 # Only what is truly served: a client takes a finalized level for a promise.
 SUPPORTED: Final = (
     SupportedFeature(METADATA_VERSION, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
+    SupportedFeature(MILLRACE_VERSION, 0, MILLRACE_VERSION_LEVEL, MILLRACE_VERSION_LEVEL),
     SupportedFeature("kraft.version", 0, 0, 0),
     SupportedFeature("transaction.version", 0, 0, 0),
     SupportedFeature("group.version", 0, 0, 0),
@@ -47,6 +51,11 @@ class Features:
 
     def level(self, name: str) -> int:
         return self.levels.get(name, 0)
+
+    @property
+    def has_identities(self) -> bool:
+        """millrace.version 1 is finalized: write-ahead logs, incarnations and objects' writers are recorded and checked."""
+        return self.level(MILLRACE_VERSION) >= 1
 
     def with_level(self, name: str, level: int) -> Features:
         levels = {key: value for key, value in self.levels.items() if key != name}

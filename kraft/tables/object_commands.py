@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Final
 
-from millrace.kraft.decision import Decision, check_broker
+from millrace.kraft.decision import Decision, check_broker, check_incarnation, check_writer
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
 from millrace.kraft.tables.packing import pack_ranges
@@ -22,10 +22,11 @@ from millrace.protocol.messages.remove_objects import RemoveObjectsRequest, Remo
 from millrace.protocol.stream_records import (
     CommitObjectRecord,
     DoomObjectsRecord,
+    MoveNodeWalRecord,
     PrepareObjectsRecord,
     RemoveObjectsRecord,
 )
-from millrace.s3stream.ids import NO_OBJECT, ObjectKind
+from millrace.s3stream.ids import NO_OBJECT, ObjectKind, token_text
 
 PREPARED_COUNT_MAX: Final = 10_000  # in one request
 TTL_MS_MAX: Final = 30 * 86_400_000
@@ -34,17 +35,19 @@ EXPIRED_COUNT_MAX: Final = 1_000  # in one record
 
 def decide_prepare_objects(image: MetadataImage, request: PrepareObjectsRequest, now_ms: int) -> Decision:
     check_broker(image, request.node_id, request.broker_epoch)
+    check_writer(image, request.node_id, request.writer)
     count, ttl_ms = request.object_count, request.ttl_ms
     if not 0 < count <= PREPARED_COUNT_MAX or not 0 < ttl_ms <= TTL_MS_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{count} objects for {ttl_ms} ms")
     first = image.objects.next_id
-    record = PrepareObjectsRecord(first, count, request.node_id, now_ms + ttl_ms)
+    record = PrepareObjectsRecord(first, count, request.node_id, now_ms + ttl_ms, request.writer)
     return Decision(PrepareObjectsResponse(first_object_id=first), [record])
 
 
 def decide_commit_upload(image: MetadataImage, request: CommitUploadRequest, now_ms: int) -> Decision:
     check_broker(image, request.node_id, request.broker_epoch)
-    if is_committed(image, uploaded_ids(request), request.node_id):
+    token = check_incarnation(image, request.node_id, request.incarnation)
+    if is_committed(image, uploaded_ids(request), request.node_id, token):
         return Decision(CommitUploadResponse())
     plan = RangePlan(image, request.node_id)
     records = []
@@ -60,7 +63,15 @@ def decide_commit_upload(image: MetadataImage, request: CommitUploadRequest, now
     for made in request.stream_objects:
         packed = plan.take([(made.stream_id, made.start_offset, made.end_offset)])
         records.append(committed(request, made.object_id, ObjectKind.STREAM, made.size_bytes, now_ms, packed))
-    return Decision(CommitUploadResponse(), records)
+    return Decision(CommitUploadResponse(), [*records, *moved_wal(image, request)])
+
+
+def moved_wal(image: MetadataImage, request: CommitUploadRequest) -> list[MoveNodeWalRecord]:
+    """How far the log is committed that the data came from; nothing for one that is not registered."""
+    wal = image.wals.get(request.node_id, request.wal_id)
+    if wal is None or request.wal_end <= wal.position:
+        return []
+    return [MoveNodeWalRecord(request.node_id, request.wal_id, request.wal_end)]
 
 
 def committed(
@@ -88,7 +99,7 @@ def uploaded_ids(request: CommitUploadRequest) -> list[int]:
     return ids
 
 
-def is_committed(image: MetadataImage, ids: Iterable[int], node_id: int) -> bool:
+def is_committed(image: MetadataImage, ids: Iterable[int], node_id: int, writer: int) -> bool:
     """True: this very upload was committed before. False: all its objects are prepared. Anything else is refused.
 
     One that was committed and has been emptied since is doomed by now; the retry of its commit is a success all the same.
@@ -102,6 +113,11 @@ def is_committed(image: MetadataImage, ids: Iterable[int], node_id: int) -> bool
             raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"object {object_id} is {state}, not prepared")
         if found.node_id != node_id:
             text = f"object {object_id} was prepared by node {found.node_id}"
+            raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, text)
+        if found.writer != writer:
+            text = (
+                f"object {object_id} was prepared for incarnation {token_text(found.writer)}, not {token_text(writer)}"
+            )
             raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, text)
     return False
 

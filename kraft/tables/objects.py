@@ -50,6 +50,7 @@ class StoredObject(NamedTuple):
     order_id: int = 0
     shelf_id: int = -1
     place: int = 0
+    writer: int = 0  # token of the incarnation that wrote it, which its footer names; 0: written at millrace.version 0
 
     def of_stream(self, stream_id: int, start: int, end: int) -> StoredObject:
         return self._replace(stream_id=stream_id, start=start, end=end)
@@ -86,7 +87,7 @@ class Objects:
     def _hints(self, start: int, end: int, holder: Holder) -> Iterator[ObjectHint]:
         for object_id in self.held_by(holder):
             stored = self.by_id[object_id]
-            yield ObjectHint(object_id, stored.kind, stored.size_bytes, start, end)
+            yield ObjectHint(object_id, stored.kind, stored.size_bytes, start, end, stored.writer)
 
     def held_by(self, holder: Holder) -> list[ObjectId]:
         """The committed objects that a holder names, the oldest first."""
@@ -102,7 +103,7 @@ class Objects:
             if node != node_id:
                 break
             stored = self.by_id[object_id]
-            found.append(StreamSetInfo(object_id, stored.size_bytes, order_id, stored.time_ms))
+            found.append(StreamSetInfo(object_id, stored.size_bytes, order_id, stored.time_ms, stored.writer))
         return found
 
     def of_stream(self, stream: StreamState) -> list[StreamObjectInfo]:
@@ -113,7 +114,8 @@ class Objects:
             if not holder & PLACES:
                 object_id = ObjectId(holder >> PLACE_BITS)
                 stored = self.by_id[object_id]
-                found.append(StreamObjectInfo(object_id, stored.kind, stored.size_bytes, start, end))
+                info = StreamObjectInfo(object_id, stored.kind, stored.size_bytes, start, end, stored.writer)
+                found.append(info)
         return found
 
     def prepared_before(self, now_ms: int, limit: int) -> list[ObjectId]:

@@ -60,7 +60,7 @@ class ObjectsEdit:
     # Records of the log.
 
     def apply_prepare(self, record: PrepareObjectsRecord) -> None:
-        stored = StoredObject(ObjectState.PREPARED, record.deadline_ms, node_id=record.node_id)
+        stored = StoredObject(ObjectState.PREPARED, record.deadline_ms, node_id=record.node_id, writer=record.writer)
         for object_id in range(record.first_object_id, record.first_object_id + record.object_count):
             assert ObjectId(object_id) not in self._by_id, object_id
             self._by_id[ObjectId(object_id)] = stored
@@ -172,7 +172,12 @@ class ObjectsEdit:
         object_id = ObjectId(record.object_id)
         self._forget_state(object_id)  # a file that names an object twice names it once
         stored = StoredObject(
-            ObjectState.COMMITTED, record.time_ms, ObjectKind(record.kind), record.size_bytes, record.node_id
+            ObjectState.COMMITTED,
+            record.time_ms,
+            ObjectKind(record.kind),
+            record.size_bytes,
+            record.node_id,
+            writer=record.writer,
         )
         if stored.kind is ObjectKind.STREAM_SET:
             self._sets[record.node_id, record.order_id, object_id] = None
@@ -204,9 +209,15 @@ class ObjectsEdit:
     ) -> None:
         """The object becomes committed, and lies on its shelf; no range names it yet."""
         object_id = ObjectId(record.object_id)
+        prepared = self._by_id.get(object_id)
         self._forget_state(object_id)
         stored = StoredObject(
-            ObjectState.COMMITTED, record.time_ms, ObjectKind(record.kind), record.size_bytes, node_id
+            ObjectState.COMMITTED,
+            record.time_ms,
+            ObjectKind(record.kind),
+            record.size_bytes,
+            node_id,
+            writer=0 if prepared is None else prepared.writer,
         )
         if stored.kind is ObjectKind.STREAM_SET:
             self._sets[node_id, record.order_id, object_id] = None

@@ -15,6 +15,8 @@ from millrace.kraft.sorted_map import SortedMap, SortedMapEdit
 from millrace.protocol.ids import TopicId
 from millrace.protocol.metadata_records import PartitionChangeRecord, PartitionRecord, TopicRecord
 
+OPEN_MAX = 64  # topics being changed; more are closed on the way, so that `done` has little to do
+
 
 class PartitionState(NamedTuple):
     """Partitions of a topic that are alike share one."""
@@ -81,14 +83,19 @@ class TopicsEdit:
         self._open: dict[TopicId, tuple[str, list[PartitionState]]] = {}  # topics being changed
 
     def done(self) -> Topics:
+        self._close_open()
+        return Topics(self._names.done(), self._ids.done(), self._collisions.done(), self._partition_count)
+
+    def _close_open(self) -> None:
         for topic_id, (name, partitions) in self._open.items():
             topic = Topic(name, topic_id, tuple(partitions))
             self._names[name] = topic
             self._ids[topic_id] = topic
         self._open.clear()
-        return Topics(self._names.done(), self._ids.done(), self._collisions.done(), self._partition_count)
 
     def apply_topic(self, record: TopicRecord) -> None:
+        if len(self._open) >= OPEN_MAX:
+            self._close_open()
         self._open[TopicId(record.topic_id)] = record.name, []
         key = collision_key(record.name)
         if key is not None:
@@ -152,6 +159,8 @@ class TopicsEdit:
     def _partitions(self, topic_id: bytes) -> list[PartitionState]:
         key = TopicId(topic_id)
         if key not in self._open:
+            if len(self._open) >= OPEN_MAX:
+                self._close_open()
             topic = self._ids[key]
             self._open[key] = topic.name, list(topic.partitions)
         return self._open[key][1]

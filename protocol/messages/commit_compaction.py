@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millrace.protocol.declare import Int8, Int16, Int32, Int64, Versions, array
+from millrace.protocol.declare import NO_UUID, Int8, Int16, Int32, Int64, Uuid, Versions, array
 
 
 @dataclass(slots=True)
@@ -42,6 +42,7 @@ class CommitCompactionRequest:
     linked_ids: list[Int64] = array()  # leave metadata, their files stay: a new composite links them
     dropped_link_ids: list[Int64] = array()  # were linked by a superseded composite, and by none any more: doomed
     passed_over: list[Int64] = array()  # streams in stream-set sources that exist, and of which all there was trimmed
+    incarnation: Uuid = NO_UUID  # as in CommitUpload
 
 
 @dataclass(slots=True)

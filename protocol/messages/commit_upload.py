@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millrace.protocol.declare import Int16, Int32, Int64, Versions, array
+from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, Uuid, Versions, array
 
 
 @dataclass(slots=True)
@@ -37,6 +37,9 @@ class CommitUploadRequest:
     size_bytes: Int64 = 0
     ranges: list[UploadedRange] = array()  # of the stream-set object, by stream and start
     stream_objects: list[UploadedStreamObject] = array()
+    incarnation: Uuid = NO_UUID  # who wrote them: the registered one; zeros at millrace.version 0
+    wal_id: Uuid = NO_UUID  # of the write-ahead log that the data came from; zeros: one without an identity
+    wal_end: Int64 = 0  # everything that ends at or below it there is committed then
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ class PrepareObjectsRequest:
     broker_epoch: Int64 = -1
     object_count: Int32 = 0
     ttl_ms: Int64 = 0  # what is not committed by then is deleted from the store
+    writer: Int64 = 0  # token of the incarnation that will write them: the registered one's; 0 at millrace.version 0
 
 
 @dataclass(slots=True)

@@ -90,9 +90,10 @@ class Copying:
     def _new_output(self, size_bytes: int, *, is_alone: bool = False) -> Output:
         work, settings = self._work, self._work.settings
         object_id, self._next_id = self._next_id, ObjectId(self._next_id + 1)
-        joiner = ObjectJoiner(settings.block_bytes)
+        joiner = ObjectJoiner(settings.block_bytes, work.ownership.writer)
         part_bytes = settings.part_bytes_of(size_bytes, is_alone=is_alone)
-        output = Output(work.store, work.key(object_id), object_id, joiner, part_bytes, self._memory, work.counts)
+        key, counts = work.key(object_id), work.counts
+        output = Output(work.store, key, object_id, joiner, part_bytes, self._memory, counts, work.ownership)
         self._live.append(output)
         return output
 

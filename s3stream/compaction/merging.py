@@ -95,7 +95,7 @@ async def opened(
     settings = work.settings
     memory = ReadMemory(settings.reading_bytes)
     whole_bytes_max = 0 if is_index_alone else settings.whole_source_bytes_max(len(objects))
-    sources = [work.source(one.object_id, one.size_bytes) for one in objects]
+    sources = [work.source(one.object_id, one.size_bytes, one.writer) for one in objects]
     tasks = [asyncio.create_task(source.open(memory, whole_bytes_max), name="compaction-index") for source in sources]
     try:
         found: list[tuple[Source, SourceIndex]] = []

@@ -17,6 +17,8 @@ from millrace.s3stream.compaction.counts import CompactionCounts
 from millrace.s3stream.ids import ObjectId, StreamRange
 from millrace.s3stream.objects.format import BlockRef
 from millrace.s3stream.objects.joiner import ObjectJoiner
+from millrace.s3stream.objects.placing import complete_object, put_object
+from millrace.s3stream.ownership import Ownership
 
 log = logging.getLogger(__name__)
 ABORT_S = 5.0
@@ -76,8 +78,10 @@ class Output:
         part_bytes: int,
         memory: PutMemory,
         counts: CompactionCounts,
+        ownership: Ownership,
     ) -> None:
         self._store = store
+        self._ownership = ownership
         self._key = key
         self._object_id = object_id
         self._joiner = joiner
@@ -104,7 +108,7 @@ class Output:
         if self._upload is None:
             await self._memory.enter(len(rest))
             try:
-                await self._store.put(self._key, [rest])
+                await put_object(self._store, self._ownership, self._key, [rest])
             finally:
                 self._memory.leave(len(rest))
             self._count(len(rest))
@@ -112,7 +116,7 @@ class Output:
             await self._start_part(rest)
             for part in self._parts:
                 await part
-            await self._upload.complete()
+            await complete_object(self._store, self._ownership, self._key, self._upload, size_bytes)
             self._upload = None
         return WrittenObject(self._object_id, size_bytes, ranges, self._joiner.rows)
 

@@ -94,7 +94,7 @@ class Compactor:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled, or until a newer owner has taken the node."""
+        """Until cancelled, or until a newer owner has taken the node: raises Fenced."""
         loop, settings = asyncio.get_running_loop(), self._work.settings
         sets = Rhythm(settings.set_interval_ms, self._rand.split("sets"), loop.time())
         streams = Rhythm(settings.stream_interval_ms, self._rand.split("streams"), loop.time())
@@ -107,6 +107,7 @@ class Compactor:
                     streams.end(is_done=await self._guarded(self._streams.round))
         except Fenced as error:
             log.warning("compaction ends: %s", error)
+            raise
 
     async def _wait(self, sets: Rhythm, streams: Rhythm) -> None:
         """Until a round is due."""

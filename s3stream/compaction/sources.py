@@ -99,8 +99,10 @@ class Source:
         size_bytes: int,
         counts: CompactionCounts,
         damage: Damage,
+        writer: int = 0,
     ) -> None:
         self.object_id = object_id
+        self._writer = writer
         self.size_bytes = size_bytes
         self.window_bytes = 0
         self._store = store
@@ -141,7 +143,7 @@ class Source:
         size_bytes = self.size_bytes
         start = 0 if size_bytes <= whole_bytes_max else size_bytes - tail_guess_bytes(size_bytes)
         try:
-            index, tail = await read_index(self._get, size_bytes, start)
+            index, tail = await read_index(self._get, size_bytes, start, self._writer)
         except UNREADABLE as error:
             raise SourceUnreadable(self.object_id, error) from None
         if start == 0:

@@ -27,6 +27,7 @@ from millrace.s3stream.ids import (
     StreamRange,
 )
 from millrace.s3stream.objects.composite import CompositeIndex, LinkedRows, encode_composite
+from millrace.s3stream.objects.placing import put_object
 
 KNOWN_MAX = 10_000
 
@@ -143,13 +144,13 @@ class StreamCompactor:
                 data = memoryview(await work.store.get(work.key(one.object_id)))
                 work.counts.gets += 1
                 work.counts.read_bytes += len(data)
-                return CompositeIndex(data).linked()
+                return CompositeIndex(data, one.writer).linked()
             except UNREADABLE as error:
                 raise SourceUnreadable(one.object_id, error) from None
         known = work.known_rows.get(one.object_id)
         if known is not None:
             return [LinkedRows(one.object_id, one.size_bytes, memoryview(known))]
-        source = work.source(one.object_id, one.size_bytes)
+        source = work.source(one.object_id, one.size_bytes, one.writer)
         try:
             found = await source.open(ReadMemory(0), 0)
         finally:
@@ -161,9 +162,9 @@ class StreamCompactor:
         if not linking.kept:
             await batch.commit(None, CompactionCommit(NO_OBJECT, 0, (), (), tuple(linking.compacted)))
             return
-        data = encode_composite(linking.kept)
+        data = encode_composite(linking.kept, work.ownership.writer)
         ids = await batch.ids(1)
-        await work.store.put(work.key(ids.first), [data])
+        await put_object(work.store, work.ownership, work.key(ids.first), [data])
         work.counts.puts += 1
         work.counts.written_bytes += len(data)
         work.counts.composites += 1

@@ -20,6 +20,7 @@ from millrace.s3stream.errors import UploadExpired
 from millrace.s3stream.ids import CompactionCommit, ObjectId
 from millrace.s3stream.metadata import CompactionCatalog
 from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.ownership import UNOWNED, Ownership
 
 log = logging.getLogger(__name__)
 # A compaction whose ids are older than this part of their time is given up before the commit: their files may be gone at any moment.
@@ -42,6 +43,7 @@ class Work:
     counts: CompactionCounts = field(default_factory=CompactionCounts)
     aside: Aside = field(default_factory=Aside)
     damage: Damage = field(default_factory=Damage)
+    ownership: Ownership = UNOWNED
     known_rows: KnownRows = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,8 +52,9 @@ class Work:
     def key(self, object_id: ObjectId) -> str:
         return object_key(self.cluster_id, object_id)
 
-    def source(self, object_id: ObjectId, size_bytes: int) -> Source:
-        return Source(self.store, self.key(object_id), object_id, size_bytes, self.counts, self.damage)
+    def source(self, object_id: ObjectId, size_bytes: int, writer: int = 0) -> Source:
+        """`writer`: the token that metadata names for it."""
+        return Source(self.store, self.key(object_id), object_id, size_bytes, self.counts, self.damage, writer)
 
     def is_aside(self, object_id: ObjectId) -> bool:
         return self.aside.has(object_id, asyncio.get_running_loop().time())
@@ -108,6 +111,7 @@ class Ids:
 
 async def commit(work: Work, ids: Ids | None, commit: CompactionCommit) -> None:
     """Readers are sent to the new objects on return; or CompactionRefused, UploadExpired: nothing was changed."""
+    await work.ownership.verify(asyncio.get_running_loop().time())
     if ids is not None:
         ids.check_fresh()
     await work.catalog.commit_compaction(commit)

@@ -6,7 +6,7 @@
                   before it, then the links
       link  32 B  object id i64 | object size i64 | start i64 | end i64
     index         as an object's; rows of one stream, whose positions lie in the object that links them
-    footer        as an object's, with the magic "MRLINKED"
+    footer        as an object's, writer included, with the magic "MRLINKED"
 
 A composite is of one stream, without a gap: each link starts where the one before ended, and its rows fill it. Links are to objects with
 data, never to composites. Every decoder checks magic, version, bounds and checksum, and raises ObjectCorrupt. Not here: which objects
@@ -23,7 +23,7 @@ from itertools import pairwise
 
 from millrace.protocol.crc32c import crc32c
 from millrace.s3stream.errors import ObjectCorrupt
-from millrace.s3stream.ids import ObjectId
+from millrace.s3stream.ids import ObjectId, Writer
 from millrace.s3stream.objects.format import (
     FOOTER_BYTES,
     INDEX_HEADER_BYTES,
@@ -33,6 +33,7 @@ from millrace.s3stream.objects.format import (
     VERSION,
     BlockRef,
     Footer,
+    check_writer,
     decode_footer,
     encode_footer,
     encode_index,
@@ -79,7 +80,7 @@ class LinkedRows:
         return Link(self.object_id, self.size_bytes, start, last[1] + last[2])
 
 
-def encode_composite(linked: Sequence[LinkedRows]) -> bytes:
+def encode_composite(linked: Sequence[LinkedRows], writer: Writer | None = None) -> bytes:
     """The whole object. ValueError when the links do not continue each other."""
     links = [one.link for one in linked]
     if not 0 < len(links) <= LINKS_COUNT_MAX:
@@ -91,7 +92,7 @@ def encode_composite(linked: Sequence[LinkedRows]) -> bytes:
     head = _LINKS_HEAD.pack(LINKS_MAGIC, VERSION, 0, 0, len(links))
     block = head + _CRC.pack(crc32c(packed, crc32c(head))) + packed
     index = encode_index(b"".join(one.rows for one in linked))
-    footer = Footer(len(block), len(index), len(block) + len(index) + FOOTER_BYTES)
+    footer = Footer(len(block), len(index), len(block) + len(index) + FOOTER_BYTES, writer)
     return block + index + encode_footer(footer, COMPOSITE_MAGIC)
 
 
@@ -119,10 +120,11 @@ class CompositeIndex:
 
     __slots__ = ("_ends", "_rows", "links", "size_bytes")
 
-    def __init__(self, data: memoryview) -> None:
-        """`data` is the whole object; it is pinned."""
-        self.links = links_of(data)
+    def __init__(self, data: memoryview, writer: int = 0) -> None:
+        """`data` is the whole object; it is pinned. `writer`: the token that metadata names for it, as in check_writer."""
         footer = _footer(data)
+        check_writer(footer, writer)
+        self.links = links_of(data)
         end = footer.index_position + footer.index_size_bytes
         self._rows = ObjectIndex(data[footer.index_position : end], INT64_MAX)
         self._ends = [link.end for link in self.links]

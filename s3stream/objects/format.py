@@ -14,8 +14,9 @@ An object is data blocks, one index block, one footer; docs/formats/objects.md d
                   before it, then the rows
       row   36 B  stream i64 | start i64 | end delta i32 | entry count i32 | position i64 | size i32; by (stream,
       start)
-    footer  48 B  index position i64 | index size i32 | version u8 | flags u8 | zero u16 | object size i64 | zero 12 B
-                  | crc | "MILLRACE". crc: the 36 bytes before it
+    footer  48 B  index position i64 | index size i32 | version u8 | flags u8 | zero u16 | object size i64 |
+                  node i32 | writer's token i64 | crc | "MILLRACE". crc: the 36 bytes before it. In version 1 node and
+                  token are zero
 
 An entry is also what the WAL keeps as its payload, so that bytes carry the sum with which they arrived to the end: a Kafka batch's own
 checksum, verified on arrival, is over its bytes from 21 on, and the entry's continues it. A block's sum is over all of it, so that who
@@ -34,12 +35,13 @@ from dataclasses import dataclass
 
 from millrace.protocol.crc32c import crc32c
 from millrace.s3stream.errors import ObjectCorrupt
-from millrace.s3stream.ids import StreamId
+from millrace.s3stream.ids import StreamId, Writer, token_text
 
 Buffer = bytes | bytearray | memoryview
 
 VERSION = 1
 BLOCK_VERSION = 2
+WRITER_VERSION = 2  # of a footer that names who wrote the object
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
@@ -62,8 +64,8 @@ _BLOCK_HEAD = struct.Struct(">4sBBHiiqqi")
 _BLOCK = struct.Struct(">4sBBHiiqqiI")
 _INDEX_HEAD = struct.Struct(">4sBBHi")
 _INDEX = struct.Struct(">4sBBHiI")
-_FOOTER_HEAD = struct.Struct(">qiBBHq12x")
-_FOOTER = struct.Struct(">qiBBHq12sI8s")
+_FOOTER_HEAD = struct.Struct(">qiBBHqiq")
+_FOOTER = struct.Struct(">qiBBHqiqI8s")
 _CRC = struct.Struct(">I")
 ROW = struct.Struct(">qqiiqi")
 
@@ -129,6 +131,7 @@ class Footer:
     index_position: int
     index_size_bytes: int
     object_size_bytes: int
+    writer: Writer | None = None  # None: version 1, which names nobody
 
 
 def encode_entry_header(stream_id: int, epoch: int, base_offset: int, count: int, parts: Sequence[Buffer]) -> bytes:
@@ -290,7 +293,12 @@ def decode_index(data: memoryview) -> memoryview:
 
 
 def encode_footer(footer: Footer, magic: bytes = FOOTER_MAGIC) -> bytes:
-    head = _FOOTER_HEAD.pack(footer.index_position, footer.index_size_bytes, VERSION, 0, 0, footer.object_size_bytes)
+    version, node_id, token = VERSION, 0, 0
+    if footer.writer is not None:
+        version, node_id, token = WRITER_VERSION, footer.writer.node_id, footer.writer.token
+        assert token, "a writer without a token"
+    place, index_size = footer.index_position, footer.index_size_bytes
+    head = _FOOTER_HEAD.pack(place, index_size, version, 0, 0, footer.object_size_bytes, node_id, token)
     return head + _CRC.pack(crc32c(head)) + magic
 
 
@@ -298,15 +306,24 @@ def decode_footer(data: memoryview, object_size_bytes: int, expected_magic: byte
     """`data` is the last 48 bytes of an object of that size."""
     if len(data) != FOOTER_BYTES:
         raise ObjectCorrupt("footer is cut off")
-    index_position, index_size, version, flags, zero, object_size, padding, crc, magic = _FOOTER.unpack(data)
-    _expect("footer", magic == expected_magic, version, flags | zero | any(padding), 0)
+    index_position, index_size, version, flags, zero, object_size, node_id, token, crc, magic = _FOOTER.unpack(data)
+    is_named = version == WRITER_VERSION
+    zeros = flags | zero | (not token if is_named else node_id | token)
+    _expect("footer", magic == expected_magic, version, zeros, 0, WRITER_VERSION if is_named else VERSION)
     if crc32c(data[: _FOOTER_HEAD.size]) != crc:
         raise ObjectCorrupt("footer checksum differs")
     if object_size != object_size_bytes:
         raise ObjectCorrupt(f"object of {object_size_bytes} bytes says {object_size}")
     if index_position <= 0 or index_size <= 0 or index_position + index_size + FOOTER_BYTES != object_size:
         raise ObjectCorrupt(f"index of {index_size} bytes at {index_position} does not end at the footer")
-    return Footer(index_position, index_size, object_size)
+    return Footer(index_position, index_size, object_size, Writer(node_id, token) if is_named else None)
+
+
+def check_writer(footer: Footer, token: int) -> None:
+    """The object was written by whom metadata names for it. `token` 0: metadata names nobody, and nothing is checked."""
+    if token and (footer.writer is None or footer.writer.token != token):
+        found = "nobody that it names" if footer.writer is None else str(footer.writer)
+        raise ObjectCorrupt(f"it was written by {found}, and metadata names incarnation {token_text(token)}")
 
 
 def _expect(what: str, is_magic: bool, version: int, zeros: int, position: int, known: int = VERSION) -> None:

@@ -12,7 +12,7 @@ block that is known to be damaged stays as it is, for itself, so that its reader
 from __future__ import annotations
 
 from millrace.protocol.crc32c import crc32c
-from millrace.s3stream.ids import StreamId, StreamRange
+from millrace.s3stream.ids import StreamId, StreamRange, Writer
 from millrace.s3stream.objects.format import (
     BLOCK_HEADER_BYTES,
     FOOTER_BYTES,
@@ -29,7 +29,8 @@ from millrace.s3stream.objects.format import (
 class ObjectJoiner:
     """`ready_bytes` are held until `take` hands them over."""
 
-    def __init__(self, block_bytes_max: int) -> None:
+    def __init__(self, block_bytes_max: int, writer: Writer | None = None) -> None:
+        self._writer = writer
         self._block_bytes_max = block_bytes_max
         self._held = bytearray()
         self._rows = bytearray()
@@ -79,7 +80,7 @@ class ObjectJoiner:
         index = encode_index(bytes(self._rows))
         size_bytes = self._blocks_bytes + len(index) + FOOTER_BYTES
         rest += index
-        rest += encode_footer(Footer(self._blocks_bytes, len(index), size_bytes))
+        rest += encode_footer(Footer(self._blocks_bytes, len(index), size_bytes, self._writer))
         return rest, size_bytes, tuple(self._ranges)
 
     def _open(self, ref: BlockRef, data: memoryview, body_sum: int | None) -> None:

@@ -17,7 +17,7 @@ from millrace.runtime.objectstore import ObjectStore, fill
 from millrace.runtime.steps import StepLine
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.objects.composite import CompositeIndex, Link
-from millrace.s3stream.objects.format import FOOTER_BYTES, ROW_BYTES, BlockRef, Entry, decode_footer
+from millrace.s3stream.objects.format import FOOTER_BYTES, ROW_BYTES, BlockRef, Entry, check_writer, decode_footer
 from millrace.s3stream.objects.index import ObjectIndex
 from millrace.s3stream.objects.packed import PackedBlock
 
@@ -33,12 +33,14 @@ def tail_guess_bytes(size_bytes: int) -> int:
 
 
 async def read_index(
-    read: Callable[[int, int], Awaitable[memoryview]], size_bytes: int, tail_start: int
+    read: Callable[[int, int], Awaitable[memoryview]], size_bytes: int, tail_start: int, writer: int = 0
 ) -> tuple[ObjectIndex, memoryview]:
-    """An object's index, and its bytes from `tail_start` on, which come first: one read more where the index begins before them. The index
-    pins nothing of the tail. Raises ObjectCorrupt, which names no object, and what `read` raises."""
+    """An object's index, and its bytes from `tail_start` on, which come first: one read more where the index begins before
+    them. The index pins nothing of the tail. `writer`: the token that metadata names, as in check_writer. Raises
+    ObjectCorrupt, which names no object, and what `read` raises."""
     tail = await read(tail_start, size_bytes)
     footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)
+    check_writer(footer, writer)
     place = footer.index_position - tail_start
     if place >= 0:
         data = memoryview(bytes(tail[place : place + footer.index_size_bytes]))
@@ -48,9 +50,13 @@ async def read_index(
 
 
 class ObjectReader:
-    def __init__(self, store: ObjectStore, key: str, size_bytes: int, index: ObjectIndex | None = None) -> None:
-        """`index`: kept from an earlier reader of the same object, saves the first GET."""
+    def __init__(
+        self, store: ObjectStore, key: str, size_bytes: int, index: ObjectIndex | None = None, writer: int = 0
+    ) -> None:
+        """`index`: kept from an earlier reader of the same object, saves the first GET. `writer`: the token that metadata
+        names for the object, as in check_writer."""
         self.key = key
+        self._writer = writer
         self.size_bytes = size_bytes
         self._store = store
         self._index = index
@@ -140,7 +146,7 @@ class ObjectReader:
     async def _load_index(self) -> ObjectIndex:
         tail_start = self.size_bytes - tail_guess_bytes(self.size_bytes)
         try:
-            index, tail = await read_index(self._read, self.size_bytes, tail_start)
+            index, tail = await read_index(self._read, self.size_bytes, tail_start, self._writer)
         except ObjectCorrupt as error:
             raise self._named(error, 0) from None
         if tail_start == 0:
@@ -165,8 +171,10 @@ class ObjectReader:
 class CompositeReader:
     """Reads one composite: which linked object holds an offset, and its blocks there. Their data comes by an ObjectReader of that object."""
 
-    def __init__(self, store: ObjectStore, key: str) -> None:
+    def __init__(self, store: ObjectStore, key: str, writer: int = 0) -> None:
+        """`writer`: as ObjectReader's."""
         self.key = key
+        self._writer = writer
         self._store = store
         self._index: CompositeIndex | None = None
         self._loading = asyncio.Lock()
@@ -182,7 +190,7 @@ class CompositeReader:
             if self._index is None:
                 data = memoryview(await self._store.get(self.key))
                 try:
-                    self._index = CompositeIndex(data)
+                    self._index = CompositeIndex(data, self._writer)
                 except ObjectCorrupt as error:
                     raise ObjectCorrupt(error.reason, error.position, self.key) from None
             return self._index

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.crc32c_join import crc32c_join
 from millrace.s3stream.errors import ObjectCorrupt
-from millrace.s3stream.ids import StreamId, StreamRange
+from millrace.s3stream.ids import StreamId, StreamRange, Writer
 from millrace.s3stream.objects.format import (
     BLOCK_HEADER_BYTES,
     ENTRY_HEADER_BYTES,
@@ -60,7 +60,9 @@ class FinishedObject:
 
 
 class ObjectWriter:
-    def __init__(self, block_bytes_max: int = BLOCK_BYTES_MAX) -> None:
+    def __init__(self, block_bytes_max: int = BLOCK_BYTES_MAX, writer: Writer | None = None) -> None:
+        """`writer`: whom the footer names; None is for a footer of version 1."""
+        self._writer = writer
         self._block_bytes_max = block_bytes_max
         self._parts: list[Buffer] = []
         self._parts_sum = 0
@@ -115,7 +117,7 @@ class ObjectWriter:
             raise ValueError("an object needs at least one entry")
         index = encode_index(bytes(self._rows))
         size_bytes = self._written_bytes + len(index) + FOOTER_BYTES
-        footer = encode_footer(Footer(self._written_bytes, len(index), size_bytes))
+        footer = encode_footer(Footer(self._written_bytes, len(index), size_bytes, self._writer))
         parts, parts_sum = self.take_parts()
         crc = crc32c(footer, crc32c(index, parts_sum))
         return FinishedObject([*parts, index, footer], crc, size_bytes, tuple(self._ranges))

@@ -27,7 +27,7 @@ from tests.live import LiveBroker
 
 MIB, GIB = 1 << 20, 1 << 30
 FRAMES = 8
-PUTS = ("put", "put_if_absent", "multipart_start", "multipart_part", "multipart_complete", "list")
+PUTS = ("put", "put_if_absent", "replace", "multipart_start", "multipart_part", "multipart_complete", "list")
 GETS = ("get", "head")
 INGEST_PUTS_MAX = 40
 TRICKLE_INTERVAL_S = 2

@@ -52,6 +52,10 @@ class SparseObjectStore:
         assert key not in self.objects
         await self.put(key, parts)
 
+    async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        assert await self.get(key) == before
+        await self.put(key, parts)
+
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         await asyncio.sleep(0)
         pieces, at = [], 0
@@ -112,7 +116,7 @@ class SparseMultipart:
         self._parts.setdefault(number, None)
         return self._take(number, parts)
 
-    async def complete(self) -> None:
+    async def complete(self, *, if_absent: bool = False) -> None:
         await asyncio.sleep(0)
         done = [part for part in self._parts.values() if part is not None]
         assert len(done) == len(self._parts)

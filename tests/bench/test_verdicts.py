@@ -41,10 +41,12 @@ def test_one_failure_fails_them_all_and_stops_none(capsys: pytest.CaptureFixture
     assert storage.main(["costs"], run) == 2
 
 
-@pytest.mark.parametrize(("requests", "is_met"), [(49.0, True), (103.0, False)])
-def test_an_object_wal_that_asks_too_often_misses(requests: float, is_met: bool) -> None:
-    """Latencies as they should be, and more requests than age and bytes allow."""
-    allowed = object_wal.allowed_requests(4096 * 50, ObjectWalSettings())
+@pytest.mark.parametrize(
+    ("interval_ms", "requests", "is_met"), [(0, 49.0, True), (0, 103.0, False), (100, 49.0, False)]
+)
+def test_an_object_wal_that_asks_too_often_misses(interval_ms: int, requests: float, is_met: bool) -> None:
+    """Latencies as they should be, and more requests than age, interval and bytes allow."""
+    allowed = object_wal.allowed_requests(4096 * 50, ObjectWalSettings(batch_interval_ms=interval_ms))
     line = object_wal.line("x", [0.06] * 100, [0.06] * 100, requests, allowed, 4096)
     assert (line.is_met, "MISSED" in line.text) == (is_met, not is_met)
     assert object_wal.show([line]) == int(not is_met)

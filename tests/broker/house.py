@@ -14,7 +14,7 @@ from millrace.broker.handlers.produce import Produce
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
-from millrace.broker.request import ConnectionInfo, RequestContext, Verdict
+from millrace.broker.request import ConnectionInfo, Encoded, RequestContext, Verdict
 from millrace.kraft.delta import apply_records
 from millrace.kraft.publisher import MetadataPublisher
 from millrace.kraft.topic_configs import ConfigLookup
@@ -174,7 +174,8 @@ class BrokerHouse(House):
             outcome = await outcome
         if isinstance(outcome, Verdict):
             return outcome
-        frame = b"".join(encode_response(API[key], version, 7, outcome))
+        is_encoded = isinstance(outcome, Encoded)
+        frame = b"".join(outcome if is_encoded else encode_response(API[key], version, 7, outcome))
         return decode_response(API[key], version, memoryview(frame)[4:])[1]
 
     async def ask(self, handler: Any, key: int, version: int, request: Any, client_id: str = "test") -> Any:

@@ -49,7 +49,7 @@ def test_features_are_those_of_the_image() -> None:
     answer, _ = ask(4, **NAMED)
     assert [(shown.name, shown.max_version_level) for shown in answer.finalized_features] == [("metadata.version", 30)]
     assert answer.finalized_features_epoch == 7
-    assert [shown.name for shown in answer.supported_features] == ["metadata.version"]
+    assert [shown.name for shown in answer.supported_features] == ["metadata.version", "millrace.version"]
 
 
 def test_software_is_noted_or_refused() -> None:

@@ -8,14 +8,16 @@ import pytest
 
 from millrace.broker.bucket_check import BucketCheck, Checked, Kind
 from millrace.kraft.tables.objects import ObjectState
+from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from millrace.protocol.messages.commit_compaction import CommitCompactionRequest, CompactedObject
 from millrace.protocol.messages.commit_upload import CommitUploadRequest, UploadedRange, UploadedStreamObject
+from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
 from millrace.protocol.messages.remove_objects import RemoveObjectsRequest
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.objectstore_memory import MemoryObjectStore
-from millrace.s3stream.ids import ObjectId, ObjectKind
+from millrace.s3stream.ids import ObjectId, ObjectKind, Writer, token_of
 from millrace.s3stream.objects.composite import LinkedRows, encode_composite
 from millrace.s3stream.objects.format import BLOCK_HEADER_BYTES, FOOTER_BYTES, Entry, decode_footer
 from millrace.s3stream.objects.index import ObjectIndex
@@ -27,12 +29,12 @@ from tests.kraft.test_replay import CLUSTER, Machine
 Ranges = tuple[tuple[int, int, int], ...]
 
 
-def object_of(*ranges: tuple[int, int, int]) -> bytes:
+def object_of(*ranges: tuple[int, int, int], writer: Writer | None = None) -> bytes:
     """Blocks of two or three entries, an offset each."""
-    writer = ObjectWriter(240)
+    made = ObjectWriter(240, writer)
     for stream_id, start, end in ranges:
-        writer.add(stream_id, [Entry(offset, 1, memoryview(b"%50d" % offset)) for offset in range(start, end)])
-    return b"".join(writer.finish().parts)
+        made.add(stream_id, [Entry(offset, 1, memoryview(b"%50d" % offset)) for offset in range(start, end)])
+    return b"".join(made.finish().parts)
 
 
 class Lake:
@@ -44,26 +46,38 @@ class Lake:
         open_streams(self.machine, "t")
         open_streams(self.machine, "u")
         self.bytes: dict[int, bytes] = {}
+        self.writer: Writer | None = None
+        self.incarnation = bytes(16)
+
+    def prepare(self) -> int:
+        token = 0 if self.writer is None else self.writer.token
+        first: int = self.machine.do(PrepareObjectsRequest(1, self.machine.epoch, 1, 100_000, token)).first_object_id
+        return first
 
     def upload(self, *ranges: tuple[int, int, int], really: Ranges | None = None) -> int:
         """A stream-set object that metadata says holds `ranges`, and that really holds something else where given."""
-        object_id = prepare(self.machine, ttl_ms=100_000)
-        self.bytes[object_id] = object_of(*(ranges if really is None else really))
+        object_id = self.prepare()
+        self.bytes[object_id] = object_of(*(ranges if really is None else really), writer=self.writer)
         spans = [UploadedRange(*one) for one in ranges]
-        request = CommitUploadRequest(1, self.machine.epoch, object_id, len(self.bytes[object_id]), spans, [])
+        request = CommitUploadRequest(
+            1, self.machine.epoch, object_id, len(self.bytes[object_id]), spans, [], self.incarnation
+        )
         assert self.machine.do(request).error_code == 0
         return object_id
 
     def upload_own(self, stream_id: int, start: int, end: int) -> int:
-        object_id = prepare(self.machine, ttl_ms=100_000)
-        self.bytes[object_id] = object_of((stream_id, start, end))
+        object_id = self.prepare()
+        self.bytes[object_id] = object_of((stream_id, start, end), writer=self.writer)
         own = [UploadedStreamObject(object_id, len(self.bytes[object_id]), stream_id, start, end)]
-        assert self.machine.do(CommitUploadRequest(1, self.machine.epoch, -1, 0, [], own)).error_code == 0
+        assert (
+            self.machine.do(CommitUploadRequest(1, self.machine.epoch, -1, 0, [], own, self.incarnation)).error_code
+            == 0
+        )
         return object_id
 
     def link(self, *object_ids: int) -> int:
         """A composite of objects of stream 0, which leave metadata."""
-        composite = prepare(self.machine, ttl_ms=100_000)
+        composite = self.prepare()
         rows = []
         for object_id in object_ids:
             data = memoryview(self.bytes[object_id])
@@ -108,6 +122,27 @@ def test_a_sound_bucket_has_no_findings() -> None:
     assert found.is_sound
     assert (found.progress.objects, found.progress.objects_total, found.stream_count) == (6, 6, 2)
     assert found.progress.blocks == 25
+
+
+def test_an_object_of_another_writer_is_found_and_named() -> None:
+    """One that somebody else wrote under an id that this metadata gave, sound in itself and of the same size."""
+    made = Lake()
+    made.machine.do(BrokerRegistrationRequest(1, CLUSTER, bytes(range(1, 17))))
+    made.machine.epoch = made.machine.image.brokers.by_id[1].epoch
+    for name in ("t", "u"):
+        open_streams(made.machine, name)
+    made.incarnation = bytes(range(1, 17))
+    made.writer = Writer(1, token_of(made.incarnation))
+    first, second = made.upload((0, 0, 5)), made.upload_own(1, 0, 5)
+    assert made.check().findings == []
+    for object_id, ranges in ((first, (0, 0, 5)), (second, (1, 0, 5))):
+        before = made.bytes[object_id]
+        made.bytes[object_id] = object_of(ranges, writer=Writer(1, 99))
+        assert len(made.bytes[object_id]) == len(before)
+        found = made.check(is_deep=False).findings[0]
+        assert (found.kind, found.object_id) == (Kind.DAMAGED, object_id)
+        assert "incarnation 0000000000000063 of node 1, and metadata names incarnation 0102030405060708" in found.what
+        made.bytes[object_id] = before
 
 
 def positions(data: bytes) -> dict[str, int]:

@@ -123,7 +123,7 @@ def test_how_memory_is_split_is_told_at_the_start() -> None:
     assert len(told) == 1, told
     total, _, parts = told[0].partition("; memory ")[2].partition(" MiB: ")
     sizes = {name: int(size) for name, _, size in (part.rpartition(" ") for part in parts.split(", "))}
-    assert list(sizes) == ["log cache", "block cache", "indexes", "compaction", "requests in flight"]
+    assert list(sizes) == ["log cache", "block cache", "indexes", "compaction", "requests in flight", "states"]
     assert int(total) == 512
     assert sizes["log cache"] == 200
     assert 512 - len(sizes) < sum(sizes.values()) <= 512  # whole MiB of each

@@ -8,10 +8,18 @@ import json
 from collections.abc import Sequence
 
 from millrace.broker.bucket_check import Checked, Finding, Kind
-from millrace.broker.cli.fsck import SHOWN_MAX, Outcome, as_json, as_text, delete_orphans, finding_lines
+from millrace.broker.cli.fsck import (
+    SHOWN_MAX,
+    Outcome,
+    as_json,
+    as_text,
+    delete_orphans,
+    earlier_time,
+    finding_lines,
+)
 from millrace.broker.inspection import Inspected
 from millrace.runtime.clock import SystemClock
-from millrace.runtime.objectstore import Keys, ObjectEntry, StoreDenied
+from millrace.runtime.objectstore import Keys, ObjectEntry, StoreDate, StoreDenied
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from tests.broker.test_bucket_check import Lake
 from tests.kraft.test_replay import CLUSTER
@@ -95,3 +103,19 @@ def test_a_refused_deletion_is_told_with_the_findings() -> None:
     given = argparse.Namespace(delete_orphans=True, grace_minutes=0.0)
     told = asyncio.run(delete_orphans(Refusing(SystemClock()), outcome(made, found).inspected, found, given, now_ms=1))
     assert told == "1 orphan, 10 B; they could not be deleted, or not all: k: AccessDenied"
+
+
+def test_orphans_age_by_the_stores_clock_where_this_machines_is_ahead() -> None:
+    """A clock that is behind the store's is taken as it is, and so is one beside a store that tells no time."""
+
+    class Dated(MemoryObjectStore):
+        last_date: StoreDate | None = None
+
+    async def scenario() -> None:
+        store = Dated(SystemClock())
+        assert earlier_time(store, 9_000) == 9_000
+        store.last_date = StoreDate(5_000, asyncio.get_running_loop().time())
+        assert 5_000 <= earlier_time(store, 900_000) < 65_000
+        assert earlier_time(store, 4_000) == 4_000
+
+    asyncio.run(scenario())

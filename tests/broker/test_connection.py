@@ -299,7 +299,7 @@ def test_the_memory_budget_holds_requests_back_in_turn() -> None:
 
     async def run() -> None:
         parking = ParkingBytes()
-        async with Shell({BYTES: parking.handle}, memory_bytes=2 * MIB) as shell:  # half of it is for large frames
+        async with Shell({BYTES: parking.handle}, memory_bytes=2 * MIB) as shell:  # 768 KiB of it for large frames
             clients = [await shell.client() for _ in range(4)]
             for number, client in enumerate(clients):
                 client.send(BYTES, 2, payload(number, 600_000))
@@ -317,24 +317,24 @@ def test_the_memory_budget_holds_requests_back_in_turn() -> None:
 
 
 @both_loops
-def test_a_large_frame_is_charged_when_a_part_of_it_is_here(loop_name: str) -> None:
-    """Its length alone costs nothing; 64 KiB of a 10 MiB frame reserve all of it: a second large frame waits, and is served when the
-    first is lost."""
+def test_a_frame_is_charged_as_it_comes(loop_name: str) -> None:
+    """Its length alone costs nothing, and 70 KB of a 10 MiB frame cost 128 KiB: a large frame of another client passes beside it. What
+    is here is free again when the sender is lost."""
 
     async def run() -> None:
         small = SaslAuthenticateResponse(error_code=5)
-        async with Shell({HEARTBEAT: echo, BYTES: lambda context, request: small}, memory_bytes=MIB) as shell:
+        async with Shell({HEARTBEAT: echo, BYTES: lambda context, request: small}, memory_bytes=2 * MIB) as shell:
             hoarder, client = await shell.client(), await shell.client()
             hoarder.writer.write((10 * MIB).to_bytes(4, "big") + b"begin")
             await client.ask(HEARTBEAT, 4, beat(4))
             assert shell.memory.used_bytes == 0
-            hoarder.writer.write(bytes(64 << 10))
-            await eventually(lambda: shell.memory.used_bytes == 10 * MIB)
-            client.send(BYTES, 2, payload(0, 100_000))
-            await eventually(lambda: shell.memory.waiting_count == 1)
-            hoarder.close()
+            hoarder.writer.write(bytes(70_000))
+            await eventually(lambda: shell.memory.used_bytes == 128 << 10)
+            client.send(BYTES, 2, payload(0, 3_000_000))
             assert (await client.receive(BYTES, 2))[1].error_code == 5
-            assert shell.memory.used_bytes == 0
+            assert shell.memory.used_bytes == 128 << 10
+            hoarder.close()
+            await eventually(lambda: shell.memory.used_bytes == 0)
 
     LOOPS[loop_name](run())
 
@@ -362,16 +362,31 @@ def test_one_who_waits_for_memory_and_is_lost_leaves_the_line() -> None:
     async def run() -> None:
         parking = ParkingBytes()
         async with Shell({BYTES: parking.handle}, memory_bytes=MIB) as shell:
-            clients = [await shell.client() for _ in range(3)]
-            for number, client in enumerate(clients):
-                client.send(BYTES, 2, payload(number, 10 * MIB))
-                await eventually(lambda number=number: holds_and_waits(shell) == (True, number))  # type: ignore[misc]
-            clients[1].writer.transport.abort()
+            clients = [await shell.client() for _ in range(5)]
+            shell.server.relief.stop()  # it would end one that does not go on
+            frames = [client.frame(BYTES, 2, payload(number, 10 * MIB)) for number, client in enumerate(clients)]
+            bulk, arrivals = shell.memory.bulk, shell.memory.large_arrivals
+            clients[0].writer.write(frames[0])
             await eventually(lambda: 0 in parking.waiting)
-            parking.finish(0)
-            await eventually(lambda: 2 in parking.waiting)
-            assert parking.begun == [0, 2]
-            parking.finish(2)
+            clients[1].writer.write(frames[1])
+            await eventually(lambda: bulk.waiting_count == 1)
+            for number in (
+                2,
+                3,
+            ):  # the second waits whole; of those behind it one is read from, the others stand in line
+                clients[number].writer.write(frames[number][: 2 * MIB])
+                await eventually(lambda number=number: arrivals.waiting_count == number - 2)  # type: ignore[misc]
+                await eventually(lambda: arrivals.overrun_by is not None)
+            clients[4].writer.write(frames[4])
+            await eventually(lambda: arrivals.waiting_count == 2)
+            clients[3].writer.transport.abort()
+            clients[2].writer.write(frames[2][2 * MIB :])
+            for number in (0, 1, 2):
+                await eventually(lambda number=number: number in parking.waiting)  # type: ignore[misc]
+                parking.finish(number)
+            await eventually(lambda: 4 in parking.waiting)
+            assert parking.begun == [0, 1, 2, 4]
+            parking.finish(4)
 
     asyncio.run(run())
 

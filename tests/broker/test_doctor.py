@@ -36,13 +36,20 @@ def test_a_store_with_everything_is_usable(capsys: pytest.CaptureFixture[str]) -
     assert code == 0
     assert report["verdict"] == "usable"
     assert {finding["verdict"] for finding in report["findings"]} == {"yes"}
-    assert len(report["findings"]) == 13
+    assert len(report["findings"]) == 14
     assert [(one["verb"], one["size_bytes"]) for one in report["latencies"]] == [
         ("put", 4096),
         ("get", 4096),
         ("put", 4 << 20),
         ("get", 4 << 20),
     ]
+    assert [one["stream"].partition(",")[0] for one in report["wal_costs"]] == [
+        "idle",
+        "a trickle",
+        "busy",
+        "very busy",
+    ]
+    assert [round(one["dollars_a_month"]) for one in report["wal_costs"]][:3] == [0, 146, 146]
     actions = [action for statement in report["policy"]["Statement"] for action in statement["Action"]]
     assert sorted(actions) == [
         "s3:AbortMultipartUpload",
@@ -63,8 +70,10 @@ def test_a_store_with_everything_is_usable(capsys: pytest.CaptureFixture[str]) -
         ("no-bulk-delete", "bulk delete", "no", "one by one"),
         ("ignores-if-none-match", "If-None-Match", "wrong", "object WAL"),
         ("refuses-if-none-match", "If-None-Match", "no", "object WAL"),
+        ("ignores-conditional-completion", "If-None-Match for multipart", "wrong", "large objects are put without"),
+        ("refuses-conditional-completion", "If-None-Match for multipart", "wrong", "large objects are put without"),
         ("races", "If-None-Match", "wrong", "object WAL"),
-        ("ignores-if-match", "If-Match", "wrong", "nothing asks for it"),
+        ("ignores-if-match", "If-Match", "wrong", "in two steps"),
         ("refuses-checksums", "checksum header taken", "no", "left out"),
         ("ignores-checksums", "wrong checksum refused", "wrong", "first reader"),
         ("clock-behind", "clock", "wrong", "signatures"),

@@ -69,18 +69,18 @@ def test_nobody_overtakes_the_line() -> None:
 def test_the_common_case_is_admitted_in_one_step_and_nothing_else_is() -> None:
     """Where nothing is used up and nobody waits, a frame is charged to its part at once; else nothing is changed, and it has to ask in order."""
     soon = Soon()
-    budget = RequestBudget(400, soon)
-    assert budget.take_at_once(150, True)
+    budget = RequestBudget(400, soon)  # 150 of it bulk, 75 brief and replies
+    assert budget.take_at_once(149, True)
     assert budget.take_at_once(500, True), "one frame may overrun"
     assert not budget.take_at_once(1, True)
-    assert budget.take_at_once(99, False)
-    assert (budget.bulk.used_bytes, budget.brief.used_bytes) == (650, 99)
+    assert budget.take_at_once(74, False)
+    assert (budget.bulk.used_bytes, budget.brief.used_bytes) == (649, 74)
     budget.brief.wait("somebody", lambda: None)
     assert not budget.take_at_once(1, False), "there is room, but also a line"
     budget.brief.forget("somebody")
     budget.replies.charge(100)
     assert not budget.take_at_once(1, False), "readers hold it up"
-    assert (budget.bulk.used_bytes, budget.brief.used_bytes) == (650, 99)
+    assert (budget.bulk.used_bytes, budget.brief.used_bytes) == (649, 74)
 
 
 def test_turns_go_round() -> None:
@@ -147,3 +147,61 @@ def test_everybody_is_served_and_use_stays_bounded(sizes: list[list[int]], limit
     assert len(story) == sum(map(len, sizes))
     assert memory.used_bytes == 0
     assert not memory.is_short
+
+
+def test_addresses_take_turns() -> None:
+    """A hundred who wait from one address hold up one from another by a single turn."""
+    soon, called = Soon(), []
+    memory = RequestMemory(10, soon)
+    memory.take(10)
+    for number in range(100):
+        memory.wait(f"a{number}", lambda number=number: called.append(f"a{number}"), "a")  # type: ignore[misc]
+    memory.wait("b", lambda: called.append("b"), "b")
+    memory.release(10)
+    soon.run()
+    assert called[:3] == ["a0", "b", "a1"]
+    assert len(called) == 101
+
+
+def test_one_at_a_time_may_overrun_where_that_is_allowed() -> None:
+    """It is the line's first; the next one follows when it ends, or is gone."""
+    soon, called = Soon(), []
+    memory = RequestMemory(10, soon, has_overrun=True)
+    memory.charge(50)
+    for name in ("first", "second", "third"):
+        memory.wait(name, lambda name=name: called.append(name))  # type: ignore[misc]
+    soon.run()
+    assert (called, memory.overrun_by) == (["first"], "first")
+    memory.end_overrun("second")
+    soon.run()
+    assert called == ["first"]
+    memory.end_overrun("first")
+    soon.run()
+    assert (called, memory.overrun_by) == (["first", "second"], "second")
+    memory.forget("second")
+    soon.run()
+    assert memory.overrun_by == "third"
+
+
+def test_answers_shrink_as_readers_leave_more_unsent() -> None:
+    """A quarter of what is free, and never nothing."""
+    budget = RequestBudget(64 << 20, Soon())
+    assert budget.reply_share() == 3 << 20
+    budget.replies.charge(8 << 20)
+    assert budget.reply_share() == 1 << 20
+    budget.replies.charge(80 << 20)
+    assert budget.reply_share() == 64 << 10
+
+
+def test_a_part_of_replies_is_for_those_who_read() -> None:
+    """A Fetch of a reader that nothing is known of waits earlier than that of one that took all it was sent; small answers never do."""
+    budget = RequestBudget(1600, Soon())
+    budget.replies.charge(300)
+    assert budget.is_held_by_readers(1, lambda: False, is_turn=False)
+    assert not budget.is_held_by_readers(1, lambda: True, is_turn=False)
+    assert not budget.is_held_by_readers(12, lambda: False, is_turn=False)
+    budget.replies.charge(100)
+    assert budget.is_held_by_readers(1, lambda: True, is_turn=False)
+    assert not budget.is_held_by_readers(3, lambda: False, is_turn=False), "others than Fetch only far above it"
+    budget.replies.charge(1600)
+    assert budget.is_held_by_readers(3, lambda: False, is_turn=False)

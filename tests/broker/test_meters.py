@@ -99,7 +99,7 @@ def test_second_puts_of_the_log_are_counted_as_what_they_are() -> None:
         )
         wal, _, journal = await start_wal(bucket, 1, stores.wal(store))  # type: ignore[arg-type]
         for _ in range(8):
-            wal.hedging.on_uploaded(60.0)
+            wal.hedging.on_uploaded(110.0)  # the second waits for the first to end
         wal.append(b"first")
         await asyncio.sleep(0.01)
         await journal.reach(wal.append(b"second").end)

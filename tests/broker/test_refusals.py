@@ -12,12 +12,16 @@ import pytest
 
 import millrace
 from millrace.broker.binding import BindingRefused
+from millrace.broker.claim_format import NOBODY, ClaimCorrupt, ClaimKind, OwnerClaim
 from millrace.broker.cli.refusals import sentence_of
 from millrace.broker.config import BrokerSettings, load
 from millrace.broker.errors import CommandRefused, SettingsInvalid
+from millrace.broker.ownership import Replaced
 from millrace.broker.partitions.meta_stream import MetaCorrupt
 from millrace.broker.partitions.opening import StateCorrupt
 from millrace.kraft import errors as kraft
+from millrace.kraft.bucket.layout import BackupCorrupt
+from millrace.kraft.bucket.writer import BackupForked
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.runtime import disk, objectstore
 from millrace.runtime.disk_open import DirectRefused
@@ -27,16 +31,24 @@ from millrace.runtime.net import ConnectFailed, ListenFailed
 from millrace.runtime.objectstore_watched import WAL_STORE
 from millrace.runtime.storeaddress import parse_address
 from millrace.s3stream import errors as s3stream
+from millrace.s3stream.ids import Writer
+from millrace.s3stream.objects.placing import ObjectForeign
 from millrace.wal import errors as wal
 
+CLAIM = OwnerClaim(ClaimKind.CLAIMED, "c", 1, 1, bytes(range(16)), NOBODY, 3, 1, 0)
 SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (ListenFailed("127.0.0.1", 9092, "Address already in use"), "listeners"),
     (BindingRefused("this and that do not belong together: do so"), "do so"),
+    (BackupForked("c/metadata/log/1"), "one copy alone"),
+    (BackupCorrupt("c/metadata/log/1", "a wrong checksum"), "a wrong checksum"),
     (CommandRefused("/d/wal is in use by a running node: stop it, or look at a copy"), "stop it"),
     (disk.DiskLocked("/d/.lock", "77"), "process 77"),
     (disk.DiskFull("/d/wal", "No space left on device"), "make room"),
     (disk.DiskFailed("/d/wal", "Input/output error"), "/d/wal: Input/output error"),
     (DirectRefused("/d/wal"), "wal.direct.io=prefer"),
+    (ClaimCorrupt("c/owners/1/00000000000000000007", "its checksum differs"), "c/owners/1/00000000000000000007"),
+    (Replaced(CLAIM, "c/owners/1/00000000000000000002", None), "let one process run"),
+    (ObjectForeign("c/objects/1", Writer(1, 5), Writer(1, 6)), "let one of the two run"),
     (kraft.LogCorrupt("/d/log", 7, "checksum differs"), "restore"),
     (kraft.LogMismatch("/d/meta.properties", "node.id", 1, 2), "set it as it was"),
     (kraft.SnapshotCorrupt("/d/1.checkpoint", "checksum differs"), "restore"),
@@ -51,6 +63,7 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (wal.WalMismatch("fence", "reservation", "conditional"), "stop in order"),
     (wal.WalMismatch("capacity", 4096, 1024), "room"),
     (wal.WalFenced(3, 4), "one process"),
+    (wal.WalOutdated(4096, 8192), "put the current WAL back"),
     (wal.WalStoreUnfit("the store of the WAL ignores conditions: add fence=reservation"), "fence=reservation"),
     (s3stream.StreamFenced(-1, 3), "one process"),
     (s3stream.OffsetGap(3, 10, 20), "wal.lost.accept=true"),
@@ -68,6 +81,7 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
 # Roots without a form of their own, and what cannot reach the process's end.
 NO_SAMPLE = {
     MillraceError, Unavailable, Exhausted, Fenced, Corrupt, Closed, SettingsInvalid, objectstore.PreconditionFailed,
+    objectstore.StoreConflict,
     kraft.NotLeader, kraft.ProposalDropped, kraft.TooManyCommands, kraft.EpochMismatch, wal.WalFull, wal.WalClosed,
     s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired, s3stream.CompactionRefused,
     ConnectFailed, MetaCorrupt, StateCorrupt,

@@ -60,7 +60,7 @@ def test_cuts_during_recovery() -> None:
 
 def test_first_starts_that_are_killed_and_then_lose_power() -> None:
     """A change of names that a killed start made and did not sync may be lost to a power cut long after: whatever is left, a start succeeds."""
-    strikes = [(Strike("name", name, "kill"), Strike("next", then)) for name in range(1, 9) for then in (1, 2, 3)]
+    strikes = [(Strike("name", name, "kill"), Strike("next", then)) for name in range(1, 13) for then in (1, 2, 3)]
     tally = run_each(Plan("first", two, "any", cast="plain", batches=1, ends=SOON) for two in strikes)
     assert tally.hits["undone"] > 3
 

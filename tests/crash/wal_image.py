@@ -23,6 +23,7 @@ from millrace.wal.block.layout import (
     align_up,
     choose_device_header,
     decode_block_header,
+    decode_device_header,
 )
 from millrace.wal.block.log import BlockWal
 from millrace.wal.config import BlockWalSettings
@@ -143,8 +144,14 @@ class Loaded:
         assert await self.node.broker.storage.upload_all(UPLOAD_MS)
 
     def cut_power(self) -> None:
-        """From here on `blocks` are those that no header speaks of: any of them may be the last."""
+        """From here on `blocks` are those that no header speaks of: any of them may be the last. (Headers that were written since the
+        last trim, for partitions that were opened, are as if they had been written right after it.)"""
         self.node.cut_power()
+        file = self.node.disk.files[WAL_PATH]
+        for at in (0, BLOCK_BYTES):
+            copy = decode_device_header(bytes(file.durable[at : at + BLOCK_BYTES]))
+            if copy is not None:
+                file.durable[at : at + BLOCK_BYTES] = replace(copy, confirmed=copy.head).encode()
         header = self.header
         self.blocks = [block for block in self.blocks if block.header.position >= header.head]
         assert header.confirmed <= header.head == self.blocks[0].header.previous_end

@@ -12,7 +12,7 @@ from millrace.broker.partitions.meta_stream import decode_values
 from millrace.broker.partitions.state import EPOCHS, PRODUCERS, SEGMENT
 from millrace.protocol.apis import ALL
 from millrace.protocol.batch_build import build_batch
-from millrace.protocol.batches import FROM_CRC, Codec, iter_headers, seal_batch
+from millrace.protocol.batches import FROM_CRC, HEADER_BYTES, Codec, iter_headers, seal_batch
 from millrace.protocol.codec import encode_request
 from millrace.protocol.compile import encoder
 from millrace.protocol.compression import compress
@@ -57,6 +57,8 @@ def _of_batches() -> Iterator[tuple[str, bytes]]:
         yield "batches", b"\0" + batch
         yield "batches", b"\1" + batch + batch
         yield "records", batch
+        if codec == Codec.NONE:
+            yield "walked", bytes([2 * len(records)]) + batch[HEADER_BYTES:]
         if codec:
             yield "compressed", bytes([codec - 1]) + compress(codec, raw)
     body = FROM_CRC.pack(Codec.NONE, 0, 0, 0, -1, -1, -1, 1)

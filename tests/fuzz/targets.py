@@ -12,6 +12,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import ClassVar
 
+from millrace.broker.partitions.cold_producers import decode_block_head, decode_index, iter_rows
 from millrace.broker.partitions.epochs import Epochs
 from millrace.broker.partitions.meta_stream import decode_values
 from millrace.broker.partitions.producers import Producers
@@ -20,15 +21,25 @@ from millrace.kraft.errors import UnknownRecord
 from millrace.kraft.records import ValueReader
 from millrace.kraft.records import decode_values as decode_metadata_batch
 from millrace.protocol.apis import ALL, API
-from millrace.protocol.batches import BatchHeader, Codec, ProduceRules, check_produced_batch, iter_headers
+from millrace.protocol.batches import (
+    FROM_CRC,
+    BatchHeader,
+    Codec,
+    ProduceRules,
+    check_produced_batch,
+    iter_headers,
+    seal_batch,
+)
 from millrace.protocol.codec import decode_request, decode_response
+from millrace.protocol.codec_bounds import unpacked_bytes_max
 from millrace.protocol.compression import decompress
 from millrace.protocol.coordinator_records import decode_assignment, decode_key, decode_subscription, decode_value
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.frame import FrameSplitter
 from millrace.protocol.header import decode_request_header
-from millrace.protocol.records import iter_records
+from millrace.protocol.record_walk import walk, walk_in_python
+from millrace.protocol.records import iter_records, times_in
 from millrace.runtime.errors import Corrupt
 from millrace.s3stream.ids import StreamId
 from millrace.s3stream.objects.composite import CompositeIndex
@@ -108,6 +119,19 @@ def compressed(data: bytes) -> None:
         codec = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)[data[0] % 4]
         found = decompress(codec, data[1:], RECORDS_BYTES_MAX)
         assert len(found) <= RECORDS_BYTES_MAX, len(found)
+        assert len(found) <= unpacked_bytes_max(codec, data[1:]), len(found)
+
+
+def walked(data: bytes) -> None:
+    """The walk that judges records, compiled and not: both say the same, and what they take can be read. The first byte says how many
+    records, and whether keys are needed."""
+    if data:
+        count, body = data[0] >> 1 or 1, data[1:]
+        found = walk(body, count, 1_000, 900, 1_100, bool(data[0] & 1))
+        assert found == walk_in_python(body, count, 1_000, 900, 1_100, bool(data[0] & 1))
+        if isinstance(found, int) or not found[0]:
+            header = BatchHeader(seal_batch(0, -1, FROM_CRC.pack(0, count - 1, 1_000, 1_000, -1, -1, -1, count), body))
+            assert [offset for offset, _ in times_in(header, body)] == list(range(count))
 
 
 def coordinator(data: bytes) -> None:
@@ -139,7 +163,15 @@ def meta_values(data: bytes) -> None:
 def state_values(data: bytes) -> None:
     """What the values of a partition's meta stream hold; the first byte chooses."""
     if data:
-        (Segment.decode, Epochs.decode, lambda value: Producers.restore(value, 0))[data[0] % 3](data[1:])
+        decoders = (
+            Segment.decode,
+            Epochs.decode,
+            lambda value: Producers.restore(value, 0),
+            decode_block_head,
+            lambda value: list(iter_rows(value)),
+            decode_index,
+        )
+        decoders[data[0] % len(decoders)](data[1:])
 
 
 def wal_header(data: bytes) -> None:
@@ -234,6 +266,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[type[Exception], ...]]] 
     "footer": (footer, (Corrupt,)),
     "composite": (composite, (Corrupt,)),
     "state_values": (state_values, (Corrupt,)),
+    "walked": (walked, ()),
 }
 NAMES = list(TARGETS)
 

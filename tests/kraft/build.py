@@ -38,6 +38,9 @@ class HandClock:
     def wall_ms(self) -> int:
         return self.now_ms
 
+    def asleep_ms(self) -> int:
+        return 0
+
 
 def sim_disk(**options: Any) -> SimDisk:
     return SimDisk(Rand(b"kraft"), hops=0, **options)

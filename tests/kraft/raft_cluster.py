@@ -86,7 +86,7 @@ class Cluster:
                 continue
             if ready.entries:
                 node.entries += ready.entries
-                node.core.on_persisted(ready.entries[-1].end)
+                node.core.on_persisted(ready.entries)
             self.queue += map(self.fill, ready.messages)
             if ready.commit_end > node.committed:
                 node.committed = ready.commit_end

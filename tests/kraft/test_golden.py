@@ -1,4 +1,6 @@
-"""The metadata log's bytes, pinned: tests/golden/metadata_log_v1.txt, rewritten with MILLRACE_REWRITE=1 when a version is added.
+"""The metadata log's bytes, pinned: tests/golden/metadata_log_v2.txt, rewritten with MILLRACE_REWRITE=1 when a version is added.
+
+metadata_log_v1.txt is of millrace.version 0, which is read and written on until a level is finalized.
 
 A directory that an earlier build wrote must be read by every later one; what this build writes must be what it wrote.
 """
@@ -7,6 +9,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+
+import pytest
 
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.tables.objects import ObjectState
@@ -17,7 +21,9 @@ from tests.kraft.build import NODE, Broker, open_node, run, sim_disk
 from tests.kraft.check import check_image
 from tests.sim.disk import SimDisk, SimFile
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "metadata_log_v1.txt"
+FOLDER = Path(__file__).parent.parent / "golden"
+GOLDEN = FOLDER / "metadata_log_v2.txt"
+EVERY_VERSION = (FOLDER / "metadata_log_v1.txt", GOLDEN)
 LEFT_OUT = ("/data/metadata.reserve", "/data/.lock")
 
 
@@ -77,7 +83,8 @@ def test_what_is_written_is_what_was_written() -> None:
     assert shown(disk) == GOLDEN.read_text()
 
 
-def test_what_was_written_can_be_read() -> None:
+@pytest.mark.parametrize("golden", EVERY_VERSION, ids=lambda path: path.stem)
+def test_what_was_written_can_be_read(golden: Path) -> None:
     """From the snapshot and the log behind it; and from the log alone."""
 
     async def read(disk: SimDisk) -> None:
@@ -85,8 +92,8 @@ def test_what_was_written_can_be_read() -> None:
         check(node)
         await node.close()
 
-    run(read(from_shown(GOLDEN.read_text())))
-    without = from_shown(GOLDEN.read_text())
+    run(read(from_shown(golden.read_text())))
+    without = from_shown(golden.read_text())
     for path in [path for path in without.files if path.endswith(".checkpoint")]:
         del without.files[path]
     run(read(without))

@@ -289,3 +289,32 @@ def test_the_quorum_state_is_kafkas_json() -> None:
             await store.load_state()
 
     run(main())
+
+
+@pytest.mark.parametrize("is_recent", [True, False])
+def test_any_part_of_the_log_can_be_read_back(is_recent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From memory or from the segments: from a batch's start on, whole batches alone, as many bytes as asked for and one batch at least."""
+    if not is_recent:
+        monkeypatch.setattr("millrace.kraft.log_store.RECENT_BYTES_MAX", 0)
+
+    async def main() -> None:
+        store = LogStore(sim_disk(), "/data", (1,), 1_000)
+        await store.list_segments()
+        await store.read_all(0, lambda header, view: None)
+        written = []
+        for base in range(0, 40, 2):
+            data = encode_batch([Proposal([b"x" * 50, b"y" * 50], 0)], base, 3)
+            written.append(data)
+            await store.append(data, base + 2)
+        assert [batch.data for batch in await store.read(0, 40, 1 << 20)] == written
+        assert [batch.data for batch in await store.read(10, 21, 1 << 20)] == written[5:10]
+        assert [(batch.base, batch.end, batch.epoch) for batch in await store.read(38, 40, 1)] == [(38, 40, 3)]
+        assert len(await store.read(0, 40, len(written[0]) + 1)) == 2
+        assert await store.read(40, 40, 100) == []
+        await store.truncate(30)
+        assert [batch.data for batch in await store.read(28, 40, 1 << 20)] == written[14:15]
+        with pytest.raises(LogCorrupt):
+            await store.read(15, 20, 100) if not is_recent else await store._read_in_segment(15, 20, 100)
+        await store.close()
+
+    run(main())

@@ -106,6 +106,11 @@ class Storm:
             node.core.log.on_snapshot(end, epoch)
             node.core.log.trim_start(end)
 
+    def calm_round(self) -> None:
+        """A tick for everybody, and all that comes of it."""
+        self.cluster.tick(list(self.cluster.nodes), 1)
+        self.cluster.deliver()
+
     def heal(self) -> None:
         """After the storm everybody is up and hears: a record must be committed everywhere."""
         cluster = self.cluster
@@ -115,8 +120,7 @@ class Storm:
                 node.boot()
                 cluster.settle(node)
         for round_number in range(300):
-            cluster.tick(list(cluster.nodes), 1)
-            cluster.deliver()
+            self.calm_round()
             self.checker.check(cluster)
             if round_number == 200:
                 (leader,) = [n for n in cluster.nodes.values() if isinstance(n.core.role, Leader)]

@@ -23,6 +23,8 @@ FAULTS = (
     "no-bulk-delete",
     "ignores-if-none-match",
     "refuses-if-none-match",
+    "ignores-conditional-completion",
+    "refuses-conditional-completion",
     "races",
     "ignores-if-match",
     "refuses-checksums",
@@ -169,6 +171,11 @@ class BadS3:
             self.uploads[number], self.upload_keys[number] = {}, key
             made = f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>"
             return web.Response(text=made, content_type="application/xml")
+        if "If-None-Match" in request.headers:
+            if "refuses-conditional-completion" in self.faults:
+                return _refusal(501, "NotImplemented")
+            if key in self.objects and "ignores-conditional-completion" not in self.faults:
+                return _refusal(412, "PreconditionFailed")
         parts = self.uploads.pop(request.query["uploadId"])
         self.objects[key] = b"".join(parts[number] for number in sorted(parts))
         done = "<CompleteMultipartUploadResult></CompleteMultipartUploadResult>"

@@ -7,6 +7,7 @@ refused), or a process that is stopped (connections are made, and nothing is ans
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -74,10 +75,10 @@ class Bucket:
         self._ask("PUT", f"/{name}/{key}", content)
 
     def keys(self) -> list[str]:
-        """Every key but the one that binds the bucket to its cluster."""
+        """Every key but the one that binds the bucket to its cluster, the claims of its owners, and the metadata."""
         listed = ElementTree.fromstring(self._ask("GET", f"/{self.name}?list-type=2"))
         found = [element.text or "" for element in listed.iter() if element.tag.endswith("}Key")]
-        return [key for key in found if key != "millrace-cluster"]
+        return [key for key in found if key != "millrace-cluster" and not re.search("/(owners|metadata)/", key)]
 
     def check_keys(self, is_checked: bool) -> None:
         """Whether credentials that nobody was given are refused from now on."""

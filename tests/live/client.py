@@ -45,7 +45,11 @@ class Client:
         api = NAMED[name]
         version = api.max_stable_version if version is None else version
         self.socket.sendall(encode_request(api, version, 1, "live", request))
-        return decode_response(api, version, self.read_frame())[1]
+        return self.take_answer(name, version)
+
+    def take_answer(self, name: str, version: int) -> Any:
+        """The answer to the oldest request that was sent without one."""
+        return decode_response(NAMED[name], version, self.read_frame())[1]
 
     def read_frame(self) -> bytes:
         (length,) = struct.unpack(">i", self._read(4))
@@ -155,7 +159,8 @@ class Client:
             answer = self.fetch([(topic, partition, offset)])[topic, partition]
             assert answer.error_code == 0, answer.error_code
             end = answer.high_watermark
-            view = memoryview(answer.records or b"")
+            found = answer.records or b""
+            view = memoryview(found if isinstance(found, bytes | bytearray | memoryview) else b"".join(found))
             for position, header in iter_headers(view):
                 for record in iter_records(view[position : position + header.size_bytes]):
                     if record.offset >= offset:

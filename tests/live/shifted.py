@@ -1,18 +1,22 @@
-"""A broker whose wall clock is wrong by what a file says: `python -m tests.live.shifted FILE serve ...`, for tests of a clock that jumps.
+"""A broker whose wall clock is wrong by what a file says: `python -m tests.live.shifted FILE serve ...`, for tests of a clock that is
+wrong at its start, or jumps. With `clock` in place of `serve` its clock is confirmed.
 
 The file is read whenever the clock is, and holds milliseconds; all else is the real thing.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import dataclasses
 import logging
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 from millrace.broker.app import Broker
+from millrace.broker.cli import clock
 from millrace.broker.cli.serve import parse_options, read_settings, run_broker
 from millrace.runtime import real_runtime
 from millrace.runtime.clock import SystemClock
@@ -27,6 +31,9 @@ class ShiftedClock:
     def wall_ms(self) -> int:
         return self._true.wall_ms() + int(self._shift.read_text())
 
+    def asleep_ms(self) -> int:
+        return 0
+
 
 class ShiftedBroker(LiveBroker):
     """`shift_ms` may be changed while it runs."""
@@ -40,8 +47,15 @@ class ShiftedBroker(LiveBroker):
         new.write_text(str(shift_ms))
         new.rename(self.shift_path)
 
+    def confirm_clock(self) -> None:
+        """What `millrace clock --confirm` does on the machine with that clock."""
+        words = self.command()
+        words[words.index("serve")] = "clock"
+        subprocess.run(words, check=True, timeout=60)
+
     def command(self) -> list[str]:
-        self.shift(0)
+        if not self.shift_path.exists():
+            self.shift(0)
         words = super().command()
         return [words[0], "-m", "tests.live.shifted", str(self.shift_path), *words[words.index("serve") :]]
 
@@ -49,6 +63,9 @@ class ShiftedBroker(LiveBroker):
 async def serve(words: list[str]) -> int:
     settings = read_settings(parse_options(words[2:]), os.environ).settings
     runtime = dataclasses.replace(real_runtime(), clock=ShiftedClock(Path(words[0])))
+    if words[1] == "clock":
+        confirming = argparse.Namespace(confirm=True, anyway="--anyway" in words, json=False)
+        return await clock.look(runtime, settings, confirming)
     return await run_broker(Broker(settings, runtime), settings)
 
 

@@ -147,7 +147,8 @@ def test_features_and_quorum(admin: KafkaAdminClient) -> None:
     """Only what is served is finalized; the quorum is this node, caught up; a level nobody has is refused whole."""
     features = admin.describe_features()
     assert features["metadata.version"]["finalized"] == features["metadata.version"]["supported"] == (30, 30)
-    assert set(features) == {"metadata.version"}
+    assert features["millrace.version"]["finalized"] == (1, 1)
+    assert set(features) == {"metadata.version", "millrace.version"}
     (topic,) = admin.describe_metadata_quorum()["topics"]
     (quorum,) = topic["partitions"]
     (voter,) = quorum["current_voters"]

@@ -78,7 +78,7 @@ def test_many_small_uploads_become_few_objects(tmp_path: Path, capsys: pytest.Ca
     after a kill and a restart, and the bucket is sound."""
     with LiveBroker(tmp_path, SETTINGS, wal="64MiB") as broker:
         sent = produce_in_small_uploads(broker, 30, 3000)
-        made = 'millrace_store_requests_total{operation="put",outcome="ok"}'
+        made = 'millrace_store_requests_total{operation="put_if_absent",outcome="ok"}'
         assert metric(broker, made) >= 20
         wait_until(lambda: metric(broker, 'millrace_objects{state="committed"}') <= 8)
         wait_until(lambda: len(stored(tmp_path / "data")) <= 8)

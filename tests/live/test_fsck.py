@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from millrace.broker.__main__ import run_loop
+from millrace.broker.claim_format import NOBODY, ClaimKind, OwnerClaim, encode_claim
 from millrace.broker.cli import fsck, objects, streams
 from millrace.broker.inspection import ReadOnlyDisk
 from millrace.kraft.errors import LogCorrupt
+from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.runtime.disk_posix import PosixDisk
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.objectstore_local import LocalObjectStore
@@ -172,6 +174,37 @@ def test_orphans_go_when_asked_and_old(folder: Path, capsys: pytest.CaptureFixtu
     code, found = checked(folder, capsys, "--delete-orphans")
     assert (code, "1 were deleted" in found["orphans"]) == (0, True)
     assert stored(folder) == live
+
+
+def test_a_directory_that_was_taken_over_deletes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another copy of this log directory has claimed the node since: what this one does not know may be that one's."""
+    orphan = old_orphan(folder, capsys)
+    claims = sorted((folder / "objects").glob("*/owners/*/*"))
+    newest = {path.parent.name: path for path in claims}
+    assert set(newest) == {"metadata", "1"}
+    cluster = orphan.parents[2].name
+    for series, path in newest.items():
+        number = int(path.name) + 1
+        claim = OwnerClaim(
+            ClaimKind.CLAIMED,
+            cluster,
+            METADATA_SERIES if series == "metadata" else 1,
+            number,
+            b"x" * 16,
+            NOBODY,
+            0,
+            0,
+            0,
+        )
+        made = path.with_name(f"{number:020}")
+        made.write_bytes(encode_claim(claim))
+        code, found = checked(folder, capsys, "--delete-orphans")
+        assert (code, orphan.exists()) == (0, True)
+        assert "none was deleted" in found["orphans"]
+        assert "knows nothing" in found["orphans"]
+        made.unlink()
+    checked(folder, capsys, "--delete-orphans")
+    assert not orphan.exists()
 
 
 def old_orphan(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:

@@ -47,7 +47,7 @@ def test_a_restart_waits_for_the_logs_store_and_says_so(tmp_path: Path, store: B
         os.truncate(broker.log_path, 0)
         broker.begin()
         check_waiting(broker)
-        wait_until(lambda: "not ready: recovering what the WAL holds (the WAL's store" in broker.log_path.read_text())
+        wait_until(lambda: "not ready: looking at the WAL (the WAL's store" in broker.log_path.read_text())
         store.faults.clear()
         broker.wait_ready()
         assert ready_page(broker) == "ready\n"

@@ -250,6 +250,7 @@ ODD_DEFAULTS = {
     "log.roll.ms": "6666666",
     "log.segment.bytes": "7777777",
     "message.max.bytes": "8888",
+    "record.validation": "records",
 }
 
 

@@ -39,6 +39,7 @@ from millrace.protocol.compression import (
     recompress,
     repack,
     unpack,
+    unpack_into,
 )
 from millrace.protocol.errors import WireError
 from millrace.protocol.records import Record, iter_records
@@ -453,3 +454,31 @@ def test_a_batch_that_would_be_too_large_is_not_made() -> None:
     assert len(repack(header, records, Codec.NONE, None, size_bytes)) == size_bytes
     with pytest.raises(RecordsTooLarge, match=f"batch of {size_bytes} bytes"):
         repack(header, records, Codec.NONE, None, size_bytes - 1)
+
+
+@pytest.mark.parametrize("codec", Codec)
+@given(data=st.binary(max_size=400), is_damaged=st.booleans(), place=st.integers(0, 500))
+def test_what_is_unpacked_into_memory_at_hand_is_the_same(
+    codec: Codec, data: bytes, is_damaged: bool, place: int
+) -> None:
+    """The bytes that `unpack` gives, whatever lay there before; what it refuses; and RecordsTooLarge for more than the memory."""
+    packed = bytearray(compress(codec, data))
+    if is_damaged and packed:
+        packed[place % len(packed)] ^= 0x41
+    scratch = memoryview(bytearray(b"\xee" * 4096))
+    try:
+        expected = bytes(unpack(codec, bytes(packed), 4096))
+    except WireError:
+        with pytest.raises(WireError):
+            unpack_into(codec, bytes(packed), scratch)
+    else:
+        assert bytes(unpack_into(codec, bytes(packed), scratch)) == expected
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_memory_at_hand_is_a_bound(codec: Codec) -> None:
+    """What fills it is given; a byte more is RecordsTooLarge."""
+    scratch = memoryview(bytearray(5000))
+    assert len(unpack_into(codec, compress(codec, bytes(5000)), scratch)) == 5000
+    with pytest.raises(RecordsTooLarge):
+        unpack_into(codec, compress(codec, bytes(5001)), scratch)

@@ -161,6 +161,41 @@ class ObjectStoreContract:
 
         self.run(test)
 
+    def test_replace_has_one_winner(self) -> None:
+        """Of many who replace the same content one wins; the others are told so. What is not there is not replaced."""
+
+        async def attempt(store: ObjectStore, number: int) -> int | None:
+            try:
+                await store.replace("c/newest", [b"one ", b"%d" % number], b"nought")
+            except PreconditionFailed:
+                return None
+            return number
+
+        async def test(store: ObjectStore) -> None:
+            with pytest.raises(PreconditionFailed):
+                await store.replace("c/newest", [b"one"], b"nought")
+            assert await store.head("c/newest") is None
+            await store.put("c/newest", [b"nought"])
+            winners = [won for won in await asyncio.gather(*(attempt(store, n) for n in range(8))) if won is not None]
+            assert len(winners) == 1
+            assert await store.get("c/newest") == b"one %d" % winners[0]
+
+        self.run(test)
+
+    def test_replace_knows_its_own(self) -> None:
+        """Repeated with the same bytes it succeeds, as after a lost answer; another's content stays."""
+
+        async def test(store: ObjectStore) -> None:
+            await store.put("c/newest", [b"1"])
+            await store.replace("c/newest", [b"2"], b"1")
+            await store.replace("c/newest", [b"2"], b"1")
+            for before in (b"1", b"", b"22"):
+                with pytest.raises(PreconditionFailed):
+                    await store.replace("c/newest", [b"3"], before)
+            assert await store.get("c/newest") == b"2"
+
+        self.run(test)
+
     def test_put_if_absent_knows_its_own(self) -> None:
         """Repeated with the same bytes it succeeds, as after a lost answer; with others, longer or shorter, it fails."""
 
@@ -232,6 +267,23 @@ class ObjectStoreContract:
             await upload.complete()
             await upload.abort()
             assert await store.get("c/big") == one + two + three
+
+        self.run(test)
+
+    def test_multipart_completed_if_absent(self) -> None:
+        """Under the condition an upload never replaces what is there, be it its own; where nothing is, it ends as without."""
+
+        async def test(store: ObjectStore) -> None:
+            upload, late = [await store.start_multipart("c/big") for _ in range(2)]
+            await upload.put_part([b"mine"])
+            await late.put_part([b"theirs"])
+            await upload.complete(if_absent=True)
+            with pytest.raises(PreconditionFailed):
+                await late.complete(if_absent=True)
+            await late.abort()
+            assert await store.get("c/big") == b"mine"
+            assert await keys_of(store) == ["c/big"]
+            assert await uploads_of(store, "") == []
 
         self.run(test)
 

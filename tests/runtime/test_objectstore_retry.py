@@ -120,8 +120,8 @@ class FlakyUpload:
         finally:
             part.close()  # when the plan failed the call before it took effect
 
-    async def complete(self) -> None:
-        await self.flaky.run(self.upload.complete)
+    async def complete(self, *, if_absent: bool = False) -> None:
+        await self.flaky.run(partial(self.upload.complete, if_absent=if_absent))
 
     async def abort(self) -> None:
         await self.flaky.run(self.upload.abort)

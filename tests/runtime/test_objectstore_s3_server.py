@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from itertools import count
 
 import pytest
 from aiobotocore.session import AioSession
 
-from millrace.runtime.objectstore import BytesChanged, ObjectStore, StoreDenied, StoreUnavailable
+from millrace.runtime.objectstore import BytesChanged, ObjectMissing, ObjectStore, StoreDenied, StoreUnavailable
 from millrace.runtime.objectstore_body import body_of
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.objectstore_s3 import S3ObjectStore
@@ -45,6 +47,31 @@ class TestS3ObjectStoreOnAServer(ObjectStoreContract):
         assert (await store.http.ask("PUT", "")).status == 200
         yield store
         await store.close()
+
+    def test_each_answer_tells_the_time(self) -> None:
+        """By the server's clock, whichever way the request went: a get, a head, a listing, a refusal."""
+
+        async def test(store: ObjectStore) -> None:
+            assert isinstance(store, S3ObjectStore)
+            await store.put("c/a", [b"x"])
+            views = [memoryview(bytearray(1))]
+            with suppress(ObjectMissing):
+                for ask in (
+                    store.head("c/a"),
+                    store.get("c/a"),
+                    store.get_into("c/a", 0, 1, lambda: views),
+                    store.delete(["c/a"]),
+                    store.get("c/none"),
+                ):
+                    store.http._date = ("", 0.0)
+                    assert store.last_date is None
+                    await ask
+            date = store.last_date
+            assert date is not None
+            assert abs(date.wall_ms - time.time() * 1000) < 5000
+            assert 0 <= asyncio.get_running_loop().time() - date.came_s < 5
+
+        self.run(test)
 
     def test_signatures_are_checked(self) -> None:
         """What our signer signs is taken, in keys of any characters; with another secret every verb is denied."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from millrace.protocol.crc32c import crc32c
@@ -40,6 +40,7 @@ from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Append, Stream
 from millrace.s3stream.traffic import EngineStores
 from millrace.wal.errors import WalClosed, WalFull
+from millrace.wal.identity import NO_WAL_ID, MetadataMark
 from millrace.wal.log import WalRecord, WriteAheadLog
 
 T = TypeVar("T")
@@ -64,8 +65,16 @@ class MemoryWal:
         self._is_due = False
         self.is_closed = False
         self.is_new = not records
+        self.wal_id = NO_WAL_ID
+        self.has_given_up = False
         self.record_bytes_min = 0  # above zero: a device that pads each record to its block
         self.trims = 0
+
+    def see_metadata(self, mark: MetadataMark) -> None:
+        """It has no header."""
+
+    async def mark_metadata(self) -> None:
+        """It has no header."""
 
     @property
     def confirmed_end(self) -> int:
@@ -84,7 +93,7 @@ class MemoryWal:
         left_bytes = self.capacity_bytes - self.used_bytes
         return left_bytes * 64 // max(self.record_bytes_min, 64 + RECORD_OVERHEAD_BYTES)
 
-    async def recover(self) -> AsyncIterator[WalRecord]:
+    async def recover(self) -> AsyncGenerator[WalRecord, None]:
         for record in list(self.records):
             yield record
 
@@ -177,6 +186,12 @@ class MemoryStore:
             raise PreconditionFailed(key)
         self.objects[key] = b"".join(parts)
 
+    async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        await self.meet("replace", key)
+        if self.objects.get(key) != before:
+            raise PreconditionFailed(key)
+        self.objects[key] = b"".join(parts)
+
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         await self.meet("get", key)
         if key not in self.objects:
@@ -233,8 +248,10 @@ class MemoryMultipart:
         await self._store.meet("put_part", self._key)
         self._parts[number] = b"".join(parts)
 
-    async def complete(self) -> None:
+    async def complete(self, *, if_absent: bool = False) -> None:
         await self._store.meet("complete", self._key)
+        if if_absent and self._key in self._store.objects:
+            raise PreconditionFailed(self._key)
         assert all(self._parts)
         assert all(len(part) >= 5 << 20 for part in self._parts[:-1])
         self._store.objects[self._key] = b"".join(self._parts)

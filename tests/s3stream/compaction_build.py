@@ -63,6 +63,9 @@ class SteppedClock:
     def wall_ms(self) -> int:
         return self.ms
 
+    def asleep_ms(self) -> int:
+        return 0
+
 
 class CompactingCatalog(MemoryCatalog):
     def __init__(self, clock: SteppedClock) -> None:

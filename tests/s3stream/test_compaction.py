@@ -20,13 +20,13 @@ from millrace.s3stream.compaction.outputs import Output, PutMemory
 from millrace.s3stream.compaction.plan import STEP_ROWS, SourceIndex, plan_sets
 from millrace.s3stream.compaction.run import Rhythm
 from millrace.s3stream.compaction.sets import SetCompactor
-from millrace.s3stream.compaction.sources import ReadMemory, Source
+from millrace.s3stream.compaction.sources import ReadMemory, Source, SourceUnreadable
 from millrace.s3stream.compaction.streams import StreamCompactor
 from millrace.s3stream.compaction.windows import Window, staggered, window_sizes
 from millrace.s3stream.compaction.work import Work
-from millrace.s3stream.errors import CompactionRefused, UploadExpired
-from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, StreamSetInfo, UploadCommit
-from millrace.s3stream.objects.format import INT32_MAX, BlockRef, Entry
+from millrace.s3stream.errors import CompactionRefused, StreamFenced, UploadExpired
+from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, StreamSetInfo, UploadCommit, Writer
+from millrace.s3stream.objects.format import FOOTER_BYTES, INT32_MAX, BlockRef, Entry, decode_footer, encode_footer
 from millrace.s3stream.objects.writer import ObjectWriter
 from tests.s3stream.build import CLUSTER_ID, run
 from tests.s3stream.compaction_build import CompactedWorld, drained
@@ -698,6 +698,29 @@ def test_windows_are_read_ahead_while_there_is_memory() -> None:
     run(main())
 
 
+def test_a_source_is_read_for_its_writer_alone() -> None:
+    """An object that somebody else wrote under the id that metadata names is no source: it stands aside like a damaged one."""
+
+    async def main() -> None:
+        books = Books()
+        object_id = await books.upload(1, count=2, size=KIB)
+        world = books.world
+        info = world.catalog.live[object_id]
+        key = world.work.key(object_id)
+        for writer, token in ((None, 5), (Writer(1, 6), 5), (Writer(1, 5), 5), (Writer(1, 5), 0)):
+            content = world.store.objects[key]
+            footer = decode_footer(memoryview(content)[-FOOTER_BYTES:], len(content))
+            world.store.objects[key] = content[:-FOOTER_BYTES] + encode_footer(replace(footer, writer=writer))
+            opened = world.work.source(object_id, info.size_bytes, token).open(ReadMemory(0), 0)
+            if writer is not None and token in (0, writer.token):
+                assert (await opened).index.count
+                continue
+            with pytest.raises(SourceUnreadable, match=r"and metadata names incarnation 0{15}5"):
+                await opened
+
+    run(main())
+
+
 def test_who_runs_out_first_is_read_ahead_first() -> None:
     """Of two sources one holds what comes next in the order of streams: what is given back goes to its windows, the other's wait."""
 
@@ -1232,7 +1255,7 @@ def test_what_is_refused_again_and_again_is_tried_later_and_later() -> None:
 
 
 def test_a_newer_owner_ends_it() -> None:
-    """Fenced, it does nothing more, and does not take the process with it."""
+    """Fenced, it does nothing more, and says so to who runs it, which ends the process."""
     books = Books()
 
     async def test(compactor: Any) -> None:
@@ -1243,4 +1266,5 @@ def test_a_newer_owner_ends_it() -> None:
         await asyncio.sleep(3600)
         assert books.world.work.counts.set_rounds == 1
 
-    running(books, test)
+    with pytest.raises(StreamFenced):
+        running(books, test)

@@ -12,7 +12,7 @@ from millrace.protocol.crc32c import crc32c
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.errors import ObjectCorrupt
-from millrace.s3stream.ids import ObjectId
+from millrace.s3stream.ids import ObjectId, Writer
 from millrace.s3stream.objects.composite import (
     LINK_BYTES,
     LINKS_HEADER_BYTES,
@@ -28,6 +28,7 @@ from millrace.s3stream.objects.reader import CompositeReader
 from millrace.s3stream.objects.writer import ObjectWriter
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "composite_v1.hex"
+GOLDEN_2 = GOLDEN.with_name("composite_v2.hex")
 STREAM = 7
 
 
@@ -149,6 +150,21 @@ def test_a_reader_loads_a_composite_once() -> None:
         assert found[0] == Link(ObjectId(31), len(OBJECTS[31]), 110, 112)
 
     asyncio.run(main())
+
+
+def test_version_2_stays_readable_and_unchanged() -> None:
+    """With a writer the composite is another in its footer alone, and is read for that writer or for whoever it may be."""
+    lines = GOLDEN_2.read_text(encoding="ascii").splitlines()
+    golden = bytes.fromhex("".join(line.partition("#")[0] for line in lines))
+    parts = [linked(2**40, stream_object(2**50, 2, 4)), linked(3, stream_object(2**50 + 4, 1, 4))]
+    assert golden == encode_composite(parts, Writer(7, 2**62 + 1))
+    assert golden[:-FOOTER_BYTES] == encode_composite(parts)[:-FOOTER_BYTES]
+    for token in (0, 2**62 + 1):
+        assert len(CompositeIndex(memoryview(golden), token).links) == 2
+    with pytest.raises(
+        ObjectCorrupt, match=r"incarnation 4000000000000001 of node 7, and metadata names incarnation 0{15}2"
+    ):
+        CompositeIndex(memoryview(golden), 2)
 
 
 def test_version_1_stays_readable_and_unchanged() -> None:

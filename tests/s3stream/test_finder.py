@@ -12,7 +12,7 @@ from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreUnavai
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
 from millrace.s3stream.finder import FoundBlocks, ObjectFinder
-from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId
+from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId, Writer
 from millrace.s3stream.objects.composite import LinkedRows, encode_composite
 from millrace.s3stream.objects.format import INT64_MAX, Entry
 from millrace.s3stream.objects.keys import object_key
@@ -48,29 +48,33 @@ class Bucket:
         self.names: list[tuple[Sequence[int], int, int]] = []
         self.kinds: dict[int, ObjectKind] = {}
         self.sizes: dict[int, int] = {}
+        self.writers: dict[int, int] = {}  # tokens that metadata names
         self.finder = ObjectFinder(self.store, self, CLUSTER, index_bytes_max)  # type: ignore[arg-type]
 
     def candidates(self, stream_id: StreamId, offset: int, limit: int) -> Sequence[ObjectHint]:
         found: list[ObjectHint] = []
         for ids, start, end in self.names:
             if end > offset and (found or start <= offset):
-                found += [ObjectHint(ObjectId(one), self.kinds[one], self.sizes[one], start, end) for one in ids]
+                found += [self._hint(one, start, end) for one in ids]
         return found
 
-    async def put(self, object_id: int, spans: Spans, kind: ObjectKind = SET) -> None:
-        writer = ObjectWriter()
+    def _hint(self, one: int, start: int, end: int) -> ObjectHint:
+        return ObjectHint(ObjectId(one), self.kinds[one], self.sizes[one], start, end, self.writers.get(one, 0))
+
+    async def put(self, object_id: int, spans: Spans, kind: ObjectKind = SET, writer: Writer | None = None) -> None:
+        made = ObjectWriter(writer=writer)
         for stream_id, (start, end) in sorted(spans.items()):
-            writer.add(StreamId(stream_id), [Entry(at, 1, memoryview(b"x" * 50)) for at in range(start, end)])
-        parts = writer.finish()
+            made.add(StreamId(stream_id), [Entry(at, 1, memoryview(b"x" * 50)) for at in range(start, end)])
+        parts = made.finish()
         await self.store.put(self.key(object_id), parts.parts)
         self.kinds[object_id], self.sizes[object_id] = kind, parts.size_bytes
 
-    async def link(self, object_id: int, *linked: int) -> None:
+    async def link(self, object_id: int, *linked: int, writer: Writer | None = None) -> None:
         rows = []
         for one in linked:
             reader = ObjectReader(self.store, self.key(one), self.sizes[one])
             rows.append(LinkedRows(ObjectId(one), self.sizes[one], (await reader.index()).encoded))
-        await self.store.put(self.key(object_id), [encode_composite(rows)])
+        await self.store.put(self.key(object_id), [encode_composite(rows, writer)])
         self.kinds[object_id], self.sizes[object_id] = COMPOSITE, sum(self.sizes[one] for one in linked)
 
     def key(self, object_id: int) -> str:
@@ -153,6 +157,30 @@ def test_a_composite_leads_to_what_it_links_with_one_get() -> None:
         entries = await found.reader.read_block(found.refs[0])
         assert [entry.base_offset for entry in entries][:1] == [0]
         assert bucket.asked() == [bucket.key(1)]
+
+    run(scenario)
+
+
+def test_an_object_is_read_for_its_writer_alone() -> None:
+    """Metadata names the writer of each object: one that another wrote under its id is refused with both named, whatever
+    kind it is, and does not keep others of its shelf from being read. Where metadata names nobody, anybody's is read."""
+
+    async def scenario() -> None:
+        bucket = Bucket()
+        await bucket.put(10, {1: (0, 10)}, writer=Writer(3, 77))
+        await bucket.put(11, {1: (10, 25)}, writer=Writer(3, 99))
+        await bucket.put(12, {1: (25, 30)}, STREAM, Writer(3, 99))
+        await bucket.put(13, {1: (30, 35)}, STREAM)
+        await bucket.link(14, 13, writer=Writer(3, 99))
+        bucket.names = [((10, 11), 0, 25), ((12,), 25, 30), ((14,), 30, 35)]
+        assert [await bucket.found_at(offset) for offset in (0, 12, 25, 30)] == [10, 11, 12, 13]
+        bucket.finder.drop_all()
+        bucket.writers = {10: 77, 11: 77, 12: 77, 14: 77}
+        assert await bucket.found_at(0) == 10
+        for offset, object_id in ((12, 11), (25, 12), (30, 14)):
+            said = f"{bucket.key(object_id)} .*incarnation 0{{14}}63 of node 3, .* incarnation 0{{14}}4d"
+            with pytest.raises(ObjectCorrupt, match=said):
+                await bucket.find(offset)
 
     run(scenario)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from millrace.protocol.crc32c import crc32c
 from millrace.s3stream.errors import ObjectCorrupt
-from millrace.s3stream.ids import StreamId, StreamRange
+from millrace.s3stream.ids import StreamId, StreamRange, Writer
 from millrace.s3stream.objects.format import (
     BLOCK_HEADER_BYTES,
     ENTRY_HEADER_BYTES,
@@ -28,6 +28,7 @@ from millrace.s3stream.objects.format import (
     EntryHeader,
     Footer,
     check_block,
+    check_writer,
     decode_block,
     decode_entry,
     decode_footer,
@@ -46,6 +47,7 @@ from millrace.s3stream.objects.index import ObjectIndex
 from millrace.s3stream.objects.writer import ObjectWriter
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "object_v2.hex"
+GOLDEN_3 = GOLDEN.with_name("object_v3.hex")
 ids = st.integers(-(2**63), INT64_MAX)
 payloads = st.lists(st.binary(max_size=40), max_size=4)
 
@@ -88,6 +90,7 @@ ROWS = b"".join(
 )
 INDEX = encode_index(ROWS)
 FOOTER = encode_footer(Footer(150, len(INDEX), 150 + len(INDEX) + FOOTER_BYTES))
+NAMED_FOOTER = encode_footer(Footer(150, len(INDEX), 150 + len(INDEX) + FOOTER_BYTES, Writer(1, 2)))
 
 
 @given(ids, ids, st.integers(0, 2**40), st.integers(1, INT32_MAX), payloads, st.binary(max_size=20))
@@ -137,6 +140,7 @@ DECODERS: list[tuple[str, bytes, Callable[[bytes], object]]] = [
     ("entry", entry_bytes(7, 100, 5, b"payload"), lambda data: decode_entry(memoryview(data), 0)),
     ("block", BLOCK, decode_block_again),
     ("index", INDEX, lambda data: decode_index(memoryview(data))),
+    ("footer of a writer", NAMED_FOOTER, lambda data: decode_footer(memoryview(data), 150 + len(INDEX) + FOOTER_BYTES)),
     ("footer", FOOTER, lambda data: decode_footer(memoryview(data), 150 + len(INDEX) + FOOTER_BYTES)),
 ]
 
@@ -182,7 +186,7 @@ def resealed(data: bytes, place: int, patch: bytes, head_bytes: int, crc_place: 
         ("index", 4, b"\x02", "version 2 is unknown"),
         ("index", 5, b"\x01", "flags"),
         ("index", 8, struct.pack(">i", 2), "says 2 rows"),
-        ("footer", 12, b"\x02", "version 2 is unknown"),
+        ("footer", 12, b"\x03", "version 3 is unknown"),
         ("footer", 13, b"\x01", "flags"),
         ("footer", 24, b"\x01", "flags"),
         ("footer", 0, struct.pack(">q", 0), "does not end at the footer"),
@@ -341,8 +345,8 @@ def test_a_search_stops_at_a_gap() -> None:
     assert index.ranges() == (StreamRange(StreamId(1), 0, 5), StreamRange(StreamId(1), 6, 9))
 
 
-def golden_object() -> bytes:
-    writer = ObjectWriter(block_bytes_max=150)
+def golden_object(writer_named: Writer | None = None) -> bytes:
+    writer = ObjectWriter(150, writer_named)
     writer.add(3, [Entry(0, 2, memoryview(b"first"), epoch=1), Entry(2, 1, memoryview(b""), epoch=2)])
     writer.add(3, [Entry(3, 100, memoryview(b"second block"), epoch=2)])
     writer.add(2**40, [Entry(2**50, 1, memoryview(bytes(range(32))), epoch=2**33)])
@@ -361,12 +365,47 @@ def test_version_2_stays_readable_and_unchanged() -> None:
         for ref in index.rows()
         for entry in every_check(ref, memoryview(golden)[ref.position : ref.position + ref.size_bytes])
     ]
+    assert footer.writer is None
+    check_writer(footer, 0)
+    with pytest.raises(ObjectCorrupt, match=r"written by nobody that it names, and metadata names incarnation 0{15}7$"):
+        check_writer(footer, 7)
     assert found == [
         (3, 0, 2, 1, b"first"),
         (3, 2, 1, 2, b""),
         (3, 3, 100, 2, b"second block"),
         (2**40, 2**50, 1, 2**33, bytes(range(32))),
     ]
+
+
+WRITER = Writer(3, -(2**60) - 5)
+
+
+def test_version_3_stays_readable_and_unchanged() -> None:
+    """With a writer the object is another in its footer alone: in its version, the node, the token and the sum."""
+    lines = GOLDEN_3.read_text(encoding="ascii").splitlines()
+    golden = bytes.fromhex("".join(line.partition("#")[0] for line in lines))
+    assert golden_object(WRITER) == golden
+    assert golden[:-FOOTER_BYTES] == golden_object()[:-FOOTER_BYTES]
+    footer = decode_footer(memoryview(golden)[-FOOTER_BYTES:], len(golden))
+    assert footer.writer == WRITER
+    for token in (0, WRITER.token):
+        check_writer(footer, token)
+    with pytest.raises(
+        ObjectCorrupt, match=r"by incarnation effffffffffffffb of node 3, and metadata names incarnation 0{15}7$"
+    ):
+        check_writer(footer, 7)
+
+
+@pytest.mark.parametrize(
+    ("version", "token", "said"), [(1, 9, "flags"), (2, 0, "flags"), (3, 9, "version 3 is unknown")]
+)
+def test_a_footer_is_of_one_version(version: int, token: int, said: str) -> None:
+    """Version 1 names nobody and version 2 somebody: anything else is refused, under a sum that is right."""
+    footer = bytearray(encode_footer(Footer(150, 50, 248, Writer(0, 9))))
+    footer[12], footer[28:36] = version, token.to_bytes(8, "big")
+    footer[36:40] = crc32c(footer[:36]).to_bytes(4, "big")
+    with pytest.raises(ObjectCorrupt, match=said):
+        decode_footer(memoryview(footer), 248)
 
 
 def test_many_small_entries_are_scanned_in_steps() -> None:

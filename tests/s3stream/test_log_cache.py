@@ -82,17 +82,19 @@ def entry(base: int, size: int = 10, count: int = 1) -> Entry:
     return Entry(base, count, memoryview(bytes(size)))
 
 
-def test_range_of_a_block_fits_32_bits() -> None:
-    """A stream whose range in the block would exceed an i32 goes on in the next block; a range of exactly that size is kept."""
+def test_a_streams_offsets_never_close_the_block_that_all_share() -> None:
+    """Entries that count two thousand million offsets each go on in one run of one block, and each is found by its offset."""
     cache = LogCache(1 << 20)
-    cache.put(1, entry(0, count=INT32_MAX - 1), 10)
-    cache.put(1, entry(INT32_MAX - 1), 20)
+    for number in range(5):
+        cache.put(1, entry(number * INT32_MAX, count=INT32_MAX), 10 * number + 10)
+    cache.put(2, entry(0), 60)
     assert not cache.take_sealed()
-    cache.put(1, entry(INT32_MAX), 30)
-    [sealed] = cache.take_sealed()
-    assert (sealed.runs[1].start, sealed.runs[1].end, sealed.wal_end) == (0, INT32_MAX, 20)
-    assert (cache.active.runs[1].start, cache.active.wal_end) == (INT32_MAX, 30)
-    assert shown(cache.read(1, 5, INT32_MAX + 1, 1000)).count("[") == 3
+    run = cache.active.runs[1]
+    assert (run.start, run.end, len(run), cache.active.wal_end) == (0, 5 * INT32_MAX, 5, 60)
+    for number in range(5):
+        found = cache.read(1, number * INT32_MAX + 7, number * INT32_MAX + 8, 1000)
+        assert found is not None
+        assert [one.base_offset for one in found] == [number * INT32_MAX]
 
 
 def test_entries_come_in_the_order_of_the_wal() -> None:

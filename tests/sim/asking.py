@@ -1,7 +1,7 @@
 """What the actors of a workload ask of a broker, in requests of the protocol, with the retries that a Kafka client makes.
 
-Each function says what it does when an answer is lost. Codes in PASSING are told while a partition opens, a coordinator loads or a disk
-is full: they are asked again.
+Each function says what it does when an answer is lost. Codes in PASSING are told while a partition opens, a coordinator loads, a disk is full, or a
+producer's state cannot be had: they are asked again.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ PASSING = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.NOT_CONTROLLER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
 )
 GONE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 

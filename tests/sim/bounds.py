@@ -47,7 +47,7 @@ class BoundsHold(Probe):
         slack_bytes = storage._wal.max_record_bytes
         yield "log cache", cache.held_bytes, settings.log_cache_bytes + slack_bytes
         yield "free in log cache", cache.free_bytes, settings.log_cache_bytes + slack_bytes
-        yield "room granted", storage._room.granted_bytes + storage._states.granted_bytes, settings.log_cache_bytes
+        yield "room granted", storage._granted_bytes, settings.log_cache_bytes
         yield "uploads", uploader.pending_count, len(cache.blocks)
         yield "uploads under way", len(uploader._running), max(3, settings.uploads_in_flight)
         yield "blocks forgotten", len(cache._ghosts._blocks), BLOCKS_MAX
@@ -156,7 +156,12 @@ class LinesHold(Probe):
 
     def tick(self, storage: Storage) -> None:
         self.count += 1
-        for name, line in (("room", storage._room), ("room for states", storage._states)):
+        lines = (
+            ("room", storage._room),
+            ("room for coordinators", storage._coordinators),
+            ("room for states", storage._states),
+        )
+        for name, line in lines:
             now = [future for _, future in line.waiting]
             before, self._before[name] = self._before.get(name, []), now
             self.node.world.hits[f"waits for {name}"] += len(now)

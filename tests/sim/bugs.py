@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from millrace.broker import app, wal_binding
 from millrace.broker.coordinators.shard_loop import ShardLoop
 from millrace.broker.object_cleaner import ObjectCleaner
 from millrace.broker.partitions import opening, partition
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.producers import Producers
+from millrace.broker.partitions.state import PartitionState
 from millrace.broker.partitions.time_index import TimeTail
 from millrace.broker.wall_watch import WallWatch
 from millrace.kraft import snapshot
@@ -44,6 +46,7 @@ from tests.sim.forks import run_all
 from tests.sim.hunt import drawn_plan
 from tests.sim.plan import CALM, PLAIN, Plan, Strike
 from tests.sim.run import Outcome
+from tests.sim.settings import FEW_HOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,12 @@ def with_settings(*names: str) -> Callable[[Plan], Plan]:
     return where
 
 
+def with_a_wrong_clock(plan: Plan) -> Plan:
+    """The node starts again, with its clock ahead or behind."""
+    strikes = (*plan.strikes, Strike("promise", 4 + int(plan.seed) % 12, "kill"))
+    return replace(plan, strikes=tuple(dict.fromkeys(strikes)), weather="wrong clock")
+
+
 def with_waiting(plan: Plan) -> Plan:
     """Much is written while nothing can be uploaded."""
     names = dict.fromkeys([*plan.weather.split("+"), "store away"])
@@ -120,7 +129,32 @@ UNREAD = (
     "missing-object",
     "range-gap",
 )
+
+
+def with_weather(name: str) -> Callable[[Plan], Plan]:
+    """That one, on a log of blocks."""
+    return lambda plan: replace(plan, weather=name, settings=PLAIN)
+
+
 BUGS = {
+    "older-log-served": Bug(
+        "nobody looks whether the WAL names later metadata",
+        17,
+        wal_binding,
+        "_check_metadata_age",
+        do.sees_nothing,
+        ("older-place-served", "metadata-lost"),
+        where=with_weather("older log"),
+    ),
+    "older-wal-served": Bug(
+        "nobody looks whether metadata knows a later owner of the WAL, or that it went further",
+        17,
+        app,
+        "judge_wal",
+        do.takes_any_wal,
+        ("older-place-served",),
+        where=with_weather("older wal"),
+    ),
     "ack-out-of-order": Bug(
         "all writes are confirmed with the first", 1, BlockWriter, "_on_written", do.confirms_all_in_flight, DURABLE
     ),
@@ -134,7 +168,28 @@ BUGS = {
     ),
     "ack-before-durable": Bug("appends are confirmed at once", 1, BlockWal, "append", do.confirms_when_begun, DURABLE),
     "trim-too-early": Bug(
-        "the WAL is trimmed before the commit", 2, Uploader, "_end", do.trims_before_the_commit, ("trimmed-too-early",)
+        "the WAL is trimmed before the commit",
+        2,
+        Uploader,
+        "_hand_on",
+        do.trims_before_the_commit,
+        ("trimmed-too-early",),
+    ),
+    "trim-before-backup": Bug(
+        "the WAL is trimmed before the bucket's metadata has the commit",
+        2,
+        Uploader,
+        "_end",
+        do.trims_before_metadata_is_saved,
+        ("trimmed-before-saved",),
+    ),
+    "delete-before-backup": Bug(
+        "an object is deleted before the bucket's metadata has its pending deletion",
+        6,
+        ObjectCleaner,
+        "_delete",
+        do.deletes_before_metadata_is_saved,
+        ("deleted-before-saved",),
     ),
     "block-ends-too-late": Bug(
         "a cache block's end covers what follows it",
@@ -346,6 +401,24 @@ BUGS = {
     "no-sequences": Bug(
         "repeats are taken for new batches", 8, Producers, "judge", do.judges_no_sequence, ("duplicate",)
     ),
+    "cold-unknown": Bug(
+        "a producer whose state is in the log is taken for a new one",
+        8,
+        Producers,
+        "is_cold",
+        do.knows_nobody_cold,
+        ("duplicate",),
+        where=with_settings(FEW_HOT),
+    ),
+    "cold-not-loaded": Bug(
+        "a partition that opens does not know whose states are in its log",
+        8,
+        PartitionState,
+        "adopt_cold",
+        do.adopts_nobody,
+        ("duplicate",),
+        where=with_settings(FEW_HOT),
+    ),
     "watermark-too-high": Bug(
         "what is not durable is shown",
         8,
@@ -410,6 +483,15 @@ BUGS = {
     ),
     "clock-believed": Bug(
         "a clock that jumps is believed", 16, WallWatch, "look", do.believes_any_clock, ("log-start-rose",)
+    ),
+    "start-clock-believed": Bug(
+        "a start believes the clock that it finds",
+        16,
+        WallWatch,
+        "__init__",
+        do.believes_the_clock_it_finds,
+        ("log-start-rose",),
+        where=with_a_wrong_clock,
     ),
 }
 

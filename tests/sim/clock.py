@@ -27,6 +27,9 @@ class SimClock:
         drift_us = (now_us - self._drifts_since_us) * self.drift_ppm // 1_000_000
         return START_MS + self.offset_ms + (now_us - START_US + drift_us) // 1000
 
+    def asleep_ms(self) -> int:
+        return 0
+
     def step(self, change_ms: int) -> None:
         """Somebody sets the clock."""
         self.was_set = True

@@ -104,6 +104,8 @@ HUNT_MUST_HIT = (
     "ended for a failed write",
     "a start failed for lack of room",
     "a start failed for a failed write",
+    "older log directory refused",
+    "older WAL refused",
     "damaged log refused",
     "damaged log of objects refused",
     "damaged log read around",

@@ -9,10 +9,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from millrace.kraft.bucket.layout import parse_piece_key, parse_snapshot_key
 from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.objects import ObjectState
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import StreamId, StreamRole
 from millrace.s3stream.objects.format import decode_entry
+from millrace.s3stream.objects.keys import parse_object_key
 from millrace.wal.block.layout import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
@@ -279,6 +282,8 @@ def device_header(node: SimNode) -> DeviceHeader | None:
 class TrimmedIsCommitted(LogProbe):
     """Invariant 2: each record that the log's header lets go is committed, or nobody's any more; no block is written over what it keeps."""
 
+    finding = "trimmed-too-early"
+
     def __init__(self, node: SimNode, history: History) -> None:
         super().__init__(node, history)
         self._header: DeviceHeader | None = None
@@ -314,20 +319,28 @@ class TrimmedIsCommitted(LogProbe):
 
     def on_delete(self, key: str) -> None:
         """An object of a log of objects goes: the same for its records. (Seals and marks have none.)"""
-        image, content = self.node.image, self.node.world.bucket.objects[key][0]
+        image, content = self.image, self.node.world.bucket.objects[key][0]
         if self.node.rotten_object is not None and self.node.rotten_object[2][0] == content:
             return
         header = header_of_log(key, content)
         if image is None or header is None or header.kind is not Kind.RECORDS or not self._slots.counts(header.place):
             return
         for _, stream_id, entry_end in _entries(memoryview(content), OBJECT_HEADER_BYTES, header.record_count):
-            self.count += 1
-            stream = image.streams.get(stream_id)
-            if stream is not None and entry_end > stream.end:
-                self.find("trimmed-too-early", f"{key}: stream {stream_id} to {entry_end}, committed {stream.end}")
+            self._judge(image, stream_id, entry_end, key)
+
+    @property
+    def image(self) -> MetadataImage | None:
+        """By which a record is judged."""
+        return self.node.image
+
+    def _judge(self, image: MetadataImage, stream_id: StreamId | int, entry_end: int, where: str) -> None:
+        self.count += 1
+        stream = image.streams.get(stream_id)
+        if stream is not None and entry_end > stream.end:
+            self.find(self.finding, f"{where}: stream {stream_id} to {entry_end}, committed {stream.end}")
 
     def _check(self, before: DeviceHeader, after: DeviceHeader) -> None:
-        image, ring = self.node.image, self.node.disk.files[WAL_FILE].durable
+        image, ring = self.image, self.node.disk.files[WAL_FILE].durable
         geometry = Geometry.of(before.capacity_bytes)
         if image is None or self.node.rotten is not None:
             return
@@ -337,13 +350,50 @@ class TrimmedIsCommitted(LogProbe):
             for end, stream_id, entry_end in entries_of(ring, geometry, block):
                 if not before.trim < end <= after.trim:
                     continue
-                self.count += 1
-                stream = image.streams.get(stream_id)
-                if stream is not None and entry_end > stream.end:
-                    self.find(
-                        "trimmed-too-early",
-                        f"WAL to {after.trim}: stream {stream_id} to {entry_end}, committed {stream.end}",
-                    )
+                self._judge(image, stream_id, entry_end, f"WAL to {after.trim}")
+
+
+class MetadataIsSaved(TrimmedIsCommitted):
+    """Invariant 2, for whoever has the bucket alone: what the log lets go is committed in the bucket's metadata, and no object is deleted that
+    this metadata still names as committed."""
+
+    finding = "trimmed-before-saved"
+
+    def __init__(self, node: SimNode, history: History) -> None:
+        super().__init__(node, history)
+        self._images: deque[MetadataImage] = deque()  # from the one that the bucket has, on
+        self._saved_end = 0
+
+    @property
+    def image(self) -> MetadataImage | None:
+        while len(self._images) > 1 and self._images[1].offset <= self._saved_end:
+            self._images.popleft()
+        return self._images[0] if self._images and self._images[0].offset <= self._saved_end else None
+
+    def on_image(self, image: MetadataImage) -> None:
+        self._images.append(image)
+
+    def on_put(self, key: str, content: bytes) -> None:
+        super().on_put(key, content)
+        cluster_id = self.node.cluster_id
+        piece, snapshot = parse_piece_key(cluster_id, key), parse_snapshot_key(cluster_id, key)
+        if piece is not None and piece.base <= self._saved_end:
+            self._saved_end = max(self._saved_end, piece.end)
+        elif snapshot is not None:
+            self._saved_end = max(self._saved_end, snapshot.end)
+
+    def on_delete(self, key: str) -> None:
+        super().on_delete(key)
+        object_id, image = parse_object_key(self.node.cluster_id, key), self.image
+        stored = None if object_id is None or image is None else image.objects.get(object_id)
+        if stored is not None and stored.state is ObjectState.COMMITTED:
+            self.find("deleted-before-saved", f"{key} is deleted, and committed in the bucket's metadata")
+
+    def _judge(self, image: MetadataImage, stream_id: StreamId | int, entry_end: int, where: str) -> None:
+        known = self.node.image
+        if known is not None and known.streams.get(stream_id) is not None and image.streams.get(stream_id) is None:
+            self.find(self.finding, f"{where}: stream {stream_id} is not in the bucket's metadata")
+        super()._judge(image, stream_id, entry_end, where)
 
 
 def entries_of(ring: bytearray, geometry: Geometry, block: BlockHeader) -> Iterable[tuple[int, int, int]]:

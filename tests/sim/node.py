@@ -17,7 +17,9 @@ from zlib import crc32
 from millrace.broker.app import Broker
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
+from millrace.broker.ownership import Replaced as TakenOver
 from millrace.broker.stores import NodeStores
+from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.node import ControllerNode
 from millrace.runtime import Runtime
@@ -31,10 +33,12 @@ from millrace.s3stream.ids import NO_OBJECT, ObjectKind
 from millrace.s3stream.storage import Storage
 from millrace.wal.block.layout import RING_START, Geometry, choose_device_header
 from millrace.wal.errors import WalCorrupt, WalFenced
+from millrace.wal.log import WriteAheadLog
 from millrace.wal.object.layout import log_prefix, parse_key
 from tests.sim.disk import Fail, Fate, SimDisk, any_fate, drop, holes, keep, tear
 from tests.sim.loop import Life, own_context
 from tests.sim.objectstore import SimObjectStore, StoreFaults
+from tests.sim.older import OlderPlace
 from tests.sim.rival import Rival
 from tests.sim.settings import PORT, WAL_FILE, node_settings
 from tests.sim.world import World
@@ -66,7 +70,7 @@ POINTS = (
 NAMING = ("create", "write_file", "make_folder", "remove", "rename", "reserve")  # what changes names on the disk
 SELDOM = ("TrimStreams", "CloseStreams", "DeleteStreams")  # commands
 MULTIPART_POINTS = ("multipart_start", "multipart_part", "multipart_complete", "multipart_abort")
-STORE_POINTS = ("put", "delete", "get", "list", "head", *MULTIPART_POINTS)
+STORE_POINTS = ("put", "replace", "delete", "get", "list", "head", *MULTIPART_POINTS)
 
 
 def point_of(kind: str, words: tuple[object, ...]) -> str:
@@ -144,8 +148,15 @@ class SimBroker(Broker):
         controller.publisher.subscribe(lambda delta, image: self._node.on_image(image))
         return controller
 
-    async def _start_engine(self, node: ControllerNode, client: ControllerClient, stores: NodeStores) -> Storage:
-        self.storage = await super()._start_engine(node, client, stores)
+    async def _start_engine(
+        self,
+        node: ControllerNode,
+        client: ControllerClient,
+        stores: NodeStores,
+        wal: WriteAheadLog,
+        backup: MetadataBackup,
+    ) -> Storage:
+        self.storage = await super()._start_engine(node, client, stores, wal, backup)
         return self.storage
 
 
@@ -203,6 +214,7 @@ class SimNode:
         # The same of an object of the log: key, position, and the object as it was left.
         self.rotten_object: tuple[str, int, tuple[bytes, int]] | None = None
         self.replaced: Replaced | None = None
+        self.older: OlderPlace | None = None  # an older copy of a place, which a start is to find
         self.rival: Rival | None = None  # who is first where a conditional put loses
         self.failing_until = 0  # the life in which a write was made to fail
         self.fate_name = "any"  # what is written when a strike comes
@@ -253,7 +265,7 @@ class SimNode:
     def _on_store_event(self, *words: object) -> None:
         self.world.trace.note(self.name, "store", *words)
         self._count("store", words)
-        is_change = str(words[2]).startswith(("put", "delete", "multipart"))
+        is_change = str(words[2]).startswith(("put", "replace", "delete", "multipart"))
         self._count("change" if is_change else "read", words)
         if str(words[2]).startswith("multipart"):
             self._count("part", words)
@@ -376,6 +388,8 @@ class SimNode:
             self._adopt(self.disk.restart(fate, power_was_cut=self.disk.was_cut.is_set()))
             self.on_restart()
         self.on_start()
+        if self.older is not None:
+            self.older.swap()
         self.life_count += 1
         self.world.trace.note(self.name, "start", self.life_count)
         life = self.life = Life(f"{self.name} life {self.life_count}")
@@ -471,8 +485,9 @@ class SimNode:
         if replaced is None:
             return
         self.world.trace.note(self.name, "replaced one is gone", type(error).__name__ if error else "")
-        if isinstance(error, WalFenced):
+        if isinstance(error, WalFenced | TakenOver):
             self.world.hits["replaced process fenced"] += 1
+            self.world.hits["replaced process saw a newer claim"] += isinstance(error, TakenOver)
         elif error is not None:
             self.failures.append(error)
         self.world.loop.end_life(replaced.life)

@@ -37,6 +37,7 @@ from millrace.runtime.objectstore import (
     ObjectEntry,
     ObjectMissing,
     PreconditionFailed,
+    StoreDate,
     StoreFull,
     StoreUnavailable,
     UnfinishedUpload,
@@ -106,6 +107,7 @@ class SimBucket:
         self.uploads: list[SimUpload] = []
         self.late: dict[tuple[float, str], None] = {}  # what the dead sent and is still to come: when, and what
         self.is_away = False
+        self.tells_date = False  # in its answers
         self.capacity_bytes: int | None = None
         self.hits: Counter[str] = Counter()
         self.on_delete: Callable[[str], None] = lambda key: None  # told before a key goes
@@ -119,6 +121,12 @@ class SimBucket:
         self.objects[key] = (content, self._clock.wall_ms())
         self.on_put(key, content)
 
+    def date(self) -> StoreDate | None:
+        """As an answer of now has it, to the second."""
+        if not self.tells_date:
+            return None
+        return StoreDate(self._clock.wall_ms() // 1000 * 1000, asyncio.get_running_loop().time())
+
     def used_bytes(self) -> int:
         return sum(len(content) for content, _ in self.objects.values())
 
@@ -130,6 +138,11 @@ class SimBucket:
             raise PreconditionFailed(key)
         else:
             self.hits["conditional put: its own was there"] += 1
+
+    def replace(self, key: str, content: bytes, before: bytes) -> None:
+        if key not in self.objects or self.objects[key][0] not in (before, content):
+            raise PreconditionFailed(key)
+        self.put(key, content)
 
     def get(self, key: str) -> bytes:
         if key not in self.objects:
@@ -151,10 +164,13 @@ class SimBucket:
                 del self.objects[key]
         return []
 
-    def complete(self, upload: SimUpload) -> None:
+    def complete(self, upload: SimUpload, *, if_absent: bool = False) -> None:
         self.hits[f"multipart: {'completed' if upload.state == 'open' else f'completed when {upload.state}'}"] += 1
         if upload.state == "aborted":
             raise ObjectMissing(upload.key)
+        if if_absent and upload.key in self.objects:
+            self.hits["conditional completion: an object was there"] += 1
+            raise PreconditionFailed(upload.key)
         if upload.state == "open":
             self.put(upload.key, b"".join(upload.parts[number] for number in sorted(upload.parts)))
             upload.state = "complete"
@@ -210,6 +226,7 @@ class SimObjectStore:
         self.faults = faults or StoreFaults()
         self.requests: Counter[str] = Counter()
         self.was_cut = False
+        self.last_date: StoreDate | None = None
         self._rand = rand
         self._rival = rival
         self._planned: dict[str, deque[StoreFault]] = {}
@@ -255,6 +272,10 @@ class SimObjectStore:
 
         fault = self._draw("put_if_absent", is_write=True)
         await self._send(f"put_if_absent {key}", effect, fault)
+
+    async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        content = b"".join(parts)
+        await self._call("replace", key, lambda: self.bucket.replace(key, content, before), is_write=True)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         assert 0 <= start < end, (start, end)
@@ -307,6 +328,7 @@ class SimObjectStore:
 
         def take_effect() -> T:
             self.on_event(number, "effect", what)
+            self.last_date = self.bucket.date()
             return effect()
 
         request = _Request(what, take_effect, loop.create_future(), lambda: self._under_way.pop(number, None))
@@ -396,10 +418,10 @@ class SimMultipart:
         key, upload, bucket = f"{self._upload.key} {number}", self._upload, self._store.bucket
         return self._store._call("multipart_part", key, lambda: bucket.put_part(upload, number, content), is_write=True)
 
-    async def complete(self) -> None:
+    async def complete(self, *, if_absent: bool = False) -> None:
         assert len(self._upload.parts) == self._count, "complete before every part was written"
-        upload, bucket = self._upload, self._store.bucket
-        await self._store._call("multipart_complete", upload.key, lambda: bucket.complete(upload), is_write=True)
+        upload, complete = self._upload, partial(self._store.bucket.complete, self._upload, if_absent=if_absent)
+        await self._store._call("multipart_complete", upload.key, complete, is_write=True)
 
     async def abort(self) -> None:
         upload, bucket = self._upload, self._store.bucket

@@ -20,6 +20,7 @@ from tests.sim.contents import is_composite, linked_ids
 from tests.sim.history import History, Place
 from tests.sim.log_probes import (
     EpochsLead,
+    MetadataIsSaved,
     OwnerAcknowledges,
     ShownIsDurable,
     SlotsLead,
@@ -175,6 +176,7 @@ PROBES: tuple[type[Probe], ...] = (
     OwnerAcknowledges,
     ShownIsDurable,
     TrimmedIsCommitted,
+    MetadataIsSaved,
     EpochsLead,
     SlotsLead,
     MetadataGrows,

@@ -37,7 +37,7 @@ from tests.sim.members import Member
 from tests.sim.node import SimNode, StartFailed
 from tests.sim.plan import ALL, LATE, PLAIN, SOON, Plan
 from tests.sim.probes import Probes
-from tests.sim.settings import node_settings
+from tests.sim.settings import FEW_HOT, node_settings
 from tests.sim.weather import blow
 from tests.sim.workload import (
     ANY_TIME,
@@ -45,6 +45,7 @@ from tests.sim.workload import (
     Burst,
     Churner,
     Committer,
+    Crowd,
     Doubler,
     Idempotent,
     Plain,
@@ -64,7 +65,7 @@ HOURLY = {
     "segment.ms": "200",
     "retention.ms": "3600000",
     **ANY_TIME,
-}  # nothing is that old unless the clock is believed when it jumps
+}  # nothing is that old unless a clock is believed that is wrong
 GROUP = "group"
 LOOKUPS_OF = {"quiet": ("middle", "beyond"), "compacted": ("first", "last")}  # where runs are to be short
 EXPIRES_IN = 3  # intervals, in which what is prepared beyond its deadline is doomed
@@ -97,6 +98,10 @@ class Outcome:
     lines: list[str] = field(default_factory=list)  # of the trace, the last ones
 
 
+class OlderPlaceServed(Exception):
+    """The run ends: its node has gone on from a past of its own."""
+
+
 class _Errors(logging.Handler):
     """What the broker logs as an error is one."""
 
@@ -121,7 +126,8 @@ EXCUSED = {
     "rot": ("ObjectCorrupt", "is damaged at byte"),
     "wal rot": ("WalCorrupt",),
     "stray write": ("WalCorrupt",),
-    **dict.fromkeys(("lost races", "replaced"), ("WalFenced",)),
+    "lost races": ("WalFenced",),
+    "replaced": ("WalFenced", "millrace.broker.ownership", "uploads end: Replaced"),
     "full disk": ("DiskFull", "The disk of the metadata log is full"),
     **dict.fromkeys(("rough store", "slow store", "strict store", "store away"), ("does not open: StoreUnavailable",)),
 }
@@ -144,7 +150,6 @@ class Run:
         self._is_wanted = True
         self._is_stormy = True
         self._controller: ControllerNode | None = None  # of the last process that was stopped
-        self._hourly: Place | None = None
         for variant in variants:
             self.world.hits[f"settings: {variant}"] += 1
         for strike in plan.strikes:
@@ -192,19 +197,25 @@ class Run:
 
     async def _bring_up(self) -> None:
         while True:
-            self._believe_clock()
             try:
                 await self.node.start()
-                self._believe_clock()  # it may have been set on the way
+                if self.node.older is not None and self.node.older.is_in_place:
+                    self.history.find("older-place-served", "a start did not see that a place is an older copy")
+                    raise OlderPlaceServed  # nothing that follows means anything
                 return
             except StartFailed as failed:
-                self._judge_start(failed.__cause__)
+                if not self._is_older_refused(failed.__cause__):
+                    self._judge_start(failed.__cause__)
             await asyncio.sleep(DOWN_S)
 
-    def _believe_clock(self) -> None:
-        """A new process believes the clock it finds."""
-        if self._hourly is not None and self.world.clock.stepped_ms:
-            self.history.log(self._hourly).is_ageing = True
+    def _is_older_refused(self, error: BaseException | None) -> bool:
+        older = self.node.older
+        if older is None or not older.is_in_place:
+            return False
+        wrong = older.undo(error)
+        if wrong:
+            self.history.find("refused-start-changed", wrong)
+        return older.is_over
 
     def _judge_start(self, error: BaseException | None) -> None:
         """Why a process ended before it served. Raises what nothing excuses."""
@@ -253,7 +264,7 @@ class Run:
     # The storm.
 
     def _actor(self, kind: type[A], name: str) -> A:
-        return kind(self._client(name), self.history, self.world.rand, self.world.clock)
+        return kind(self._client(name), self.history, self.world.rand, self.world.true_clock)
 
     def _client(self, name: str) -> SimClient:
         return self.world.client(name, self.node.address)
@@ -263,7 +274,6 @@ class Run:
         first = await self._topic(admin, "first", 2, ANY_TIME)
         second = await self._topic(admin, "second", 1, HOURLY)
         ageing = await self._topic(admin, "ageing", 1, AGEING)
-        self._hourly = (second, 0)
         self.history.log((ageing, 0)).is_ageing = True
         places: list[Place] = [(first, 0), (first, 1), (second, 0), (ageing, 0)]
         weather = asyncio.ensure_future(blow(self.outcome.plan.weather, self.world, self.node))
@@ -300,6 +310,8 @@ class Run:
             yield self._actor(Burst, "burst1").run([places[0], places[2]], count // 2)
         if self._has("doubler"):
             yield self._actor(Doubler, "doubler").run(self._client("doubler other"), places[2], count)
+        if FEW_HOT in self.outcome.plan.settings.split("+"):
+            yield self._actor(Crowd, "crowd").run(places[1], 8 * count)
         if self._has("vandal"):
             yield self._actor(Vandal, "vandal").run(places[0], 5)
         if self._has("committer"):

@@ -35,6 +35,7 @@ KEYS = {
     "log.retention.check.interval.ms": "400",
     "memory.max.bytes": "128MiB",
     "admin.listener": "",
+    "clock.unconfirmed.gap.max.ms": "0",
 }
 
 WAL = BlockWalSettings(
@@ -84,6 +85,7 @@ class Variant:
     controller: Mapping[str, Any] = field(default_factory=dict)
     compaction: Mapping[str, Any] = field(default_factory=dict)
     has_small_parts: bool = False
+    states_bytes: int = 0  # below what the key takes; 0: as the key says
 
 
 PART_BYTES = 3 * KIB  # where they are small: stores want 5 MiB at least, for all but the last
@@ -105,6 +107,7 @@ class SmallCompactionParts(CompactionSettings):
         return PART_BYTES if size_bytes > PART_BYTES else MIB
 
 
+FEW_HOT = "few hot producers"  # a crowd of producers comes with it
 VARIANTS = {
     "small uploads": Variant({"s3.wal.upload.threshold": "4KiB", "s3.wal.upload.interval.ms": "40"}),
     "large uploads": Variant({"s3.wal.upload.threshold": "96KiB", "s3.wal.upload.interval.ms": "3000"}),
@@ -130,11 +133,13 @@ VARIANTS = {
     "late compaction": Variant(compaction={"prepare_ttl_ms": 300, "set_interval_ms": 900}),
     "object wal": Variant({"s3.wal.path": "0@mem://wal?capacity=512KiB"}),
     "quick object wal": Variant(
-        {"s3.wal.path": "0@mem://wal?capacity=384KiB"}, object_wal={"batch_interval_ms": 5, "trim_wait_ms": 20}
+        {"s3.wal.path": "0@mem://wal?capacity=384KiB"}, object_wal={"batch_interval_ms": 0, "trim_wait_ms": 20}
     ),
     "reserved object wal": Variant(
-        {"s3.wal.path": "0@mem://wal?capacity=512KiB&fence=reservation"}, object_wal={"uploads_max": 3}
+        {"s3.wal.path": "0@mem://wal?capacity=512KiB&fence=reservation"},
+        object_wal={"uploads_max": 3, "batch_interval_ms": 120},
     ),
+    FEW_HOT: Variant(states_bytes=96 * KIB),
 }
 
 
@@ -176,12 +181,14 @@ def node_settings(node_id: int, host: str, variants: Sequence[str] = (), **keys:
         readahead_bytes_max=16 * KIB,
     )
     wal = _small(settings.wal_settings)
+    states_bytes = settings.memory.states_bytes
     compaction = replace(settings.compaction, **COMPACTION)
     for variant in chosen:
         own = variant.wal if isinstance(wal, BlockWalSettings) else variant.object_wal
         wal = replace(wal, **own) if own else wal
         streams = replace(streams, **variant.streams)
         controller = replace(controller, **variant.controller)
+        states_bytes = variant.states_bytes or states_bytes
         compaction = replace(compaction, **variant.compaction)
     if any(variant.has_small_parts for variant in chosen):
         streams = SmallUploadParts(**values_of(streams))
@@ -192,5 +199,6 @@ def node_settings(node_id: int, host: str, variants: Sequence[str] = (), **keys:
         compaction=compaction,
         controller=controller,
         streams=streams,
+        memory=replace(settings.memory, states_bytes=states_bytes),
         object_grace_ms=OBJECT_GRACE_MS,
     )

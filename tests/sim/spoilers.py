@@ -13,6 +13,7 @@ from millrace.broker.object_cleaner import ObjectCleaner
 from millrace.broker.partitions.partition import Appended, Partition
 from millrace.broker.partitions.producers import Producers
 from millrace.broker.partitions.time_index import TimeTail
+from millrace.broker.wal_binding import WalBinding
 from millrace.kraft.log_store import LogStore
 from millrace.kraft.tables.objects_edit import ObjectsEdit
 from millrace.protocol.batches import CRC_START, BatchHeader
@@ -27,7 +28,7 @@ from millrace.s3stream.compaction.outputs import Output
 from millrace.s3stream.log_cache import LogCache
 from millrace.s3stream.room import RoomQueue
 from millrace.s3stream.storage import Storage
-from millrace.s3stream.uploader import Uploader
+from millrace.s3stream.uploader import Uploader, no_wait
 from millrace.wal.block.device import BlockDevice
 from millrace.wal.block.log import BlockWal
 from millrace.wal.block.recovery import RecoveryScan
@@ -83,11 +84,27 @@ async def _nothing() -> None:
 
 
 def trims_before_the_commit(old: Any) -> Any:
-    async def _end(self: Uploader, job: Any) -> None:
+    async def _hand_on(self: Uploader, job: Any) -> None:
         await self._trim_wal(job.block.wal_end)
         await old(self, job)
 
+    return _hand_on
+
+
+def trims_before_metadata_is_saved(old: Any) -> Any:
+    async def _end(self: Uploader, job: Any) -> None:
+        self._before_trim = no_wait
+        await old(self, job)
+
     return _end
+
+
+def deletes_before_metadata_is_saved(old: Any) -> Any:
+    async def _delete(self: ObjectCleaner, due: Any) -> None:
+        self._before_delete = no_wait
+        await old(self, due)
+
+    return _delete
 
 
 def blocks_end_too_late(old: Any) -> Any:
@@ -234,8 +251,13 @@ class HastyStore:
         return getattr(self._store, name)
 
     async def put(self, key: str, parts: Any) -> None:
-        task = asyncio.ensure_future(self._store.put(key, parts))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._begin(self._store.put(key, parts))
+
+    async def put_if_absent(self, key: str, parts: Any) -> None:
+        self._begin(self._store.put_if_absent(key, parts))
+
+    def _begin(self, put: Any) -> None:
+        asyncio.ensure_future(put).add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def commits_before_the_put(old: Any) -> Any:
@@ -328,7 +350,7 @@ def forgets_producers(old: Any) -> Any:
 
 
 def replays_nothing(old: Any) -> Any:
-    async def _replay(data: Any, state: Any, settings: Any, found: Any) -> None:
+    async def _replay(*args: Any) -> None:
         return None
 
     return _replay
@@ -336,6 +358,14 @@ def replays_nothing(old: Any) -> Any:
 
 def judges_no_sequence(old: Any) -> Any:
     return lambda self, *args: None
+
+
+def knows_nobody_cold(old: Any) -> Any:
+    return lambda self, producer_id: False
+
+
+def adopts_nobody(old: Any) -> Any:
+    return lambda self, heads, index, found: iter(())
 
 
 def shows_what_is_not_durable(old: Any) -> Any:
@@ -515,3 +545,25 @@ def ends_for_a_bad_request(old: Any) -> Any:
 
 def believes_any_clock(old: Any) -> Any:
     return lambda self, wall_ms, tick_ms: 0
+
+
+def believes_the_clock_it_finds(old: Any) -> Any:
+    return lambda self, known_ms, tick_ms, slack_ms=0: old(self, None, tick_ms)
+
+
+def sees_nothing(old: Any) -> Any:
+    """A judge that finds nothing wrong."""
+
+    def judge(*args: Any) -> None:
+        return None
+
+    return judge
+
+
+def takes_any_wal(old: Any) -> Any:
+    """Whatever WAL is found is taken for the right one."""
+
+    def judge(*args: Any, **named: Any) -> WalBinding:
+        return WalBinding()
+
+    return judge

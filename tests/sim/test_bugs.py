@@ -14,14 +14,18 @@ from tests.sim.run import Outcome
     [
         ("ack-out-of-order", "ack-before-durable"),
         ("trim-too-early", "trimmed-too-early"),
+        ("trim-before-backup", "trimmed-before-saved"),
+        ("delete-before-backup", "deleted-before-saved"),
         ("commit-before-put", "commit-before-put"),
         ("epoch-not-raised", "epoch-not-raised"),
         ("never-expired", "prepared-for-ever"),
         ("prepared-for-years", "prepared-too-long"),
         ("snapshot-incomplete", "forgotten-object"),
         ("spoiled-taken", "spoiled-taken"),
+        ("cold-unknown", "duplicate"),
         ("seal-skipped", "epoch-not-taken"),
         ("closed-before-reset", "closed-unsettled"),
+        ("start-clock-believed", "log-start-rose"),
     ],
 )
 def test_a_planted_bug_is_found(name: str, kind: str) -> None:

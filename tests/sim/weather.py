@@ -14,11 +14,14 @@ quiet: then progress is demanded. Several may come together, joined with "+" in 
                    its way to the store, without its controller
     stray write    a write of the log lands elsewhere on the device and reports success: what is lost and overwritten is found at the next start
     wal rot        a byte of the log, or of an object of it, is wrong at one start: it is read around, or refused by its name and mended
+    older log      a start finds an older copy of its log directory, is refused, and finds the right one again
+    older wal      the same of the WAL's volume
     slow net       every piece takes up to 60 ms
     cut net        a client and the node do not hear of each other for a while
     deaf net       the node hears a client, which does not hear the node
     slow reader    clients stop reading
     lost answers   the controller does what it is asked, and who asked is not told
+    wrong clock    a start finds the clock days ahead, or hours or years back; half the time it is set right later
     clock ahead    somebody sets the clock some hours forward
     clock back     ... or back
     clock drift    the clock runs a twentieth too fast, or too slow, all the time
@@ -47,6 +50,7 @@ from millrace.wal.record import RECORD_HEADER_BYTES
 from tests.sim.disk import Misdirect, SimFile
 from tests.sim.node import ASTRAY, QUIET, SimNode
 from tests.sim.objectstore import StoreFaults
+from tests.sim.older import OlderPlace
 from tests.sim.rival import Rival
 from tests.sim.settings import WAL_FILE
 from tests.sim.world import World
@@ -66,6 +70,7 @@ SLOW = StoreFaults(latency_ms=(100, 1_000), timeout_ms=2_000)
 STRICT = StoreFaults(latency_ms=(1, 12), timeout_ms=2_000, requests_per_s_max=5)
 LASTS_S = 2.0
 LOST_RACES = 40  # in thousandths
+WRONG_MS = (2 * 3_600_000, 8 * 86_400_000, 365 * 86_400_000, -8 * 3_600_000, -365 * 86_400_000)
 JUMPS_MS = (2 * 3_600_000, 8 * 3_600_000, 5 * 86_400_000)
 
 Blow = Callable[[World, SimNode, Rand], Awaitable[None]]
@@ -266,6 +271,27 @@ def spoil_object(world: World, node: SimNode, rand: Rand) -> bool:
     return True
 
 
+def older_place(*, is_log: bool) -> Blow:
+    """A copy is taken, the process is killed twice, and from then on the first start that can tell finds the copy."""
+
+    async def blow_one(world: World, node: SimNode, rand: Rand) -> None:
+        if isinstance(node.settings.wal_settings, ObjectWalSettings):
+            return
+        await node.ready()
+        older = OlderPlace(node, is_log=is_log)
+        for _ in range(2):
+            await asyncio.sleep((100 + rand.below(400)) / 1000)
+            if node.is_ready:
+                node.kill()
+            await node.ready()
+        node.older = older
+        await asyncio.sleep(rand.below(100) / 1000)
+        node.kill()
+        await node.ready()
+
+    return blow_one
+
+
 def _sequence(copy: bytes) -> int:
     header = decode_device_header(copy)
     return -1 if header is None else header.sequence
@@ -355,6 +381,30 @@ async def clock_back(world: World, node: SimNode, rand: Rand) -> None:
     world.clock.step(-JUMPS_MS[rand.below(2)])
 
 
+async def wrong_clock(world: World, node: SimNode, rand: Rand) -> None:
+    """From now on until it struck once: the machine was off, and its clock is wrong at the next start."""
+    before = node.on_start
+    change_ms = WRONG_MS[rand.below(len(WRONG_MS))]
+    is_set_right = rand.below(2) == 0
+    starts = 0
+
+    def go_wrong() -> None:
+        nonlocal starts
+        before()
+        starts += 1
+        if starts == 1:
+            world.clock.step(change_ms)
+            world.hits[f"a start with a clock {'ahead' if change_ms > 0 else 'behind'}"] += 1
+        elif is_set_right and starts == 2:
+            world.clock.step(-change_ms)
+
+    node.on_start = go_wrong
+    await asyncio.sleep(LASTS_S)
+    if starts == 1 and is_set_right:  # while it runs
+        world.clock.step(-change_ms)
+        starts += 1
+
+
 async def clock_drift(world: World, node: SimNode, rand: Rand) -> None:
     world.clock.drift(50_000 if rand.below(2) else -50_000)
 
@@ -369,6 +419,8 @@ WEATHERS: dict[str, Blow] = {
     "full disk": full_disk,
     "slow disk": slow_disk,
     "wal rot": wal_rot,
+    "older log": older_place(is_log=True),
+    "older wal": older_place(is_log=False),
     "lost races": lost_races,
     "stray write": stray_write,
     "replaced": replaced,
@@ -377,6 +429,7 @@ WEATHERS: dict[str, Blow] = {
     "deaf net": severed(is_one_way=True),
     "slow reader": slow_reader,
     "lost answers": lost_answers,
+    "wrong clock": wrong_clock,
     "clock ahead": clock_ahead,
     "clock back": clock_back,
     "clock drift": clock_drift,

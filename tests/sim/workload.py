@@ -7,6 +7,7 @@ it wait, never give up. Chance comes from the actor's own Rand, so that what one
     Plain          one batch at a time, never sent twice: a lost answer leaves its records in doubt
     Burst          many batches at once over one connection, so that several writes of the WAL are under way; never sent twice
     Doubler        an idempotent producer whose every batch is on its way twice, over two connections, until either is answered
+    Crowd          many producers of one batch each; now and then an earlier one of them sends its batch again
     Reader         tails one partition and remembers what it was shown
     Rereader       reads from anywhere, again and again, and compares with what it was shown: history, from objects mostly
     Vandal         sends what no client should: batches with a wrong byte, frames of noise, and half a frame
@@ -35,6 +36,7 @@ from tests.sim.clock import SimClock
 from tests.sim.history import History, Place, TopicStory, shown
 
 IN_FLIGHT_MAX = 3
+CROWD_FROM = 1 << 40  # producer ids that nobody is given
 LAST_ROUNDS = 2  # of an actor that is asked to come to its end
 ANY_TIME = {
     "message.timestamp.after.max.ms": str(1 << 60)
@@ -226,6 +228,39 @@ class Doubler(Actor):
             elif part.error_code not in PASSING:
                 self.history.find("producer-refused", f"{self.client.name} {part!r}")
         return is_done
+
+
+class Crowd(Actor):
+    async def run(self, place: Place, count: int) -> None:
+        sent: list[tuple[Batch, int]] = []
+        for number in self.rounds(count):
+            batch = self.batch(place, (CROWD_FROM + number, 0), 0)
+            self.history.on_sent(place, f"{self.client.name} {number}", batch.values)
+            if (offset := await self._send(place, batch)) is None:
+                return
+            sent.append((batch, offset))
+            if self.rand.below(2):
+                continue
+            batch, before = sent[self.rand.below(len(sent))]
+            offset = await self._send(place, batch)
+            if offset is not None and offset != before:
+                self.history.find("duplicate", f"{self.client.name}: a batch at {before} is at {offset} too")
+
+    async def _send(self, place: Place, batch: Batch) -> int | None:
+        """Until it is acknowledged, at which offset; None: it is refused for good."""
+        while True:
+            try:
+                part = part_of(await self.client.ask(0, asking.produce_request(place, batch.frame)))
+            except Unavailable:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if not part.error_code:
+                self.history.on_acknowledged(place, part.base_offset, batch.values)
+                return part.base_offset
+            if part.error_code not in PASSING:
+                self.history.find("producer-refused", f"{self.client.name} {part!r}")
+                return None
+            await asyncio.sleep(PAUSE_S)
 
 
 class Reader(Actor):

@@ -21,9 +21,11 @@ class World:
         self.loop = loop
         self.rand = Rand(seed.encode())
         self.trace = Trace(lambda: loop.now_us)
-        self.clock = SimClock(lambda: loop.now_us)
+        self.clock = SimClock(lambda: loop.now_us)  # the node's, which may be wrong
+        self.true_clock = SimClock(lambda: loop.now_us)  # of clients and of the bucket
         self.net = SimNet(loop, self.rand.split("net"), self.trace.of("net"))
-        self.bucket = SimBucket(self.clock)
+        self.bucket = SimBucket(self.true_clock)
+        self.bucket.tells_date = self.rand.split("dates").below(2) == 0
         self.hits: Counter[str] = Counter()  # of what the run itself counts; edges count their own
 
     def client(self, name: str, address: tuple[str, int]) -> SimClient:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millrace.runtime.disk import Disk
 from millrace.wal.block.log import BlockWal
 from millrace.wal.config import BlockWalSettings
+from millrace.wal.identity import NO_WAL_ID
 from millrace.wal.log import WalOwner, WalRecord
 
 KIB = 1024
@@ -64,15 +65,19 @@ class Journal:
             await self.moved.wait()
 
 
-async def open_wal(disk: Disk, epoch: int = 1, **changes: Any) -> tuple[BlockWal, list[WalRecord]]:
-    """Opened and recovered; not started."""
-    wal = await BlockWal.open(disk, PATH, small_settings(**changes), owner(epoch))
+async def open_wal(
+    disk: Disk, epoch: int = 1, wal_id: bytes = NO_WAL_ID, **changes: Any
+) -> tuple[BlockWal, list[WalRecord]]:
+    """Opened and recovered; not started. `wal_id` is for a log that has none."""
+    wal = await BlockWal.open(disk, PATH, small_settings(**changes), replace(owner(epoch), new_wal_id=wal_id))
     return wal, [record async for record in wal.recover()]
 
 
-async def start_wal(disk: Disk, epoch: int = 1, **changes: Any) -> tuple[BlockWal, list[bytes], Journal]:
+async def start_wal(
+    disk: Disk, epoch: int = 1, wal_id: bytes = NO_WAL_ID, **changes: Any
+) -> tuple[BlockWal, list[bytes], Journal]:
     """Started, with the payloads it recovered."""
-    wal, records = await open_wal(disk, epoch, **changes)
+    wal, records = await open_wal(disk, epoch, wal_id, **changes)
     journal = Journal()
     wal.start(journal.on_confirmed, journal.on_failed)
     return wal, [bytes(record.payload) for record in records], journal

@@ -20,7 +20,7 @@ from millrace.wal.kind import WalPlace, WalWords
 from millrace.wal.log import WalOwner, WriteAheadLog
 from millrace.wal.object.kind import OBJECT
 from millrace.wal.object.log import ObjectWal
-from millrace.wal.opening import OPENERS, is_wal_used, kind_of, open_wal
+from millrace.wal.opening import OPENERS, identify_wal, kind_of, open_wal
 from tests.sim.disk import SimDisk, drop
 from tests.sim.loop import run_simulation
 from tests.sim.objectstore import SimBucket, SimObjectStore, StoreFaults
@@ -130,15 +130,15 @@ def test_a_third_kind_is_one_folder_and_one_line() -> None:
     """A scheme added to the table is opened by its address, as every other is; without the line the address is refused by name."""
 
     async def run() -> None:
-        here = place("0@shelf://third")
+        here = place(f"0@shelf://third {next(ShelfYard.numbers)}")
         with pytest.raises(AddressError, match="shelf"):
             await open_wal(here, build.owner(1))
         OPENERS["shelf"] = lambda address: SHELF
         try:
-            assert not await is_wal_used(here, 1)
+            assert not await identify_wal(here, 1)
             wal = await open_wal(here, build.owner(1))
             assert [record async for record in wal.recover()] == []
-            assert await is_wal_used(here, 1)
+            assert await identify_wal(here, 1)
             with pytest.raises(WalFenced):
                 await open_wal(here, build.owner(1))
         finally:
@@ -201,11 +201,11 @@ def test_an_address_opens_its_kind_and_knows_if_it_was_used(text: str) -> None:
 
     async def run() -> None:
         here = place(text, Unclosed(StillClock()), SimDisk())
-        assert not await is_wal_used(here, 1)
+        assert not await identify_wal(here, 1)
         wal = await open_wal(here, build.owner(1))
         assert isinstance(wal, ObjectWal if "mem" in text else BlockWal)
         assert [record async for record in wal.recover()] == []
         await wal.close()
-        assert await is_wal_used(here, 1)
+        assert await identify_wal(here, 1)
 
     asyncio.run(run())

@@ -25,6 +25,7 @@ from millrace.wal.block.blank import find_content, looks
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, align_down, choose_device_header
 from millrace.wal.config import BlockWalSettings
 from millrace.wal.errors import WalCorrupt, WalFenced, WalHeaderLost, WalMismatch
+from millrace.wal.identity import NO_WAL_ID, WalIdentity
 from millrace.wal.log import WalOwner
 
 
@@ -51,6 +52,8 @@ class BlockDevice:
             is_reserved = await _reserve(file, path, header, owner, settings)
             if header is None:
                 return await BlockDevice._format(file, capacity_bytes, owner, is_reserved)
+            if header.wal_id == NO_WAL_ID:
+                header = dataclasses.replace(header, wal_id=owner.new_wal_id)  # durable with the owner's first header
             return BlockDevice(file, header, is_reserved)
         except BaseException:
             await file.close()
@@ -66,6 +69,7 @@ class BlockDevice:
         header = DeviceHeader(
             cluster_id=owner.cluster_id, node_id=owner.node_id, epoch=-1, epoch_start=0, capacity_bytes=capacity_bytes,
             trim=0, head=0, confirmed=0, block_bytes_max=0, window_bytes=0, filled_bytes=0, closed_end=0, sequence=0,
+            wal_id=owner.new_wal_id,
         )  # fmt: skip
         device = BlockDevice(file, header, is_reserved)
         await device.write_both()
@@ -106,18 +110,19 @@ class BlockDevice:
             await self.file.resize(self.header.capacity_bytes)
 
 
-async def is_used(disk: Disk, path: str) -> bool:
-    """Whether there is a log, of whatever owner. A file or device that is blank, or not there at all, is none. Raises DiskLocked where another
-    process has it open, WalForeign and WalHeaderLost for what is neither."""
+async def identify(disk: Disk, path: str) -> WalIdentity | None:
+    """What the log there says of itself, of whatever owner it is. None where a file or device is blank, or not there at all. Raises DiskLocked
+    where another process has it open, WalForeign and WalHeaderLost for what is neither."""
     folder, _, name = path.rpartition("/")
     if name not in await disk.list_folder(folder or "/" if path.startswith("/") else folder or "."):
-        return False
+        return None
     file = await disk.open_block(path, 0)
     try:
-        if await _read_header(file) is not None:
-            return True
+        header = await _read_header(file)
+        if header is not None:
+            return WalIdentity(header.wal_id, header.epoch, header.mark)
         await _check_blank(disk, path, file)
-        return False
+        return None
     finally:
         await file.close()
 

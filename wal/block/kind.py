@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millrace.wal.config import BlockWalSettings
+from millrace.wal.identity import WalIdentity
 from millrace.wal.kind import WalKind, WalPlace, WalWords
 from millrace.wal.log import WalOwner, WriteAheadLog
 
@@ -28,16 +29,17 @@ async def _open(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
     return await BlockWal.open(place.disk, place.address.target, place.settings, owner)
 
 
-async def _is_used(place: WalPlace, node_id: int) -> bool:
-    from millrace.wal.block.device import is_used
+async def _identify(place: WalPlace, node_id: int) -> WalIdentity | None:
+    from millrace.wal.block.device import identify
 
-    return await is_used(place.disk, place.address.target)
+    return await identify(place.disk, place.address.target)
 
 
 BLOCK = WalKind(
     read_settings,
     _open,
-    _is_used,
+    _identify,
+    name="block",
     name_of=lambda address: address.target,
     mend="mend the device",
     verify="millrace wal verify",

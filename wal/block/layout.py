@@ -18,13 +18,18 @@ from dataclasses import dataclass, replace
 
 from millrace.protocol.crc32c import crc32c
 from millrace.wal.errors import WalMismatch
+from millrace.wal.identity import NO_MARK, NO_WAL_ID, WAL_ID_BYTES, MetadataMark
 
 BLOCK_BYTES = 4096
 RING_START = 2 * BLOCK_BYTES
-VERSION = 1
+VERSION = 1  # of a block header, and of a device header without an identity
+VERSION_IDENTITY = 2  # of a device header with one
 
 DEVICE_MAGIC = b"MRBLKWAL"
 _DEVICE = struct.Struct(">8sHHi11q64s16q")
+_IDENTITY = struct.Struct(
+    f">{WAL_ID_BYTES}sqq"
+)  # behind `_DEVICE`: WAL id, committed metadata offset, its quorum epoch
 _REIGN_FIELDS_START = 16  # among the fields of `_DEVICE`
 REIGNS_MAX = 8
 _CRC = struct.Struct(">I")
@@ -35,7 +40,7 @@ BLOCK_MAGIC_BYTES = BLOCK_MAGIC.to_bytes(4, "big")
 _BLOCK = struct.Struct(">IHHqqqqII12x")
 BLOCK_HEADER_BYTES = _BLOCK.size + _CRC.size
 assert BLOCK_HEADER_BYTES == 64
-assert _DEVICE.size + _CRC.size < 512, "one sector, so that a copy is written whole or not at all"
+assert _DEVICE.size + _IDENTITY.size + _CRC.size < 512, "one sector, so that a copy is written whole or not at all"
 
 
 def align_up(position: int) -> int:
@@ -93,6 +98,8 @@ class DeviceHeader:
     earlier: tuple[
         Reign, ...
     ] = ()  # owners before this one whose blocks may be needed still, oldest first, REIGNS_MAX at most
+    wal_id: bytes = NO_WAL_ID  # drawn at format; without one the copy is written in version 1
+    mark: MetadataMark = NO_MARK  # the highest committed metadata offset that the owner knew when it wrote this copy
 
     def reign_at(self, position: int) -> Reign | None:
         """The owner whose block may lie there. None: one that was before all who are known."""
@@ -110,11 +117,15 @@ class DeviceHeader:
         """One copy: 4096 bytes."""
         name = self.cluster_id.encode()
         assert len(name) <= CLUSTER_ID_BYTES_MAX, self.cluster_id
+        has_identity = self.wal_id != NO_WAL_ID
+        version = VERSION_IDENTITY if has_identity else VERSION
         body = _DEVICE.pack(
-            DEVICE_MAGIC, VERSION, len(name), self.node_id, self.epoch, self.epoch_start, self.capacity_bytes,
+            DEVICE_MAGIC, version, len(name), self.node_id, self.epoch, self.epoch_start, self.capacity_bytes,
             self.trim, self.head, self.confirmed, self.block_bytes_max, self.window_bytes, self.filled_bytes, self.closed_end,
             self.sequence, name, *self._reign_fields(),
         )  # fmt: skip
+        if has_identity:
+            body += _IDENTITY.pack(self.wal_id, *self.mark)
         return (body + _CRC.pack(crc32c(body))).ljust(BLOCK_BYTES, b"\0")
 
     def _reign_fields(self) -> list[int]:
@@ -125,14 +136,21 @@ class DeviceHeader:
 
 def decode_device_header(copy: bytes) -> DeviceHeader | None:
     """None when the copy is torn or is no header at all. Raises WalMismatch for a sound one of a later version."""
-    body = copy[: _DEVICE.size]
-    if body[:8] != DEVICE_MAGIC or _CRC.unpack_from(copy, _DEVICE.size)[0] != crc32c(body):
+    if copy[:8] != DEVICE_MAGIC:
         return None
-    fields = _DEVICE.unpack(body)
-    if fields[1] != VERSION:
-        raise WalMismatch("version", VERSION, fields[1])
+    fields = _DEVICE.unpack_from(copy)
+    has_identity = fields[1] >= VERSION_IDENTITY
+    body_bytes = _DEVICE.size + (_IDENTITY.size if has_identity else 0)
+    if _CRC.unpack_from(copy, body_bytes)[0] != crc32c(copy[:body_bytes]):
+        return None
+    if fields[1] > VERSION_IDENTITY:
+        raise WalMismatch("version", VERSION_IDENTITY, fields[1])
     name = fields[15][: fields[2]].decode()
-    return replace(DeviceHeader(name, *fields[3:15]), earlier=_reigns_of(fields[_REIGN_FIELDS_START:]))
+    header = replace(DeviceHeader(name, *fields[3:15]), earlier=_reigns_of(fields[_REIGN_FIELDS_START:]))
+    if not has_identity:
+        return header
+    wal_id, *mark = _IDENTITY.unpack_from(copy, _DEVICE.size)
+    return replace(header, wal_id=wal_id, mark=MetadataMark(*mark))
 
 
 def _reigns_of(values: tuple[int, ...]) -> tuple[Reign, ...]:

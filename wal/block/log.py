@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from millrace.runtime.aligned import Arena, ArenaPool
@@ -26,7 +26,8 @@ from millrace.wal.block.recovery import Damage, RecoveryScan
 from millrace.wal.block.space import BlockEnds, RingSpace
 from millrace.wal.block.writer import BlockWriter
 from millrace.wal.config import BlockWalSettings
-from millrace.wal.errors import WalClosed, WalFull
+from millrace.wal.errors import WalClosed, WalFull, WalOutdated
+from millrace.wal.identity import NO_WAL_ID, MetadataMark
 from millrace.wal.log import WalOwner, WalRecord
 from millrace.wal.record import RECORD_HEADER_BYTES
 
@@ -48,6 +49,8 @@ class BlockWal:
         self._is_recovered = self._is_owned = self._is_started = self._is_closed = self._is_flush_due = False
         self._failure: BaseException | None = None
         self.is_new = device.header.epoch < 0
+        self.wal_id = device.header.wal_id
+        self._mark = device.header.mark
         self.damages: list[Damage] = []  # what recovery stepped over or cut off
         self._trim_asked = device.header.trim
         self._header_write: asyncio.Task[None] | None = None
@@ -98,6 +101,10 @@ class BlockWal:
         return self._device.file.is_direct
 
     @property
+    def has_given_up(self) -> bool:
+        return bool(self.damages)
+
+    @property
     def confirmed_end(self) -> int:
         return self._writer.confirmed
 
@@ -114,7 +121,7 @@ class BlockWal:
         """A device answers, or fails for good."""
         return ""
 
-    async def recover(self) -> AsyncIterator[WalRecord]:
+    async def recover(self) -> AsyncGenerator[WalRecord, None]:
         """As the contract says. When it ends, this owner's epoch is durable in the header; where there was damage, nothing is changed
         before `reset` or `trim`, for what it made of the log may be refused."""
         assert not self._is_recovered, "recover() is for once"
@@ -135,6 +142,8 @@ class BlockWal:
                     yield record
         finally:
             reads.drop()
+        if scan.tail < self._owner.committed_end:
+            raise WalOutdated(scan.tail, self._owner.committed_end)
         self._ends = scan.ends
         self._report(scan.damages)
         self._trim_asked = min(self._trim_asked, scan.tail)
@@ -155,6 +164,7 @@ class BlockWal:
             closed_end=-1,
             block_bytes_max=self._soft_bytes,
             window_bytes=self._settings.window_bytes,
+            mark=self._mark,
         )
         self._build(tail)
         self._is_owned = True
@@ -263,6 +273,16 @@ class BlockWal:
             self._check_open()
             await asyncio.shield(self._start_header_write())
 
+    def see_metadata(self, mark: MetadataMark) -> None:
+        if self.wal_id != NO_WAL_ID and mark.offset > self._mark.offset:
+            self._mark = mark
+
+    async def mark_metadata(self) -> None:
+        mark = self._mark
+        while self._device.header.mark.offset < mark.offset:
+            self._check_open()
+            await asyncio.shield(self._start_header_write())
+
     def _start_header_write(self) -> asyncio.Task[None]:
         """The header write that is under way, or a new one. Its failure is told through `on_failed`, whoever waits."""
         if self._header_write is None:
@@ -287,7 +307,9 @@ class BlockWal:
 
     async def _write_header(self, write: Callable[..., Awaitable[None]], **changes: Any) -> None:
         try:
-            await write(confirmed=self._writer.confirmed, filled_bytes=self._fill.filled_bytes, **changes)
+            await write(
+                confirmed=self._writer.confirmed, filled_bytes=self._fill.filled_bytes, mark=self._mark, **changes
+            )
         except Exception as error:
             self._writer.fail(error)
             raise

@@ -3,11 +3,13 @@
 The memory is handed in by the caller, arena by arena; records are packed from front to back, and a batch goes on in the next arena
 where one ends: its object is the list of those stretches behind a header. Nothing is changed once `close` has given a batch away.
 
-When: at once if no upload is under way. Else the store is the clock: with n uploads under way the next one begins GATHER_MS * n after the
-last, so that few go side by side while the store is quick, batches grow when it is slow, and requests stay bounded: n settles near
-the root of (time of an upload / GATHER_MS). Never later than the batch interval, and at once when the batch is full. Shorter steps
-were measured to buy requests and no latency: with many uploads side by side each acknowledgement waits for the slowest before it.
-Where objects are put twice (hedging.py), an upload takes its time with less chance, and the next begins about one such time after the last.
+When: with a batch interval, uploads begin that far apart, so that requests, and what they cost, are bounded whatever comes;
+after as long without an upload the first record goes out at once. With an interval of 0 latency comes first: at once if no
+upload is under way, else the store is the clock. With n uploads under way the next one begins GATHER_MS * n after the last, so
+that few go side by side while the store is quick, and batches grow when it is slow: n settles near the root of (time of an
+upload / GATHER_MS). Shorter steps buy requests and no latency: each acknowledgement waits for the slowest upload before it.
+Where objects are put twice (hedging.py), an upload takes its time with less chance, and the steps are shorter.
+A full batch never waits.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from millrace.wal.object.layout import HEADER_BYTES
 from millrace.wal.record import RECORD_HEADER_BYTES, epoch_seed, put_record
 
 GATHER_MS = 20.0
+# With latency first, no record waits longer for its upload to begin.
+LONGEST_MS = 250.0
 
 
 def wait_ms(
@@ -27,12 +31,16 @@ def wait_ms(
     batch_interval_ms: int,
     hedged_gather_ms: float | None = None,
 ) -> float:
-    """How long the open batch still waits: 0 when it is to be closed now. `since_last_ms`: since the last upload began. `hedged_gather_ms`: what
-    hedging.py says, where there is hedging."""
-    if uploads == 0 or open_bytes >= batch_bytes_max:
+    """How long the open batch still waits: 0 when it is to be closed now. `since_last_ms`: since the last upload began.
+    `hedged_gather_ms`: what hedging.py says, where there is hedging; asked only with an interval of 0."""
+    if open_bytes >= batch_bytes_max:
+        return 0.0
+    if batch_interval_ms:
+        return max(0.0, batch_interval_ms - since_last_ms)
+    if uploads == 0:
         return 0.0
     step_ms = GATHER_MS * uploads if hedged_gather_ms is None else max(GATHER_MS, hedged_gather_ms)
-    return max(0.0, min(float(batch_interval_ms), step_ms) - since_last_ms)
+    return max(0.0, min(LONGEST_MS, step_ms) - since_last_ms)
 
 
 class ClosedBatch:

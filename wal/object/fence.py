@@ -83,6 +83,7 @@ class Taken:
     listing: Listing
     extent: Extent
     link: Place | None  # None: nobody ever wrote to it
+    root_token: bytes  # of the first owner; ours where the root is put anew
     is_root_damaged: bool = False
 
 
@@ -133,6 +134,7 @@ class _Names:
         self._rand = rand
         self.token = self._draw_token()
         self._is_root_damaged = False
+        self._root_token = self.token
 
     def _draw_token(self) -> bytes:
         return self._rand.uuid()[:8]
@@ -175,7 +177,10 @@ class _Names:
                 raise
             self._is_root_damaged = True
             return None
-        return None if root is None else root.epoch
+        if root is None:
+            return None
+        self._root_token = root.token
+        return root.epoch
 
     async def _find_tip(self, listing: Listing, first_epoch: int) -> Tip | None:
         """None when the log moved on under the listing."""
@@ -188,7 +193,7 @@ class _Names:
         """`tip`: None where nobody ever took the log."""
         link, passed = (None, ()) if tip is None else (tip.link, tip.passed)
         extent = await self._extent(listing, link, passed, check_replaced)
-        return Taken(listing, extent, link, self._is_root_damaged)
+        return Taken(listing, extent, link, self._root_token, self._is_root_damaged)
 
     async def _extent(
         self,

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from millrace.runtime.errors import Unavailable
 from millrace.wal.config import ObjectWalSettings
 from millrace.wal.errors import WalStoreUnfit
+from millrace.wal.identity import WalIdentity
 from millrace.wal.kind import WalKind, WalPlace, WalReport, WalWords
 from millrace.wal.log import WalOwner, WriteAheadLog
 
 if TYPE_CHECKING:
     from millrace.runtime.objectstore_retry import RetryingObjectStore
+    from millrace.runtime.storeaddress import StoreAddress
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ def read_settings(words: WalWords) -> ObjectWalSettings:
     return replace(
         default,
         capacity_bytes=words.number("capacity", default.capacity_bytes),
-        batch_interval_ms=words.number("batchInterval", default.batch_interval_ms),
+        batch_interval_ms=_interval(words),
         batch_bytes_max=words.number("maxBytesInBatch", default.batch_bytes_max),
         unflushed_bytes_max=words.number("maxUnflushedBytes", default.unflushed_bytes_max),
         uploads_max=words.number("maxInflightUploadCount", default.uploads_max),
@@ -40,15 +42,27 @@ def read_settings(words: WalWords) -> ObjectWalSettings:
     )
 
 
+def _interval(words: WalWords) -> int | None:
+    is_given = words.text("batchInterval", "")
+    return words.number("batchInterval", 0, "a number of milliseconds") if is_given else None
+
+
 async def _open(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
     from millrace.wal.object.log import ObjectWal
 
     settings: ObjectWalSettings = place.settings
     if place.address.scheme == "s3" and settings.fence == "conditional":
         await _check_conditions(place)
-    if settings.hedge == "auto" and place.address.scheme == "file":
-        settings = replace(settings, hedge="off")  # a second write to the same disk is late for the same reason
+    settings = settle(settings, place.address)
     return await ObjectWal.open(await place.open_store(place.address), settings, owner, place.rand)
+
+
+def settle(settings: ObjectWalSettings, address: StoreAddress) -> ObjectWalSettings:
+    """What was left to the place: requests to a directory cost nothing, and a second write to the same disk is late for the same reason."""
+    if address.scheme != "file":
+        return replace(settings, batch_interval_ms=settings.interval_ms)
+    interval_ms = 0 if settings.batch_interval_ms is None else settings.batch_interval_ms
+    return replace(settings, batch_interval_ms=interval_ms, hedge="off" if settings.hedge == "auto" else settings.hedge)
 
 
 async def _check_conditions(place: WalPlace) -> None:
@@ -80,13 +94,13 @@ async def _open_patiently(place: WalPlace) -> RetryingObjectStore:
     return RetryingObjectStore(bare, place.rand.split("wal conditions"), policy, on_retry)
 
 
-async def _is_used(place: WalPlace, node_id: int) -> bool:
+async def _identify(place: WalPlace, node_id: int) -> WalIdentity | None:
     """Waits for a store that does not answer."""
-    from millrace.wal.object.log import is_used
+    from millrace.wal.object.log import identify
 
     store = await _open_patiently(place)
     try:
-        return await is_used(store, node_id)
+        return await identify(store, node_id)
     finally:
         await store.close()
 
@@ -103,5 +117,11 @@ async def _inspect(place: WalPlace, cluster_id: str, node_id: int, is_deep: bool
 
 
 OBJECT = WalKind(
-    read_settings, _open, _is_used, mend="restore the object", verify="millrace wal verify", inspect=_inspect
+    read_settings,
+    _open,
+    _identify,
+    name="object",
+    mend="restore the object",
+    verify="millrace wal verify",
+    inspect=_inspect,
 )

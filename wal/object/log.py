@@ -1,8 +1,9 @@
 """The object WAL: records gathered into objects of a store, several on their way at once, confirmed in order.
 
-An append copies into the open batch and returns its place. The batch is closed and put at once when no upload is under way, on the
-next turn of the loop, so that the requests of one turn share an object; while uploads are under way, records gather in it
-(batcher.py says for how long). A trim rides in the header of the next object; only an idle log makes one for it.
+An append copies into the open batch and returns its place. Uploads begin a batch interval apart, and what comes between them
+gathers; after a pause the batch is closed and put at once, on the next turn of the loop, so that the requests of one turn share an
+object (batcher.py has the rule, and another for a log that favours latency). A trim rides in the header of the next object; only an
+idle log makes one for it.
 
 It wires the parts: `batcher.py` gathers, `writer.py` puts and confirms, `fence.py` takes the log from its last owner and keeps it ours,
 `recovery.py` decides what counts, `reader.py` reads, `space.py` counts, `leftovers.py` deletes. It keeps `wal/log.py`'s contract. It does
@@ -13,27 +14,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from millrace.runtime.aligned import Arena, ArenaPool
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.wal.config import ObjectWalSettings
-from millrace.wal.errors import WalClosed, WalFull
+from millrace.wal.errors import WalClosed, WalCorrupt, WalFull, WalOutdated
+from millrace.wal.identity import NO_MARK, MetadataMark, WalIdentity
 from millrace.wal.log import WalOwner, WalRecord
 from millrace.wal.object.batcher import Batcher, ClosedBatch, wait_ms
 from millrace.wal.object.fence import Fence, Taken, make_fence
 from millrace.wal.object.hedging import Hedging
 from millrace.wal.object.layout import (
     HEADER_BYTES,
+    MAGIC,
     FenceKind,
     Kind,
     ObjectHeader,
     Place,
     Stamp,
     claim_key,
+    decode_header,
     encode_cluster_id,
     object_key,
     root_key,
@@ -49,6 +53,8 @@ log = logging.getLogger(__name__)
 
 FENCES = {"conditional": FenceKind.CONDITIONAL, "reservation": FenceKind.RESERVATION}
 TIMER_SLACK_S = 0.001
+# uvloop's timers go in whole milliseconds: a shorter wait is none there, and would turn the loop until it is over.
+LEAST_WAIT_MS = 0.5
 DAMAGES_LOGGED_MAX = 50
 _OVERHEAD_BYTES = HEADER_BYTES + RECORD_HEADER_BYTES
 
@@ -65,6 +71,7 @@ class ObjectWal:
         settings: ObjectWalSettings,
         owner: WalOwner,
     ) -> None:
+        self.wal_id = wal_id_of(taken.root_token)
         self._store = store
         self._reader = reader
         self._fence = fence
@@ -81,7 +88,7 @@ class ObjectWal:
         self._objects = LiveObjects(extent.position)
         self._leftovers = Leftovers(store)
         self._batcher = Batcher(owner.epoch, extent.end)
-        self.hedging = Hedging(is_on=settings.hedge != "off")
+        self.hedging = Hedging(is_on=settings.hedge != "off", is_eager=not settings.interval_ms)
         self._writer = BatchWriter(
             fence,
             extent.end,
@@ -100,6 +107,7 @@ class ObjectWal:
         self._failure: BaseException | None = None
         self._moved = asyncio.Event()  # a group was confirmed, or the log failed
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0  # when it is due, in the loop's seconds
         self._trim_timer: asyncio.TimerHandle | None = None
         self._on_confirmed: Callable[[int], None] = lambda end: None
         self._on_failed: Callable[[BaseException], None] = lambda error: None
@@ -117,6 +125,16 @@ class ObjectWal:
         except BaseException:
             await store.close()
             raise
+
+    def see_metadata(self, mark: MetadataMark) -> None:
+        """Nothing: what such a log holds was made known to the bucket's metadata before it was acknowledged."""
+
+    async def mark_metadata(self) -> None:
+        """As `see_metadata`."""
+
+    @property
+    def has_given_up(self) -> bool:
+        return bool(self.damages)
 
     @property
     def confirmed_end(self) -> int:
@@ -140,11 +158,13 @@ class ObjectWal:
         unflushed_bytes = self._batcher.next_position - self._writer.confirmed
         return min(self.capacity_bytes - self.used_bytes, self._settings.unflushed_bytes_max - unflushed_bytes)
 
-    async def recover(self) -> AsyncIterator[WalRecord]:
+    async def recover(self) -> AsyncGenerator[WalRecord, None]:
         """As the contract says. When it ends, the log has an object of its own if it never had one; where there was damage, nothing of the log
         is deleted before `reset`, for what recovery made of it may be refused."""
         assert not self._is_recovered, "recover() is for once"
         extent, listing = self._taken.extent, self._taken.listing
+        if extent.end < self._owner.committed_end:
+            raise WalOutdated(extent.end, self._owner.committed_end)
         scan = ObjectScan(extent, self._settings.corruption)
         async with aclosing(self._reader.objects(extent.places(), listing, self._settings.ahead_bytes)) as objects:
             async for place, data in objects:
@@ -257,26 +277,25 @@ class ObjectWal:
         if not batcher.is_open or not writer.has_free_slot or self._failure is not None:
             return
         now = self._loop.time()
-        wait_s = (
-            wait_ms(
-                writer.uploads,
-                writer.since_last_ms(now),
-                batcher.body_bytes,
-                settings.batch_bytes_max,
-                settings.batch_interval_ms,
-                self.hedging.gather_ms(batcher.body_bytes, now * 1000),
-            )
-            / 1000
+        left_ms = wait_ms(
+            writer.uploads,
+            writer.since_last_ms(now),
+            batcher.body_bytes,
+            settings.batch_bytes_max,
+            settings.interval_ms,
+            self.hedging.gather_ms(batcher.body_bytes, now * 1000),
         )
-        if wait_s <= 0:
+        if left_ms < LEAST_WAIT_MS:
             self._close_batch()
             return
+        wait_s = left_ms / 1000
         writer.hurry()
         if self._timer is not None:
-            if self._timer.when() <= now + wait_s + TIMER_SLACK_S:
+            if self._timer_at <= now + wait_s + TIMER_SLACK_S:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_later(wait_s, self._on_timer)
+        # A handle's own time is not asked: uvloop's call_later gives one without for waits that it rounds to 0.
+        self._timer, self._timer_at = self._loop.call_later(wait_s, self._on_timer), now + wait_s
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -415,6 +434,17 @@ class ObjectWal:
         return object_key(self._reader.prefix, place)
 
 
-async def is_used(store: ObjectStore, node_id: int) -> bool:
-    """Whether any cluster's node of this id ever had its log here."""
-    return await store.head(root_key(node_id)) is not None
+async def identify(store: ObjectStore, node_id: int) -> WalIdentity | None:
+    """What the root of a log of this node id says, whichever cluster's; without an id where the root cannot be read."""
+    try:
+        root = decode_header(await store.get_range(root_key(node_id), 0, HEADER_BYTES), 0)
+    except ObjectMissing:
+        return None
+    except WalCorrupt:
+        return WalIdentity(None, None, NO_MARK)
+    return WalIdentity(wal_id_of(root.token), None, NO_MARK)
+
+
+def wal_id_of(root_token: bytes) -> bytes:
+    """The root is put once in the life of a log, with a token that its first owner drew: that is the log's id."""
+    return MAGIC + root_token

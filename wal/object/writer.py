@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Exhausted, Unavailable
-from millrace.runtime.objectstore import ObjectMissing, StoreDenied
+from millrace.runtime.objectstore import ObjectMissing, StoreConflict, StoreDenied
 from millrace.runtime.objectstore_body import Body, body_of
 from millrace.wal.object.batcher import ClosedBatch
 from millrace.wal.object.fence import Fence
@@ -251,7 +251,8 @@ class BatchWriter:
             for put in [put for put in left if put.done()]:
                 if len(left) == 1 or not isinstance(put.exception(), NOT_NOW):
                     return put
-                self._hedging.on_refused(now_ms())
+                if not isinstance(put.exception(), StoreConflict):  # which is the other put of this very slot
+                    self._hedging.on_refused(now_ms())
                 left.remove(put)
 
     def _note_wait(self, slot: int, error: BaseException) -> None:

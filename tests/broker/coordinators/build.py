@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from millrace.broker.coordinators.config import CoordinatorSettings
 from millrace.broker.coordinators.coordinator import GroupCoordinator
@@ -22,6 +22,7 @@ from millrace.broker.handlers.offset_commit import OffsetCommit
 from millrace.broker.handlers.offset_delete import OffsetDelete
 from millrace.broker.handlers.offset_fetch import OffsetFetch
 from millrace.broker.handlers.sync_group import SyncGroup
+from millrace.broker.state_memory import UNBOUNDED_BYTES, StateMemory
 from millrace.kraft.publisher import MetadataPublisher
 from millrace.protocol.coordinator_records import (
     ConsumerProtocolSubscription,
@@ -55,6 +56,7 @@ from tests.broker.partitions.build import HOUSES
 from tests.s3stream.build import MemoryWal, World
 from tests.s3stream.build import run as run_virtually
 
+T = TypeVar("T")
 SETTINGS = CoordinatorSettings(initial_rebalance_delay_ms=0)
 HANDLERS = {
     8: OffsetCommit,
@@ -122,11 +124,13 @@ class GroupHouse(BrokerHouse):
         *,
         offsets_partitions: int = 1,
         settings: CoordinatorSettings = SETTINGS,
+        states_bytes: int = UNBOUNDED_BYTES,
         **engine_settings: int,
     ) -> None:
         super().__init__(world, **engine_settings)
         self.opener = TellingOpener(self)
         self.settings = settings
+        self.states_bytes = states_bytes
         self.failures: list[BaseException] = []
         for name in ("t", "u"):
             self.make_topic(name, 4)
@@ -144,8 +148,17 @@ class GroupHouse(BrokerHouse):
 
     def _successor(self) -> MetadataPublisher:
         publisher = super()._successor()
+        self.memory = StateMemory(self.states_bytes)
         self.coordinator = GroupCoordinator(
-            self.directory, self.engine, self.cache, self.settings, self.clock, Rand(b"seed"), self.failures.append
+            self.directory,
+            self.engine,
+            self.cache,
+            self.settings,
+            self.clock,
+            self.judged,
+            Rand(b"seed"),
+            self.failures.append,
+            self.memory,
         )
         publisher.subscribe(self.coordinator.on_image)
         return publisher
@@ -162,6 +175,13 @@ class GroupHouse(BrokerHouse):
     def later(self, key: int, version: int, request: Any, client_id: str = "c") -> asyncio.Task[Any]:
         """The response to be, of a request that is begun now."""
         return asyncio.ensure_future(self.finish(self.call(key, version, request, client_id), key, version))
+
+    async def confirmed(self, asking: asyncio.Future[T]) -> T:
+        """What comes of it on a WAL that is durable only when told: it is told until then."""
+        while not asking.done():
+            await asyncio.sleep(0)
+            self.world.wal.confirm()
+        return asking.result()
 
     async def join(self, group_id: str, client_id: str = "c", member_id: str = "", **fields: Any) -> Any:
         return await self.ask_for(11, 3, join_request(group_id, member_id, **fields), client_id)

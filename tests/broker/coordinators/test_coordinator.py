@@ -156,9 +156,7 @@ def test_a_stop_does_not_wait_for_ever() -> None:
     async def scenario() -> None:
         house = await GroupHouse(World(is_auto=False), offsets_partitions=2).start()
         loading = asyncio.ensure_future(house.loaded(0))
-        while not loading.done():
-            await asyncio.sleep(0)
-            house.world.wal.confirm()
+        await house.confirmed(loading)
         commit = house.later(8, 9, commit_request(group_at(0, 2), {("t", 0): 7}, 9))
         house.opener.gate = asyncio.Event()
         other = house.later(8, 9, commit_request(group_at(1, 2), {("t", 0): 7}, 9))

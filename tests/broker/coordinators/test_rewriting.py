@@ -134,7 +134,15 @@ class Rig:
             self.lost.append,
         )
         self.rewriting = Rewriting(
-            shard, partition, self.queue, house.clock, read_bytes, loop.call_soon, bytes_min=2000, piece_bytes=150
+            shard,
+            partition,
+            self.queue,
+            house.engine,
+            house.clock,
+            read_bytes,
+            loop.call_soon,
+            bytes_min=2000,
+            piece_bytes=150,
         )
         self.rewriting.begin_if_due()
 

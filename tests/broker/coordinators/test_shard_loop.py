@@ -29,6 +29,7 @@ HOT_ONLY: dict[str, str] = {
     "test_a_partition_that_does_not_open_is_tried_again_later": "reads nothing",
     "test_when_the_log_is_another_nodes_nobody_is_acknowledged": "reads nothing",
     "test_commits_wait_for_room": "reads nothing",
+    "test_commits_are_taken_while_producers_wait_for_room": "reads nothing",
     "test_what_waits_is_bounded": "reads nothing",
     "test_a_member_that_joins_first_has_a_session_from_its_heartbeat_on": "reads nothing",
     "test_who_waits_for_a_commit_owes_no_heartbeat": "reads nothing",
@@ -45,9 +46,7 @@ def test_a_commit_is_answered_when_it_is_durable() -> None:
     async def scenario() -> None:
         house = await GroupHouse(World(is_auto=False)).start()
         loading = asyncio.ensure_future(house.loaded())
-        while not loading.done():
-            await asyncio.sleep(0)
-            house.world.wal.confirm()
+        await house.confirmed(loading)
         commit = house.call(8, 9, commit_request("g", {("t", 0): 7}, 9))
         read = house.call(9, 7, fetch_offsets_request(7, {"g": [("t", 0)]}))
         for _ in range(5):
@@ -70,9 +69,7 @@ def test_commits_share_batches() -> None:
     async def scenario() -> None:
         house = await GroupHouse(World(is_auto=False)).start()
         loading = asyncio.ensure_future(house.loaded())
-        while not loading.done():
-            await asyncio.sleep(0)
-            house.world.wal.confirm()
+        await house.confirmed(loading)
         partition = await house.partition(OFFSETS_TOPIC)
         futures = [house.call(8, 9, commit_request(f"g{n}", {("t", 0): n}, 9)) for n in range(10)]
         await asyncio.sleep(0)
@@ -209,9 +206,7 @@ def test_when_the_log_is_another_nodes_nobody_is_acknowledged() -> None:
     async def scenario() -> None:
         house = await GroupHouse(World(is_auto=False)).start()
         loading = asyncio.ensure_future(house.loaded())
-        while not loading.done():
-            await asyncio.sleep(0)
-            house.world.wal.confirm()
+        await house.confirmed(loading)
         commit = house.later(8, 9, commit_request("g", {("t", 0): 7}, 9))
         await asyncio.sleep(0)
         partition = await house.partition(OFFSETS_TOPIC)
@@ -282,6 +277,40 @@ def test_commits_wait_for_room() -> None:
     run(scenario())
 
 
+def test_commits_are_taken_while_producers_wait_for_room() -> None:
+    """The store is away and a producer waits for room: commits are durable at once, as long as what is kept for
+    coordinators lasts; small states have theirs after that still, and all goes on when the store is back."""
+
+    async def scenario() -> None:
+        world = World(wal_bytes=4 << 20)
+        away = asyncio.Event()
+        world.store.fault = lambda operation, key: away.wait() if operation == "put" else None
+        house = await GroupHouse(world).start()
+        await house.commit("g", {("t", 0): 0})
+        other = await house.partition("t")
+        while (room_bytes := house.engine.room_bytes) > 0:
+            other.data.append(1, [b"f" * min(4096, room_bytes)])
+        producer = house.engine.wait_for_room(5000)
+        taken = 0
+        while True:
+            commit = house.later(8, 9, commit_request("g", {("t", 0): taken}, 9, metadata="m" * 500))
+            await asyncio.wait([commit], timeout=1)
+            if not commit.done():
+                break
+            assert codes_of(commit.result()) == {("t", 0): 0}
+            taken += 1
+        print(f"{taken} commits while the store was away")
+        assert 20 < taken < 2000
+        assert not producer.done()
+        assert house.engine.state_room.room_bytes > 10_000
+        away.set()
+        assert codes_of(await commit) == {("t", 0): 0}
+        await producer
+        assert await house.fetch_offsets("g", ("t", 0)) == {("t", 0): taken}
+
+    run(scenario())
+
+
 def test_what_waits_is_bounded() -> None:
     """While nothing gets into the log, commands are taken up to a bound, then told to try again; all that were taken are answered. So is
     with those who wait for a load."""
@@ -304,9 +333,7 @@ def test_what_waits_is_bounded() -> None:
             taken.append(outcome)
         assert 1000 < len(taken) < 1100
         assert outcome.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        while not taken[-1].done():
-            await asyncio.sleep(0)
-            house.world.wal.confirm()
+        await house.confirmed(taken[-1])
         assert {future.result().topics[0].partitions[3].error_code for future in taken} == {0}
 
     run(scenario())
@@ -357,16 +384,10 @@ async def member_of_a_log_that_stops() -> tuple[GroupHouse, str]:
     """A static member `i` of generation 1, stable, whose session is ten seconds; from now on nothing is durable before the WAL is told."""
     house = await GroupHouse(World(is_auto=False)).start()
     joining = house.later(11, 5, join_request("g", group_instance_id="i"))
-    while not joining.done():
-        await asyncio.sleep(0)
-        house.world.wal.confirm()
-    member_id = joining.result().member_id
+    member_id = (await house.confirmed(joining)).member_id
     given = [SyncGroupRequestAssignment(member_id, b"all")]
     syncing = house.later(14, 3, SyncGroupRequest("g", 1, member_id, "i", None, None, given))
-    while not syncing.done():
-        await asyncio.sleep(0)
-        house.world.wal.confirm()
-    assert syncing.result().assignment == b"all"
+    assert (await house.confirmed(syncing)).assignment == b"all"
     return house, member_id
 
 
@@ -438,9 +459,7 @@ def test_a_load_waits_for_what_is_on_its_way() -> None:
     async def scenario() -> None:
         house = await GroupHouse(World(is_auto=False)).start()
         loading = asyncio.ensure_future(house.loaded())
-        while not loading.done():
-            await asyncio.sleep(0)
-            house.world.wal.confirm()
+        await house.confirmed(loading)
         commit = house.later(8, 9, commit_request("g", {("t", 0): 7}, 9))
         await asyncio.sleep(0)
         house.shard_loop().end(ErrorCode.COORDINATOR_NOT_AVAILABLE)

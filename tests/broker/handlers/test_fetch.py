@@ -255,6 +255,18 @@ def test_the_answers_limit_is_shared_in_the_order_asked() -> None:
     run(scenario())
 
 
+async def served(
+    house: BrokerHouse, wanted: dict[tuple[str, int], int], count: int, **fields: Any
+) -> list[tuple[str, int]]:
+    """Who had records in the first so many answers of a session, of which all but the first ask for nothing new."""
+    keys, session_id = [], 0
+    for epoch in range(count):
+        response = await house.fetch({} if epoch else wanted, 12, session_id=session_id, session_epoch=epoch, **fields)
+        session_id = response.session_id
+        keys += [key for key, part in parts_of(response).items() if offsets(part)]
+    return keys
+
+
 def test_in_a_session_nobody_starves() -> None:
     """With room for one partition an answer, increments that ask for nothing new go round: each partition has its turn."""
 
@@ -263,12 +275,10 @@ def test_in_a_session_nobody_starves() -> None:
         await filled(house, partitions=3)
         one = size_of_one()
         fields = {"max_bytes": one, "partition_max_bytes": 10 * one}
-        first = await house.fetch({("a", index): 0 for index in range(3)}, 12, session_epoch=0, **fields)
-        served = [key for key, part in parts_of(first).items() if offsets(part)]
-        for epoch in (1, 2, 3, 4, 5):
-            response = await house.fetch({}, 12, session_id=first.session_id, session_epoch=epoch, **fields)
-            served += [key for key, part in parts_of(response).items() if offsets(part)]
-        assert served == [("a", 0), ("a", 1), ("a", 2)] * 2
+        assert (
+            await served(house, {("a", index): 0 for index in range(3)}, 6, **fields)
+            == [("a", 0), ("a", 1), ("a", 2)] * 2
+        )
 
     run(scenario())
 
@@ -282,17 +292,23 @@ def test_a_batch_that_does_not_fit_keeps_its_place() -> None:
         house.make_topic("large")
         await house.produce({("large", 0): batch(1, value=b"v" * 5000)})
         fields = {"max_bytes": 2 * size_of_one()}
-        first = await house.fetch({("a", 0): 0, ("large", 0): 0}, 12, session_epoch=0, **fields)
-        served = [key for key, part in parts_of(first).items() if offsets(part)]
-        for epoch in (1, 2):
-            response = await house.fetch({}, 12, session_id=first.session_id, session_epoch=epoch, **fields)
-            served += [key for key, part in parts_of(response).items() if offsets(part)]
-        assert served == [("a", 0), ("large", 0), ("a", 0)]
+        assert await served(house, {("a", 0): 0, ("large", 0): 0}, 3, **fields) == [("a", 0), ("large", 0), ("a", 0)]
 
     run(scenario())
 
 
 # -- waiting
+
+
+def stand_still(house: BrokerHouse) -> asyncio.Event:
+    """The store answers nothing before the event."""
+    gate = asyncio.Event()
+
+    async def wait() -> None:
+        await gate.wait()
+
+    house.world.store.fault = lambda operation, key: wait()
+    return gate
 
 
 def begin(house: BrokerHouse, wanted: dict[tuple[str, int], int], version: int = 12, **fields: Any) -> Any:
@@ -569,12 +585,7 @@ def test_a_wake_during_a_read_does_not_begin_another() -> None:
         outcome = begin(house, {("a", 0): 0, ("b", 0): 0}, max_wait_ms=60_000, min_bytes=10**6)
         assert await house.engine.upload_all(1000)
         house.engine.drop_caches()
-        gate = asyncio.Event()
-
-        async def wait() -> None:
-            await gate.wait()
-
-        house.world.store.fault = lambda operation, key: wait()
+        gate = stand_still(house)
         house.move("b", 0, 2)  # wakes it, in the next turn
         house.connection.parked[outcome].hurry()
         await asyncio.sleep(0.01)
@@ -744,12 +755,7 @@ def test_a_read_for_a_fetch_whose_session_went_on_changes_nothing() -> None:
         first = await house.fetch({("cold", 0): 2, ("a", 0): 0}, 12, session_epoch=0)
         assert await house.engine.upload_all(1000)
         house.engine.drop_caches()
-        gate = asyncio.Event()
-
-        async def wait() -> None:
-            await gate.wait()
-
-        house.world.store.fault = lambda operation, key: wait()
+        gate = stand_still(house)
         fields: dict[str, Any] = {"session_id": first.session_id, "max_wait_ms": 60_000}
         old = begin(house, {("cold", 0): 0}, session_epoch=1, min_bytes=10**6, **fields)
         await asyncio.sleep(0.01)
@@ -833,12 +839,7 @@ def test_cold_data_comes_from_objects_and_warm_data_does_not_wait_elsewhere() ->
         await filled(house, partitions=3)
         assert await house.engine.upload_all(1000)
         house.engine.drop_caches()
-        gate = asyncio.Event()
-
-        async def wait() -> None:
-            await gate.wait()
-
-        house.world.store.fault = lambda operation, key: wait()
+        gate = stand_still(house)
         wanted = {("a", index): 0 for index in range(3)}
         outcome = begin(house, wanted, max_wait_ms=1)
         await filled(house, "warm")
@@ -914,12 +915,7 @@ def test_cold_and_hot_partitions_of_a_session_take_turns() -> None:
         house = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2), "new": batch(2)})
         keys = [("cold", 0), ("hot", 0), ("old", 0), ("new", 0)]
         fields = {"max_bytes": size_of_one()}
-        first = await house.fetch(dict.fromkeys(keys, 0), 12, session_epoch=0, **fields)
-        served = [key for key, part in parts_of(first).items() if offsets(part)]
-        for epoch in range(1, 8):
-            response = await house.fetch({}, 12, session_id=first.session_id, session_epoch=epoch, **fields)
-            served += [key for key, part in parts_of(response).items() if offsets(part)]
-        assert served == keys * 2
+        assert await served(house, dict.fromkeys(keys, 0), 8, **fields) == keys * 2
 
     run(scenario())
 
@@ -955,12 +951,7 @@ def test_a_share_that_the_store_leaves_unused_goes_to_others(monkeypatch: pytest
 
     async def scenario() -> None:
         house = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2)})
-        gate = asyncio.Event()
-
-        async def wait() -> None:
-            await gate.wait()
-
-        house.world.store.fault = lambda operation, key: wait()
+        gate = stand_still(house)
         wanted = {("cold", 0): 0, ("old", 0): 0, ("hot", 0): 0}
         limit = 4 * size_of_one()
         async with asyncio.timeout(5):

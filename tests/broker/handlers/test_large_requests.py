@@ -19,6 +19,7 @@ from millrace.broker.handlers.list_config_resources import ListConfigResources
 from millrace.broker.handlers.list_offsets import ListOffsets
 from millrace.broker.handlers.metadata import Metadata
 from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
+from millrace.broker.request import Encoded
 from millrace.broker.topic_creation import TopicCreation
 from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.topic_configs import ConfigLookup
@@ -276,6 +277,33 @@ def test_all_there_is() -> None:
         found, turns = await turns_meanwhile(house, resources, (74, 1, ListConfigResourcesRequest([2])))
         assert [resource.resource_name for resource in found.config_resources] == names
         assert turns >= 1
+
+    run(scenario())
+
+
+def test_clients_share_what_all_topics_come_to() -> None:
+    """Wide Metadata is encoded once for clients of one listener and version; another version, or a topic more, is another reply."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        house.make_topic("wide", 3500)
+        metadata = Metadata(house.cache, TopicCreation(NoChannel(), {}), auto_create=True)
+        ask = (3, 12, MetadataRequest(topics=None))
+        first, _ = await turns_meanwhile(house, metadata, ask)
+        again = await house.begin(metadata, *ask)
+        assert isinstance(again, Encoded)
+        assert len(again) == 2
+        assert await house.finish(again, 3, 12) == first
+        older, _ = await turns_meanwhile(house, metadata, (3, 9, MetadataRequest(topics=None)))
+        assert [topic.name for topic in older.topics] == [topic.name for topic in first.topics]
+        house.make_topic("more")
+        more, _ = await turns_meanwhile(house, metadata, ask)
+        assert [topic.name for topic in more.topics] == sorted(["more", *(topic.name for topic in first.topics)])
+        one, turns = await turns_meanwhile(
+            house, metadata, (3, 12, MetadataRequest([MetadataRequestTopic(name="wide")]))
+        )
+        assert [part.partition_index for part in one.topics[0].partitions] == list(range(3500))
+        assert turns >= 4
 
     run(scenario())
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from millrace.broker.handlers import list_offsets
 from millrace.broker.handlers.list_offsets import ListOffsets
+from millrace.broker.partitions.unpacking import Unpacking
+from millrace.protocol.batches import BatchHeader, Codec
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.broker.house import BrokerHouse
-from tests.broker.partitions.build import START_MS, batch, run
+from millrace.protocol.primitives import Buffer
+from millrace.runtime.offload import InlineOffload
+from tests.broker.house import BrokerHouse, connection
+from tests.broker.partitions.build import MEMORY_BYTES, START_MS, batch, run
+from tests.broker.partitions.stopped import settle
+from tests.live.stamped import stamped
 from tests.s3stream.build import World
 
 # Not run cold, and why.
@@ -182,5 +191,116 @@ def test_cold_times_are_found_in_objects() -> None:
         house.engine.drop_caches()
         parts = await ask(house, 9, *(("a", index, START_MS + 95) for index in range(4)))
         assert [shown(part) for part in parts] == [(0, 30, START_MS + 100)] * 4
+
+    run(scenario())
+
+
+class StoppedUnpacking(Unpacking):
+    """What lies in gzip is unpacked when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(InlineOffload(), MEMORY_BYTES)
+        self.gate = asyncio.Event()
+        self.waiting = 0
+
+    @asynccontextmanager
+    async def unpacked(self, view: memoryview, header: BatchHeader) -> AsyncIterator[Buffer]:
+        if header.codec == Codec.GZIP:
+            self.waiting += 1
+            try:
+                await self.gate.wait()
+            finally:
+                self.waiting -= 1
+        async with super().unpacked(view, header) as payload:
+            yield payload
+
+
+LIE_MS, LIARS = START_MS + 100, 40
+
+
+async def with_liars(house: BrokerHouse) -> None:
+    """Topics: "honest" of one partition, "lies" of many, each with three batches that lie."""
+    house.make_topic("honest")
+    await house.produce({("honest", 0): batch(2, timestamp=LIE_MS - 1, step_ms=1)})
+    house.make_topic("lies", LIARS)
+    for index in range(LIARS):
+        for _ in range(3):
+            lie = stamped(START_MS, LIE_MS, [START_MS] * 2, Codec.GZIP)
+            await house.produce({("lies", index): memoryview(lie)})
+
+
+def lookup(name: str, count: int, timeout_ms: int = 0) -> ListOffsetsRequest:
+    asked = [ListOffsetsPartition(index, -1, LIE_MS) for index in range(count)]
+    return ListOffsetsRequest(-1, 0, [ListOffsetsTopic(name, asked)], timeout_ms)
+
+
+def begin(house: BrokerHouse, handler: ListOffsets, request: ListOffsetsRequest, number: int) -> asyncio.Task[Any]:
+    """Asked on a connection of that number."""
+    made = house.begin(handler, 2, 10, request, to=connection(number))
+    return asyncio.ensure_future(house.finish(made, 2, 10))
+
+
+def codes(response: Any) -> set[int]:
+    return {part.error_code for part in response.topics[0].partitions}
+
+
+def test_one_connections_lookups_leave_room_for_others() -> None:
+    """However many partitions it asks about, in however many requests; and those that were found to lie go on in a
+    line of their own."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await with_liars(house)
+        unpacking = StoppedUnpacking()
+        handler = ListOffsets(house.directory, unpacking)
+        attack = [begin(house, handler, lookup("lies", LIARS), 1) for _ in range(3)]
+        await settle(lambda: unpacking.waiting == list_offsets.LOOKUPS_OF_ONE)
+        answer = await begin(house, handler, lookup("honest", 1), 2)
+        assert shown(answer.topics[0].partitions[0]) == (0, 1, LIE_MS)
+        unpacking.gate.set()
+        for task in attack:
+            assert codes(await task) == {0}
+        assert handler._places.taken_count == handler._slow_places.taken_count == 0
+
+    run(scenario())
+
+
+def test_a_lookup_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With REQUEST_TIMED_OUT, those in line as well: the client's own time where it is shorter. No place is lost."""
+    monkeypatch.setattr(list_offsets, "LOOKUP_S_MAX", 0.1)
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await with_liars(house)
+        unpacking = StoppedUnpacking()
+        handler = ListOffsets(house.directory, unpacking)
+        for timeout_ms in (0, 20, 60_000):
+            answer = await begin(house, handler, lookup("lies", LIARS, timeout_ms), 1)
+            assert codes(answer) == {ErrorCode.REQUEST_TIMED_OUT}
+            assert handler._places.taken_count == handler._places.waiting_count == 0
+        monkeypatch.setattr(list_offsets, "LOOKUP_S_MAX", 15.0)
+        unpacking.gate.set()
+        assert codes(await begin(house, handler, lookup("lies", LIARS), 1)) == {0}
+
+    run(scenario())
+
+
+def test_lookups_of_a_connection_that_is_closed_end() -> None:
+    """At the next batch, and those in line when they come to a place."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await with_liars(house)
+        unpacking = StoppedUnpacking()
+        handler = ListOffsets(house.directory, unpacking)
+        leaving = connection(1)
+        made = house.begin(handler, 2, 10, lookup("lies", LIARS), to=leaving)
+        task = asyncio.ensure_future(house.finish(made, 2, 10))
+        await settle(lambda: unpacking.waiting == list_offsets.LOOKUPS_OF_ONE)
+        leaving.is_open = False
+        unpacking.gate.set()
+        assert codes(await task) == {ErrorCode.NETWORK_EXCEPTION}
+        assert handler._places.taken_count == handler._slow_places.taken_count == 0
+        assert len(handler._lookups.true_times) == list_offsets.LOOKUPS_OF_ONE
 
     run(scenario())

@@ -644,7 +644,7 @@ def test_a_request_that_never_fits_is_too_large() -> None:
     async def scenario() -> None:
         house = await full_house().start()
         house.make_topic("a", 4)
-        wanted = {("a", index): batch(1, value=b"v" * 100_000) for index in range(4)}
+        wanted = {("a", index): batch(1, value=b"v" * 90_000) for index in range(4)}
         parts = parts_of(await house.produce(wanted))
         assert {part.error_code for part in parts.values()} == {ErrorCode.MESSAGE_TOO_LARGE}
         parts = parts_of(await house.produce({("a", 0): wanted["a", 0]}))

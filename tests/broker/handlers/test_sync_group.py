@@ -76,11 +76,7 @@ def test_an_assignment_is_in_the_log_before_it_is_told() -> None:
 
     async def scenario() -> None:
         house = await GroupHouse(World(is_auto=False)).start()
-        joining = house.later(11, 3, join_request("g"))
-        while not joining.done():
-            await asyncio.sleep(0)
-            house.world.wal.confirm()
-        member_id = joining.result().member_id
+        member_id = (await house.confirmed(house.later(11, 3, join_request("g")))).member_id
         for _ in range(5):
             await asyncio.sleep(0)
             house.world.wal.confirm()
@@ -100,11 +96,7 @@ def test_what_is_full_or_slow_to_load_asks_for_another_join() -> None:
 
     async def scenario() -> None:
         house = await GroupHouse(World(is_auto=False)).start()
-        joining = house.later(11, 3, join_request("g"))
-        while not joining.done():
-            await asyncio.sleep(0)
-            house.world.wal.confirm()
-        member_id = joining.result().member_id
+        member_id = (await house.confirmed(house.later(11, 3, join_request("g")))).member_id
         other = commit_request("other", {("t", n): 1 for n in range(4)}, 9, metadata="m" * 4096)
         while asyncio.isfuture(outcome := house.call(8, 9, other)):
             pass

@@ -22,6 +22,7 @@ from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOf
 from millrace.runtime.offload import InlineOffload
 from tests.broker.house import BrokerHouse, parts_of
 from tests.broker.partitions.build import START_MS, batch, run
+from tests.live.stamped import headers_of_clients, stamped
 
 PRODUCE_VERSION = 11
 DAY_MS = 86_400_000
@@ -108,21 +109,90 @@ def test_where_the_time_is_the_brokers_nobody_looks() -> None:
     run(scenario())
 
 
-def test_what_comes_to_more_than_may_be_unpacked_is_taken_as_it_is() -> None:
-    """Nobody but the index would have looked into it."""
+@pytest.mark.parametrize(
+    ("base", "told", "stored"), [(START_MS, -1, START_MS), (-1, 0, -1), (-1, START_MS, START_MS), (-7000, -5, -1)]
+)
+def test_what_comes_to_more_than_may_be_unpacked_is_never_as_old_as_the_epoch(
+    base: int, told: int, stored: int
+) -> None:
+    """Nobody but the index would have looked into it: the best guess of its header is stored."""
 
     async def scenario() -> None:
         unpacking = Unpacking(InlineOffload(), 16 * MIB)
         settings = TopicSettings(rules=ProduceRules(batch_bytes_max=1 << 30))
-        sent = unset(batch(1, value=bytes(unpacking.bytes_max + 1), codec=Codec.GZIP))
-        assert await unpacking.recode(sent, settings, START_MS, PRODUCE_VERSION) is sent
+        sent = memoryview(stamped(base, told, [base], Codec.GZIP, bytes(unpacking.bytes_max + 1)))
+        stored_batch = await unpacking.recode(sent, settings, START_MS, PRODUCE_VERSION)
+        header = BatchHeader(stored_batch)
+        assert header.max_timestamp == stored
+        assert is_intact(stored_batch, header)
 
     run(scenario())
 
 
-def test_only_a_time_before_the_first_is_unset() -> None:
-    """Records without timestamps tell nothing less than all."""
+def test_what_kafka_computes_is_stored() -> None:
+    """Every form of header that clients write (tests/compat/test_timestamps.py holds the same ones against
+    Apache Kafka): the largest of the records' times, and none where there is none."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        for number, (base, told, times) in enumerate(headers_of_clients(START_MS).values()):
+            for codec in (Codec.NONE, Codec.GZIP):
+                name = f"t{number}{codec.name}"
+                house.make_topic(name)
+                sent = memoryview(stamped(base, told, times, codec))
+                assert parts_of(await house.produce({(name, 0): sent}))[name, 0].error_code == 0
+                header = BatchHeader(memoryview(parts_of(await house.fetch({(name, 0): 0}))[name, 0].records))
+                assert (header.base_timestamp, header.max_timestamp) == (base, max(-1, *times))
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("count", [2, SLICE_RECORDS + 5])
+def test_each_time_is_judged_where_all_are_looked_at(count: int) -> None:
+    """One behind a first record that has none."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", message_timestamp_before_max_ms=str(DAY_MS))
+        for time in (START_MS - 2 * DAY_MS, START_MS + 2 * DAY_MS):
+            sent = memoryview(stamped(-1, 0, [-1] * (count - 2) + [time, -1]))
+            code = parts_of(await house.produce({("a", 0): sent}))["a", 0].error_code
+            assert code == ErrorCode.INVALID_TIMESTAMP
+        assert (await house.partition("a")).log_end_offset == 0
+
+    run(scenario())
+
+
+def test_records_without_a_timestamp_age_from_their_append() -> None:
+    """Told as none, or as 0: kept for the retention, also over a kill, and then they go; the largest time of
+    such a log is its first record's, none."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a")
+        house.make_topic("b")
+        for name, told in (("a", 0), ("b", -1)):
+            await house.produce({(name, 0): memoryview(stamped(-1, told, [-1, -1]))})
+        for is_killed in (False, True):
+            if is_killed:
+                await house.crash()
+            for name in ("a", "b"):
+                partition = await house.partition(name)
+                assert partition.state.segments.open.latest_ms == START_MS
+                assert partition.state.segments.plan_retention(START_MS + DAY_MS, DAY_MS, -1, 2) == 0
+                assert partition.state.segments.plan_retention(START_MS + DAY_MS + 1, DAY_MS, -1, 2) == 2
+        asked = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("a", [ListOffsetsPartition(0, -1, -3)])])
+        response = await house.ask(ListOffsets(house.directory, house.unpacking), 2, 7, asked)
+        answer = response.topics[0].partitions[0]
+        assert (answer.error_code, answer.offset, answer.timestamp) == (0, 0, -1)
+
+    run(scenario())
+
+
+def test_a_header_that_cannot_be_right() -> None:
+    """A largest time before the first, or a first below 0."""
     assert has_unset_max_timestamp(unset(batch(2)))
     assert not has_unset_max_timestamp(batch(2))
-    assert not has_unset_max_timestamp(unset(batch(1, timestamp=-1)))
+    assert has_unset_max_timestamp(batch(1, timestamp=-1))
+    assert not has_unset_max_timestamp(memoryview(stamped(0, 0, [0])))
     assert not has_unset_max_timestamp(unset(batch(2))[: HEADER_BYTES - 1])

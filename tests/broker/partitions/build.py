@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from millrace.broker.known_time import KnownTime
 from millrace.broker.partitions.opening import Leadership, open_partition
 from millrace.broker.partitions.partition import Appended, Partition
 from millrace.broker.partitions.settings import TopicSettings
@@ -19,6 +20,7 @@ from millrace.s3stream.stream import Append, Stream
 from tests.s3stream.build import World, open_stream
 from tests.s3stream.build import run as run_in_virtual_time
 from tests.s3stream.cold import ColdStorage
+from tests.sim.disk import SimDisk
 
 TOPIC_ID = bytes(range(16))
 START_MS = 1_700_000_000_000
@@ -30,9 +32,13 @@ class SteppedClock:
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.now_ms = now_ms
+        self.slept_ms = 0
 
     def wall_ms(self) -> int:
         return self.now_ms
+
+    def asleep_ms(self) -> int:
+        return self.slept_ms
 
 
 def batch(
@@ -88,6 +94,10 @@ class House:
         self.engine: Storage
 
     async def start(self) -> House:
+        """The clock by which it deletes has lived through all that the one it is given showed."""
+        self.known = KnownTime(self.clock, SimDisk(), "log", 1 << 62, lambda: None)
+        await self.known.open(lambda: 0)
+        self.judged = self.known.judged
         self.engine = await self.world.started(**self.engine_settings)
         return self
 

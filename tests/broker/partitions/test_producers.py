@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.broker.partitions.producers import SEQUENCE_MAX, WINDOW_BATCHES, Producers, WrittenBatch, last_sequence_of
+from millrace.broker.partitions.cold_producers import ColdProducers
+from millrace.broker.partitions.producers import (
+    RETRY_CODE,
+    SEQUENCE_MAX,
+    WINDOW_BATCHES,
+    Producers,
+    StatesFull,
+    WrittenBatch,
+    last_sequence_of,
+)
+from millrace.broker.state_memory import StateMemory
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.errors import Corrupt
@@ -99,15 +109,43 @@ def test_silent_producers_expire_but_not_within_a_transaction() -> None:
     assert producers.expire(99, 100) == 0
 
 
-def test_the_table_is_bounded_and_drops_the_most_silent() -> None:
-    """One producer too many pushes out the one that wrote longest ago, never one in a transaction."""
-    producers = Producers(producers_max=3)
-    for producer_id in (1, 2, 3):
-        write(producers, 0, 1, producer_id, producer_id=producer_id)
-    next(p for p in producers if p.producer_id == 1).transaction_start = 1
-    write(producers, 1, 1, 4, producer_id=2)
-    write(producers, 0, 1, 5, producer_id=4)
-    assert [p.producer_id for p in producers] == [1, 2, 4]
+def test_nobody_is_forgotten_for_others() -> None:
+    """However many write after it, a producer's repeat is a duplicate until it was silent for the expiration."""
+    producers = Producers()
+    write(producers, 0, 1, 0, producer_id=1)
+    for producer_id in range(2, 12_000):
+        write(producers, 0, 1, producer_id, producer_id=producer_id, now_ms=1)
+    found = producers.judge(1, 0, 0, 0)
+    assert found is not None
+    assert found.base_offset == 0
+    assert producers.expire(50, 50) == 1
+    assert producers.judge(1, 0, 0, 0) is None
+
+
+def test_whoever_holds_most_is_refused_first() -> None:
+    """At the bound of memory new producers of the address that has most are refused, with a code that is sent again and a
+    time to wait; those that it has go on, and so do new ones of others."""
+    memory = StateMemory(1 << 20)
+    producers = Producers(memory)
+    taken = 0
+
+    def take_all() -> None:
+        nonlocal taken
+        while True:
+            assert producers.judge(taken, 0, 0, 0, "greedy") is None
+            producers.written(taken, 0, WrittenBatch(0, 0, taken, taken, 0), 0, "greedy")
+            taken += 1
+
+    with pytest.raises(StatesFull) as caught:
+        take_all()
+    assert (caught.value.code, caught.value.throttle_ms) == (RETRY_CODE, 1000)
+    assert 0.7 < memory.used_bytes / memory.limit_bytes < 0.8
+    assert producers.judge(5, 0, 1, 1, "greedy") is None
+    for producer_id in range(10_000, 10_100):
+        assert producers.judge(producer_id, 0, 0, 0, "modest") is None
+        producers.written(producer_id, 0, WrittenBatch(0, 0, producer_id, producer_id, 0), 0, "modest")
+    producers.release()
+    assert (memory.used_bytes, memory.hot_bytes) == (0, 0)
 
 
 def test_a_snapshot_restores_windows_and_ages() -> None:
@@ -148,3 +186,29 @@ def test_every_batch_is_appended_once_however_often_it_is_sent(batches: list[tup
             assert found.base_offset == offset
         offset += count
         sequence = (sequence + count) & SEQUENCE_MAX
+
+
+@pytest.mark.parametrize(("log_end", "expected"), [(10, 4), (3, 2), (0, None)])
+def test_a_cold_state_tells_of_nothing_that_the_log_lost(log_end: int, expected: int | None) -> None:
+    """The log was cut below what a block says: batches from there on are not known any more, and a producer that has no other is
+    a new one."""
+    before = Producers()
+    for number in range(5):
+        write(before, number, 1, number)
+    number, value = before.put_cold(before.take_cold(1, 5), 0)
+    assert before.take_cold(1, 5) == []
+    memory = StateMemory()
+    after = Producers(memory)
+    after.cold = ColdProducers(memory)
+    after.cold.adopt_block(number, 0, 0, log_end)
+    after.cold.add(7, number, memory.restored)
+    after.revive(7, number, value, 0)
+    assert not after.is_cold(7)
+    if expected is None:
+        assert 7 not in after
+        assert memory.used_bytes == 0
+    else:
+        found = after.judge(7, 0, expected, expected)
+        assert found is not None
+        assert found.base_offset == expected
+        assert after.judge(7, 0, expected + 1, expected + 1) is None

@@ -65,34 +65,35 @@ def test_a_tail_is_bounded() -> None:
     assert tail.find(10**9) == TAIL_ENTRIES_MAX
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 60), st.integers(1, 300)), max_size=60), st.integers(0, 61)
-)
-def test_no_wanted_record_lies_below_what_is_found(batches: list[tuple[int, int, int]], wanted: int) -> None:
-    """For any batches (count, largest timestamp, bytes): every batch with the wanted time or later ends above the start of the scan."""
+BATCHES = st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 60), st.integers(1, 300)), max_size=60)
+
+
+def noted(batches: list[tuple[int, int, int]]) -> tuple[TimeTail, list[tuple[int, int]]]:
+    """The tail behind such batches (count, largest timestamp, bytes), and each one's end and timestamp."""
     tail, offset, ends = TimeTail(0), 0, []
     for count, timestamp, size in batches:
         offset += count
         tail.note(offset, timestamp, size, 200)
         ends.append((offset, timestamp))
+    return tail, ends
+
+
+@given(BATCHES, st.integers(0, 61))
+def test_no_wanted_record_lies_below_what_is_found(batches: list[tuple[int, int, int]], wanted: int) -> None:
+    """For any batches (count, largest timestamp, bytes): every batch with the wanted time or later ends above the start of the scan."""
+    tail, ends = noted(batches)
     start = tail.find(wanted)
     for end, timestamp in ends:
         if timestamp >= wanted and start is not None:
             assert end > start
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 60), st.integers(1, 300)), max_size=60), st.integers(0, 300)
-)
+@given(BATCHES, st.integers(0, 300))
 def test_the_largest_time_below_an_offset_is_what_the_batches_say(
     batches: list[tuple[int, int, int]], end: int
 ) -> None:
     """For any batches: of all that end at or below the offset that is found, no more and no less."""
-    tail, offset, ends = TimeTail(0), 0, []
-    for count, timestamp, size in batches:
-        offset += count
-        tail.note(offset, timestamp, size, 200)
-        ends.append((offset, timestamp))
+    tail, ends = noted(batches)
     found = tail.last_before(end)
     if found is not None:
         known_end, largest = found

@@ -14,6 +14,8 @@ from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, Delete
 from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
 from millrace.protocol.messages.remove_objects import RemoveObjectsRequest
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest
+from millrace.protocol.metadata_records import FeatureLevelRecord
+from millrace.protocol.stream_records import NodeWalRecord
 from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId
 from tests.kraft.check import check_image, holding
 from tests.kraft.tables.build import create, open_streams, prepare, topic
@@ -63,6 +65,52 @@ def test_bounds_of_a_preparation(count: int, ttl_ms: int) -> None:
     machine = made()
     response = machine.do(PrepareObjectsRequest(1, machine.epoch, count, ttl_ms))
     assert response.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_ids_are_prepared_for_one_writer() -> None:
+    """Who prepares names its token, which must be the registered incarnation's; metadata keeps it from there to the commit
+    and names it to readers and to compaction. Who names none, as at millrace.version 0, is taken; who names one there is not."""
+    machine = made()
+    machine.do(BrokerRegistrationRequest(1, CLUSTER, bytes(range(1, 17))))
+    machine.epoch = machine.image.brokers.by_id[1].epoch
+    assert open_streams(machine, "t") + open_streams(machine, "u") == [0, 1]
+    token = int.from_bytes(bytes(range(1, 9)), "big")
+    refused = machine.do(PrepareObjectsRequest(1, machine.epoch, 1, 1_000, token + 1))
+    assert refused.error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert refused.error_message == "incarnation 0102030405060708 of node 1 is registered, not 0102030405060709"
+    first = machine.do(PrepareObjectsRequest(1, machine.epoch, 2, 1_000, token)).first_object_id
+    request = upload(machine, first, (1, 0, 7), own=((first + 1, 0, 0, 20),))
+    unnamed = machine.do(request)
+    assert unnamed.error_code == ErrorCode.RESOURCE_NOT_FOUND
+    assert unnamed.error_message == f"object {first} was prepared for incarnation 0102030405060708, not {0:016x}"
+    request.incarnation = bytes(16)[:-1] + b"x"
+    assert machine.do(request).error_code == ErrorCode.STALE_BROKER_EPOCH
+    request.incarnation = bytes(range(1, 17))
+    assert machine.do(request).error_code == 0
+    objects, streams = machine.image.objects, machine.image.streams
+    for stream in streams.by_id.values():
+        assert [hint.writer for hint in objects.candidates(stream, 0, 9)] == [token]
+    assert [info.writer for info in objects.stream_sets(1)] == [token]
+    assert [info.writer for info in objects.of_stream(streams.by_id[StreamId(0)])] == [token]
+    machine.commit([FeatureLevelRecord("millrace.version", 0)])
+    assert machine.do(PrepareObjectsRequest(1, machine.epoch, 1, 1_000, token)).error_code == ErrorCode.INVALID_REQUEST
+    assert machine.do(PrepareObjectsRequest(1, machine.epoch, 1, 1_000)).error_code == 0
+
+
+def test_a_commit_moves_the_log_that_it_came_from() -> None:
+    """In its own batch, and never back; a log that is not registered is passed over."""
+    machine = made()
+    wal_id = bytes(range(16))
+    for place, (named, end, position) in enumerate(((wal_id, 500, None), (wal_id, 500, 500), (wal_id, 400, 500))):
+        if place == 1:
+            machine.commit([NodeWalRecord(1, wal_id, "block", "0@file:///wal", machine.epoch, bytes(16), 100, 0)])
+        request = upload(machine, prepare(machine), (1, place, place + 1))
+        request.wal_id, request.wal_end = named, end
+        batches = len(machine.batches)
+        assert machine.do(request).error_code == 0
+        assert len(machine.batches) == batches + 1
+        wal = machine.image.wals.active(1)
+        assert (None if wal is None else wal.position) == position
 
 
 def test_a_commit() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.wal.block.blank import HEAD_BYTES, TAIL_BYTES, find_content, is_begun_copy, looks
-from millrace.wal.block.device import is_used
+from millrace.wal.block.device import identify
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, align_down, choose_device_header
 from millrace.wal.errors import WalForeign, WalHeaderLost
 from tests.sim.disk import SimDisk, keep
@@ -61,7 +61,7 @@ async def refusal(disk: SimDisk) -> WalForeign | WalHeaderLost:
     """What is said of it, at a start and before one; nothing of it changed."""
     before = bytes(disk.files[PATH].durable)
     with pytest.raises((WalForeign, WalHeaderLost)) as asked:
-        await is_used(disk, PATH)
+        await identify(disk, PATH)
     with pytest.raises((WalForeign, WalHeaderLost)) as refused:
         await open_wal(disk, 9)
     assert str(asked.value) == str(refused.value)

@@ -1,29 +1,35 @@
-"""The golden image of version 1: it is read for ever, and today's writer still makes the same bytes.
+"""The golden images of versions 1 and 2: they are read for ever, and today's writer still makes the same bytes.
 
-`tests/golden/block_wal_v1.hex` holds the stretches of the image that are not zeros, one a line: place and bytes. To
-make it anew, when the format changes on purpose: `python -m tests.wal.block.test_golden > tests/golden/block_wal_v1.hex`.
+`tests/golden/block_wal_v*.hex` hold the stretches of an image that are not zeros, one a line: place and bytes. To
+make one anew, when the format changes on purpose: `python -m tests.wal.block.test_golden 2 > tests/golden/block_wal_v2.hex`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
+import pytest
+
 from millrace.protocol.crc32c import crc32c
+from millrace.wal.block.device import identify
+from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark, WalIdentity
 from tests.sim.disk import SimDisk, SimFile
 from tests.wal.build import KIB, PATH, open_wal, payload, start_wal
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "block_wal_v1.hex"
+FOLDER = Path(__file__).parents[2] / "golden"
+WAL_IDS = {1: NO_WAL_ID, 2: bytes(range(16))}  # by version of the device header
 LINE_BYTES = 64
 
 
-async def make_image() -> tuple[bytes, list[bytes]]:
+async def make_image(wal_id: bytes) -> tuple[bytes, list[bytes]]:
     """Two owners, a trim, a skipped rest of a lap, an orderly close; small payloads, so that the file stays small."""
     disk = SimDisk(hops=0)
     disk.add_device(PATH, 256 * KIB)
     sent = []
     for epoch in (3, 4):
-        wal, _, journal = await start_wal(disk, epoch)
+        wal, _, journal = await start_wal(disk, epoch, wal_id)
         for number in range(34):
             data = payload(number, 40) if number % 8 else bytes(17 * KIB)
             tail = data[20:]
@@ -31,6 +37,7 @@ async def make_image() -> tuple[bytes, list[bytes]]:
             sent.append((record.end, data))
             await journal.reach(record.end)
             if number % 16 == 15:
+                wal.see_metadata(MetadataMark(1000 * epoch + number, epoch))
                 await wal.trim(record.end)
                 sent.clear()
         await wal.close()
@@ -50,19 +57,27 @@ def from_lines(lines: list[str]) -> bytearray:
     return image
 
 
-def test_the_writer_makes_the_golden_image() -> None:
-    """The same life gives the same bytes as when version 1 was fixed."""
-    image, _ = asyncio.run(make_image())
-    assert to_lines(image) == GOLDEN.read_text().splitlines()
+def golden(version: int) -> list[str]:
+    return (FOLDER / f"block_wal_v{version}.hex").read_text().splitlines()
 
 
-def test_the_golden_image_is_read() -> None:
-    """Its records come back, in order and whole."""
+@pytest.mark.parametrize("version", WAL_IDS)
+def test_the_writer_makes_the_golden_image(version: int) -> None:
+    """The same life gives the same bytes as when the version was fixed."""
+    image, _ = asyncio.run(make_image(WAL_IDS[version]))
+    assert to_lines(image) == golden(version)
+
+
+@pytest.mark.parametrize("version", WAL_IDS)
+def test_the_golden_image_is_read(version: int) -> None:
+    """Its records come back, in order and whole, and with them what it says of itself."""
 
     async def run() -> None:
-        image, expected = from_lines(GOLDEN.read_text().splitlines()), (await make_image())[1]
+        image, expected = from_lines(golden(version)), (await make_image(WAL_IDS[version]))[1]
         disk = SimDisk()
         disk.files[PATH] = SimFile(bytearray(image), image, is_device=True)
+        mark = MetadataMark(4031, 4) if version == 2 else NO_MARK
+        assert await identify(disk, PATH) == WalIdentity(WAL_IDS[version], 4, mark)
         _, records = await open_wal(disk, 5)
         assert [bytes(record.payload) for record in records] == expected
 
@@ -70,4 +85,4 @@ def test_the_golden_image_is_read() -> None:
 
 
 if __name__ == "__main__":
-    print("\n".join(to_lines(asyncio.run(make_image())[0])))
+    print("\n".join(to_lines(asyncio.run(make_image(WAL_IDS[int(sys.argv[1])]))[0])))

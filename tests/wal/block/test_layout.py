@@ -98,12 +98,12 @@ def test_a_later_version_is_refused_by_name() -> None:
     """A sound header of a version from the future says so, rather than passing for damage."""
     from millrace.protocol.crc32c import crc32c
 
-    body = bytearray(HEADER.encode()[:296])
-    body[9] = 2
+    body = bytearray(dataclasses.replace(HEADER, wal_id=bytes(range(16))).encode()[:328])
+    body[9] = 3
     copy = (bytes(body) + crc32c(bytes(body)).to_bytes(4, "big")).ljust(BLOCK_BYTES, b"\0")
     with pytest.raises(WalMismatch) as mismatch:
         decode_device_header(copy)
-    assert (mismatch.value.field, mismatch.value.found) == ("version", 2)
+    assert (mismatch.value.field, mismatch.value.found) == ("version", 3)
 
 
 def test_who_wrote_where() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from millrace.runtime.disk import DiskFailed
 from millrace.wal.block import reading
-from millrace.wal.block.device import is_used
+from millrace.wal.block.device import identify
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START
 from millrace.wal.errors import WalCorrupt
 from tests.sim.disk import SimDisk, keep
@@ -23,7 +23,7 @@ def test_one_copy_of_the_header_is_enough(copy: int) -> None:
     async def run() -> None:
         disk, sent = await log_of_blocks(is_closed=True)
         disk.lose_block(PATH, copy)
-        assert await is_used(disk, PATH)
+        assert await identify(disk, PATH)
         _, records = await open_wal(disk, 2)
         assert [bytes(record.payload) for record in records] == bytes_of(sent)
         assert not disk.files[PATH].lost, "a start writes both copies"

@@ -20,12 +20,16 @@ class StillClock:
     def wall_ms(self) -> int:
         return 1
 
+    def asleep_ms(self) -> int:
+        return 0
+
 
 def small_settings(**changes: Any) -> ObjectWalSettings:
-    """Half a MiB at most, in objects of 64 KiB, so that all bounds are near."""
+    """Half a MiB at most, in objects of 64 KiB, so that all bounds are near; latency first."""
     defaults: dict[str, Any] = {
         "capacity_bytes": 512 * KIB,
         "batch_bytes_max": 64 * KIB,
+        "batch_interval_ms": 0,
         "unflushed_bytes_max": 256 * KIB,
         "uploads_max": 6,
         "ahead_bytes": 100 * KIB,

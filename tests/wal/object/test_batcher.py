@@ -6,7 +6,7 @@ import pytest
 
 from millrace.protocol.crc32c import crc32c
 from millrace.runtime.rand import Rand
-from millrace.wal.object.batcher import GATHER_MS, Batcher, wait_ms
+from millrace.wal.object.batcher import GATHER_MS, LONGEST_MS, Batcher, wait_ms
 from millrace.wal.object.layout import HEADER_BYTES, Place
 from millrace.wal.object.space import LiveObjects, payload_room
 from millrace.wal.record import RECORD_HEADER_BYTES, decode_record, epoch_seed
@@ -57,13 +57,20 @@ def test_batches_are_packed_over_arenas() -> None:
         (1, GATHER_MS + 1, 1, 0.0),
         (3, 0.0, 1, 3 * GATHER_MS),
         (3, 0.0, 100, 0.0),
-        (40, 0.0, 1, 250.0),
-        (40, 249.0, 1, 1.0),
+        (40, 0.0, 1, LONGEST_MS),
+        (40, LONGEST_MS - 1, 1, 1.0),
     ],
 )
 def test_how_long_a_batch_waits(uploads: int, since_last: float, open_bytes: int, expected: float) -> None:
-    """Not at all when idle or full; else a step for each upload under way, since the last began, and never beyond the interval."""
-    assert wait_ms(uploads, since_last, open_bytes, 100, 250) == expected
+    """With latency first: not at all when idle or full; else a step for each upload under way, since the last began, and not for long."""
+    assert wait_ms(uploads, since_last, open_bytes, 100, 0) == expected
+
+
+@pytest.mark.parametrize("uploads", [0, 1, 40])
+def test_an_interval_stands_between_uploads(uploads: int) -> None:
+    """Whatever is under way: the rest of it since the last upload began, none after it, and none when the batch is full."""
+    assert [wait_ms(uploads, since, 1, 100, 250, 20.0) for since in (0.0, 249.0, 250.0, 9e9)] == [250.0, 1.0, 0.0, 0.0]
+    assert wait_ms(uploads, 0.0, 100, 100, 250) == 0.0
 
 
 def test_the_head_is_the_first_object_above_the_trim() -> None:

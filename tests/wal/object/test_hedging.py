@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.wal.object.batcher import GATHER_MS, wait_ms
+from millrace.wal.object.batcher import GATHER_MS, LONGEST_MS, wait_ms
 from millrace.wal.object.hedging import (
     DUPLICATES_BYTES_MAX,
+    EAGER_PART,
     EARLY_MS_MIN,
-    EARLY_PART,
     GATHER_PART,
     LATE_PART,
     OUTCOMES_MAX,
@@ -16,6 +16,7 @@ from millrace.wal.object.hedging import (
     QUIET_MS,
     SAMPLES_MAX,
     SAMPLES_MIN,
+    SPARING_PART,
     Hedging,
 )
 
@@ -35,11 +36,11 @@ def test_nothing_is_late_before_uploads_were_seen() -> None:
         assert hedging.early_ms is None
         assert hedging.gather_ms(100, 0.0) is None
         hedging.on_uploaded(200.0 if number else 10_000.0)
-    assert (hedging.early_ms, hedging.late_ms) == (200 * EARLY_PART, 200 * LATE_PART)
+    assert (hedging.early_ms, hedging.late_ms) == (200 * EAGER_PART, 200 * LATE_PART)
     assert hedging.gather_ms(100, 0.0) == 200 * GATHER_PART
     for _ in range(SAMPLES_MAX):
         hedging.on_uploaded(400.0)
-    assert hedging.early_ms == 400 * EARLY_PART
+    assert hedging.early_ms == 400 * EAGER_PART
 
 
 @pytest.mark.parametrize(
@@ -104,8 +105,18 @@ def test_one_that_had_no_answer_says_nothing() -> None:
 
 
 def test_batches_wait_as_hedging_says() -> None:
-    """One step whatever is under way, no shorter than without hedging beside one upload, and within the interval."""
-    waits = [wait_ms(uploads, 10.0, 1, 100, 250, 60.0) for uploads in (0, 1, 5)]
+    """One step whatever is under way, no shorter than without hedging beside one upload, and not for long."""
+    waits = [wait_ms(uploads, 10.0, 1, 100, 0, 60.0) for uploads in (0, 1, 5)]
     assert waits == [0.0, 50.0, 50.0]
-    assert wait_ms(1, 0.0, 1, 100, 250, 5.0) == GATHER_MS
-    assert wait_ms(1, 0.0, 1, 100, 250, 900.0) == 250.0
+    assert wait_ms(1, 0.0, 1, 100, 0, 5.0) == GATHER_MS
+    assert wait_ms(1, 0.0, 1, 100, 0, 900.0) == LONGEST_MS
+
+
+def test_sparing_is_for_what_is_late() -> None:
+    """A log with a batch interval puts again what takes twice as long as usual, and gathers as its interval says."""
+    hedging = Hedging(is_on=True, is_eager=False)
+    for _ in range(SAMPLES_MIN):
+        hedging.on_uploaded(60.0)
+    assert (hedging.early_ms, hedging.late_ms) == (60 * SPARING_PART, 60 * LATE_PART)
+    assert hedging.gather_ms(1, 0.0) is None
+    assert hedging.begin(1, 0.0)

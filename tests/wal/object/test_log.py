@@ -78,7 +78,8 @@ async def test_batches_grow_while_uploads_are_under_way() -> None:
 
 @simulated
 async def test_no_record_waits_longer_than_the_interval() -> None:
-    """With many uploads under way and the interval at 30 ms, each record's upload has begun 30 ms after its append."""
+    """With many uploads under way and the interval at 30 ms, each record's upload has begun 30 ms after its append, and no
+    more uploads than the interval allows."""
     bucket = make_bucket()
     store = store_on(bucket, faults=StoreFaults(latency_ms=(500, 500)))
     wal, _, journal = await start_wal(bucket, 1, store, batch_interval_ms=30, uploads_max=100)
@@ -89,8 +90,29 @@ async def test_no_record_waits_longer_than_the_interval() -> None:
         await asyncio.sleep(0.001)
     await journal.reach(sent[-1][1])
     ends = {header.end: header for header in headers(bucket)}
-    assert len(ends) >= 10
+    assert 10 <= len(ends) <= 13
     assert loop.time() - sent[-1][0] <= 0.5 + 0.03 + 0.002
+
+
+@simulated
+async def test_an_interval_bounds_requests_whatever_producers_do() -> None:
+    """For ten seconds on a store of 60 ms, an interval of 100: one producer that sends when it was answered, and 120 sends a
+    second, make ten uploads a second; after a second of rest the first goes out at once."""
+    loop = asyncio.get_running_loop()
+    for is_closed in (True, False):
+        bucket = make_bucket()
+        store = store_on(bucket, faults=STEADY)
+        wal, _, journal = await start_wal(bucket, 1, store, batch_interval_ms=100)
+        before, until, number = store.requests["put_if_absent"], loop.time() + 10, 0
+        while loop.time() < until:
+            record, number = wal.append(payload(number)), number + 1
+            await (journal.reach(record.end) if is_closed else asyncio.sleep(1 / 120))
+        assert 95 <= store.requests["put_if_absent"] - before <= 102
+        await asyncio.sleep(1)
+        began = loop.time()
+        await journal.reach(wal.append(payload(number)).end)
+        assert loop.time() - began < 0.061
+        await wal.close()
 
 
 @simulated

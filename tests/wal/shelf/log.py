@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from millrace.runtime.disk import Buffer
-from millrace.wal.errors import WalClosed, WalFenced, WalFull, WalMismatch
+from millrace.wal.errors import WalClosed, WalFenced, WalFull, WalMismatch, WalOutdated
+from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark, WalIdentity
 from millrace.wal.kind import WalKind, WalPlace, WalReport
 from millrace.wal.log import WalOwner, WalRecord
 
@@ -33,6 +34,8 @@ class Shelf:
     records: list[tuple[int, int, bytes]] = field(default_factory=list)
     trim: int = 0
     end: int = 0
+    wal_id: bytes = NO_WAL_ID
+    mark: MetadataMark = NO_MARK
 
 
 SHELVES: dict[str, Shelf] = {}
@@ -43,6 +46,10 @@ class ShelfWal:
         self.capacity_bytes = capacity_bytes
         self.max_record_bytes = capacity_bytes // 3
         self.is_new = shelf.epoch < 0
+        if shelf.wal_id == NO_WAL_ID:
+            shelf.wal_id = owner.new_wal_id
+        self.wal_id = shelf.wal_id
+        self.has_given_up = False
         self.confirmed_end = shelf.end
         self.blocked_reason = ""
         self._shelf = shelf
@@ -59,9 +66,11 @@ class ShelfWal:
     def room_bytes(self) -> int:
         return max(0, self.capacity_bytes - self.used_bytes) * 8 // 9
 
-    async def recover(self) -> AsyncIterator[WalRecord]:
+    async def recover(self) -> AsyncGenerator[WalRecord, None]:
         for position, end, payload in list(self._shelf.records):
             yield WalRecord(position, end, memoryview(payload))
+        if self._shelf.end < self._owner.committed_end:
+            raise WalOutdated(self._shelf.end, self._owner.committed_end)
         self._shelf.epoch = self._owner.epoch
 
     def start(self, on_confirmed: Callable[[int], None], on_failed: Callable[[BaseException], None]) -> None:
@@ -92,6 +101,12 @@ class ShelfWal:
         self._shelf.trim = max(self._shelf.trim, end)
         self._shelf.records = [record for record in self._shelf.records if record[1] > self._shelf.trim]
 
+    def see_metadata(self, mark: MetadataMark) -> None:
+        self._shelf.mark = max(self._shelf.mark, mark)
+
+    async def mark_metadata(self) -> None:
+        """What is seen is on the shelf."""
+
     async def reset(self) -> None:
         await self.trim(self.confirmed_end)
 
@@ -111,8 +126,9 @@ async def open_shelf(place: WalPlace, owner: WalOwner) -> ShelfWal:
     return ShelfWal(shelf, place.settings.capacity_bytes, owner)
 
 
-async def is_shelf_used(place: WalPlace, node_id: int) -> bool:
-    return place.address.target in SHELVES
+async def identify_shelf(place: WalPlace, node_id: int) -> WalIdentity | None:
+    shelf = SHELVES.get(place.address.target)
+    return None if shelf is None else WalIdentity(shelf.wal_id, shelf.epoch, shelf.mark)
 
 
 async def inspect_shelf(place: WalPlace, cluster_id: str, node_id: int, is_deep: bool) -> WalReport:
@@ -126,7 +142,8 @@ async def inspect_shelf(place: WalPlace, cluster_id: str, node_id: int, is_deep:
 SHELF = WalKind(
     lambda words: ShelfSettings(words.number("capacity", 1 << 20), words.text("wood", "oak")),
     open_shelf,
-    is_shelf_used,
+    identify_shelf,
+    name="shelf",
     name_of=lambda address: f"shelf {address.target}",
     mend="nail the shelf",
     inspect=inspect_shelf,

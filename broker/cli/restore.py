@@ -1,0 +1,180 @@
+"""`millrace restore`: a metadata log directory that was lost, built from the metadata in the bucket.
+
+Exit codes: 0 restored (or, with --verify, it could be) and nothing is known to be missing, 1 restored, and something is missing, which is said; 2 it
+was not restored. Nothing but the log directory is written, and that at the very end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from millrace.broker.cli import RunLoop
+from millrace.broker.cli.inspecting import CANNOT_LOOK, settings_of, time_text
+from millrace.broker.cli.serve import DEFAULT_DATA_DIR
+
+if TYPE_CHECKING:
+    from millrace.broker.config import BrokerSettings
+    from millrace.broker.restoring import FoundClaim, Restored
+    from millrace.kraft.image import MetadataImage
+    from millrace.runtime.objectstore import ObjectStore
+
+ABOUT = """\
+Builds a node's metadata log directory (log.dirs) from its bucket, when the directory was lost.
+
+  millrace restore --from s3://BUCKET?region=eu-central-1 --config server.properties
+  millrace restore --from file:///mnt/objects --data-dir /var/lib/millrace
+  millrace restore --from s3://BUCKET --config server.properties --verify      looks, and changes nothing
+
+It reads the newest snapshot of the metadata and what was written behind it, and puts a log directory together that begins above everything
+that the lost one may have given out. The bucket and the write-ahead log are not changed. Say the node's settings as for serve; the directory must
+be empty. Afterwards start the node as ever:
+
+  with the write-ahead log still there (on its disk, or in a bucket) it is recovered, and nothing acknowledged is missing;
+  with a log on a disk that was lost too, everything that was committed as objects is there; start once with wal.lost.accept=true.
+
+What cannot be had is named by partition and offsets. A node that may still run keeps its claim on the bucket: --take-over says that it is
+gone; one that lives all the same ends by itself within 10 s of the new node's start.
+
+Exit codes: 0 restored, 1 restored and something is missing, 2 not restored.
+"""
+MISSING_SHOWN = 100
+SAY_AFTER_S, SAY_EVERY_S = 1.0, 2.0
+
+
+def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
+    given = parse(words)
+    if given.node_id is not None:
+        given.override = [*given.override, f"node.id={given.node_id}"]
+    settings = settings_of(given, env)
+    if settings is None:
+        return CANNOT_LOOK
+    return run_loop(restore(settings, given))
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "millrace restore", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--from", dest="source", metavar="ADDRESS", help="the bucket; without it s3.data.buckets")
+    parser.add_argument("--config", metavar="FILE", help="the node's settings, as for serve")
+    parser.add_argument("--override", metavar="KEY=VALUE", action="append", default=[], help="one setting")
+    parser.add_argument("--data-dir", metavar="DIR", default=DEFAULT_DATA_DIR, help=f"default {DEFAULT_DATA_DIR}")
+    parser.add_argument("--node-id", type=int, metavar="N", help="which node this is; without it node.id")
+    parser.add_argument("--take-over", action="store_true", help="the node that claims the bucket is gone")
+    parser.add_argument("--verify", action="store_true", help="say what could be restored, and change nothing")
+    return parser.parse_args(words)
+
+
+class Progress:
+    """Lines on stderr, once it takes longer than a second."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + SAY_AFTER_S
+
+    def __call__(self, text: str) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + SAY_EVERY_S
+            print(f"millrace: {text}", file=sys.stderr, flush=True)
+
+
+async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
+    from millrace.broker.cli.refusals import sentence_of
+    from millrace.broker.inspection import open_to_look
+    from millrace.broker.restoring import Restoring
+    from millrace.runtime import real_runtime
+    from millrace.runtime.errors import MillraceError
+    from millrace.runtime.storeaddress import AddressError, parse_address
+    from millrace.wal.kind import WalPlace
+    from millrace.wal.opening import identify_wal
+
+    runtime = real_runtime()
+    lock = None
+    try:
+        address = settings.data
+        if given.source is not None:
+            text = given.source
+            address = parse_address(text if "@" in text.partition("://")[0] else f"0@{text}")
+        store = await open_to_look(runtime, address)
+        rand = runtime.rand.split("wal inspection")
+        place = WalPlace(
+            settings.wal, runtime.disk, lambda where: open_to_look(runtime, where), rand, settings.wal_settings
+        )
+        restoring = Restoring(
+            settings, store, str(address), lambda: identify_wal(place, settings.node_id), read_claims, Progress()
+        )
+        try:
+            if not given.verify:
+                await runtime.disk.make_folder(settings.controller.log_dir)
+                lock = runtime.disk.lock(f"{settings.controller.log_dir}/.lock")
+                await restoring.check_target(runtime.disk)
+            restored = await restoring.find(is_taking_over=given.take_over or given.verify)
+            if not given.verify:
+                await restoring.write(restored, runtime.disk, runtime.clock, runtime.rand)
+        finally:
+            await store.close()
+    except (MillraceError, OSError, AddressError, ValueError) as error:
+        print(f"millrace: not restored: {sentence_of(error, settings) or repr(error)}", file=sys.stderr)
+        return CANNOT_LOOK
+    finally:
+        if lock is not None:
+            lock.release()
+    print(report(restored, settings, str(address), is_verified=given.verify))
+    return 1 if restored.losses or restored.missing else 0
+
+
+def report(restored: Restored, settings: BrokerSettings, source: str, *, is_verified: bool) -> str:
+    image, loaded = restored.loaded.image, restored.loaded
+    partitions = image.topics.partition_count
+    verb = "can be restored" if is_verified else "restored"
+    snapshot = f"the snapshot at offset {loaded.snapshot.end}" if loaded.snapshot is not None else "no snapshot"
+    lines = [
+        f"{verb}: cluster {restored.cluster_id}, node {settings.node_id}, from {source}",
+        f"  metadata as of {time_text(loaded.time_ms)} UTC: offset {image.offset} of epoch {image.epoch}, from {snapshot} and "
+        f"{loaded.piece_count} pieces",
+        f"  {len(image.topics)} topics, {partitions} partitions, {image.objects.committed_count} objects named; "
+        f"{restored.object_count} in the bucket",
+    ]
+    lines += [f"  write-ahead log of {text}" for text in restored.wals]
+    lines += [f"  claim: {claim.text}" for claim in restored.claims if claim.is_standing]
+    if restored.losses:
+        lines += ["", "not everything could be read:", *(f"  {text}" for text in restored.losses)]
+    if restored.missing:
+        shown = [str(found) for found in restored.missing[:MISSING_SHOWN]]
+        more = len(restored.missing) - len(shown)
+        lines += ["", "missing:", *(f"  {text}" for text in shown), *([f"  and {more} more"] if more else [])]
+    if is_verified:
+        return "\n".join(lines)
+    lines += ["", f"{settings.controller.log_dir} was written."]
+    remedy = " with wal.lost.accept=true for this one start" if restored.is_wal_lost else ""
+    lines.append(f"Start the node{remedy}: millrace serve, with the same settings.")
+    if str(settings.data) != source:
+        lines.append(f"The node is set to use {settings.data}: the objects must be there (s3.data.buckets).")
+    return "\n".join(lines)
+
+
+async def read_claims(store: ObjectStore, cluster_id: str, image: MetadataImage) -> list[FoundClaim]:
+    """The newest claim of the metadata log's writer and of each node."""
+    from millrace.broker.restoring import FoundClaim
+    from millrace.kraft.tables.claims import METADATA_SERIES
+
+    if find_spec("millrace.broker.claims") is None:
+        return []
+    claims = import_module("millrace.broker.claims")
+    found = []
+    for series in (METADATA_SERIES, *(broker.broker_id for broker in image.brokers)):
+        newest = await claims.read_newest_claim(store, cluster_id, series)
+        if newest is None:
+            continue
+        what = "the metadata log's writer" if series == METADATA_SERIES else f"node {series}"
+        text = f"{what}, number {newest.number}, incarnation {newest.incarnation.hex()}"
+        found.append(
+            FoundClaim(series, newest.number, newest.incarnation, newest.metadata_end, newest.is_standing, text)
+        )
+    return found

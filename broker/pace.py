@@ -1,0 +1,73 @@
+"""Who holds memory that others wait for and goes on too slowly: the least pace, how it is measured, whose connection ends.
+
+Pure. Asked only while a part of the request budget is used up. A holder's pace is what its peer sent, or acknowledged, over OBSERVED_S and up to
+twice that. It has to be MINIMUM_BYTES_S, and such that the rest is there within `rest_s` of the part. Of those below it as many are ended as
+bring the use down to RELIEVED of the limit: those first whose address holds most, and of an address the slowest for what is left.
+
+Without anybody who waits a peer may be as slow as it likes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+OBSERVED_S = 0.5
+MINIMUM_BYTES_S = 64 << 10
+RELIEVED = 0.75
+# A whole frame may be large and its sender's line narrow; what a reader leaves unsent delays everybody's next Fetch.
+SEND_REST_S = 10.0
+READ_REST_S = 1.0
+
+
+class Pace:
+    """How far one peer has come, looked at now and then."""
+
+    __slots__ = ("_new_bytes", "_new_s", "_old_bytes", "_old_s")
+
+    def __init__(self, now_s: float, done_bytes: int) -> None:
+        self._old_s = self._new_s = now_s
+        self._old_bytes = self._new_bytes = done_bytes
+
+    def see(self, now_s: float, done_bytes: int) -> float | None:
+        """Bytes a second lately; None before OBSERVED_S have gone by."""
+        observed_s = now_s - self._old_s
+        if observed_s < OBSERVED_S:
+            return None
+        bytes_s = max(0, done_bytes - self._old_bytes) / observed_s
+        if now_s - self._new_s >= OBSERVED_S:
+            self._old_s, self._old_bytes = self._new_s, self._new_bytes
+            self._new_s, self._new_bytes = now_s, done_bytes
+        return bytes_s
+
+
+@dataclass(frozen=True, slots=True)
+class Holding(Generic[T]):
+    """`bytes_s` None: not known yet, or not the peer's to go on."""
+
+    who: T
+    address: str
+    held_bytes: int
+    rest_bytes: int
+    bytes_s: float | None
+
+
+def plan_endings(holdings: Iterable[Holding[T]], used_bytes: int, limit_bytes: int, rest_s: float) -> list[Holding[T]]:
+    """Whose connection ends, in order."""
+    by_address: Counter[str] = Counter()
+    slow: list[Holding[T]] = []
+    for holding in holdings:
+        by_address[holding.address] += holding.held_bytes
+        if holding.bytes_s is not None and holding.bytes_s < max(MINIMUM_BYTES_S, holding.rest_bytes / rest_s):
+            slow.append(holding)
+    slow.sort(key=lambda one: (-by_address[one.address], (one.bytes_s or 0) / max(1, one.rest_bytes)))
+    endings = []
+    for holding in slow:
+        if used_bytes <= RELIEVED * limit_bytes:
+            break
+        used_bytes -= holding.held_bytes
+        endings.append(holding)
+    return endings

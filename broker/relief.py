@@ -1,0 +1,148 @@
+"""What is done while requests wait for memory, so that those who hold it let go of it.
+
+  * Requests that wait for news are answered with what there is, and answers that wait behind another give back what their requests
+    are charged: at most every HURRY_S while somebody waits.
+  * From WATCHED of a part on, the pace of those is looked at who hold parts of frames or leave replies unsent, every LOOK_S. When all is
+    used up, those who go on too slowly are ended (pace.py).
+
+Not here: what is charged (memory.py, arrival.py). While there is enough for all, nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from millrace.broker.connection import Connection
+from millrace.broker.memory import RequestBudget, RequestMemory
+from millrace.broker.pace import READ_REST_S, SEND_REST_S, Holding, Pace, plan_endings
+
+HURRY_S = 0.2
+LOOK_S = 0.1
+WATCHED = 0.5
+
+
+class Relief:
+    """`end(connection, reason)` closes it now."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        budget: RequestBudget,
+        connections: Mapping[int, Connection],
+        end: Callable[[Connection, str], None],
+    ) -> None:
+        self._loop = loop
+        self._budget = budget
+        self._connections = connections
+        self._end = end
+        self._hurries: dict[bool, asyncio.TimerHandle] = {}
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._paces: dict[tuple[str, int], Pace] = {}
+        self.ended_counts: Counter[str] = Counter()  # by the part whose memory they held
+        self.looked_at = {name: budget.parts[name] for name in ("small_arrivals", "large_arrivals", "replies")}
+        budget.brief.on_short = partial(self._on_short, False)
+        budget.bulk.on_short = partial(self._on_short, True)
+        self._watch()
+
+    def stop(self) -> None:
+        """Nothing is done any more."""
+        for timer in self._hurries.values():
+            timer.cancel()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        for part in self.looked_at.values():
+            part.watch(1 << 62, lambda: None)
+        self._budget.brief.on_short = self._budget.bulk.on_short = lambda: None
+
+    # Requests that wait
+
+    def _on_short(self, is_bulk: bool) -> None:
+        if is_bulk not in self._hurries:
+            self._hurries[is_bulk] = self._loop.call_later(0, self._hurry, is_bulk)
+
+    def _hurry(self, is_bulk: bool) -> None:
+        """Again after a while, as long as somebody waits: what was answered is asked for anew."""
+        if self._budget.of_frames(is_bulk).is_short:
+            for connection in list(self._connections.values()):
+                connection.relieve(is_bulk)
+            self._hurries[is_bulk] = self._loop.call_later(HURRY_S, self._hurry, is_bulk)
+        else:
+            del self._hurries[is_bulk]
+
+    # Peers that are slow
+
+    def _watch(self) -> None:
+        for part in self.looked_at.values():
+            part.watch(max(1, int(part.limit_bytes * WATCHED)), self._on_filling)
+
+    def _on_filling(self) -> None:
+        if self._look_timer is None:
+            self._look_timer = self._loop.call_later(0, self._look)
+
+    def _look(self) -> None:
+        """One look at all parts; the next one after LOOK_S, until there is enough of each."""
+        paces: dict[tuple[str, int], Pace] = {}
+        for name, part in self.looked_at.items():
+            holdings = self._replies(paces) if name == "replies" else self._arrivals(name, part, paces)
+            largest_bytes = max((holding.held_bytes for holding in holdings), default=0)
+            if part.used_bytes < part.limit_bytes or not (
+                part.is_short or part.used_bytes - largest_bytes >= part.limit_bytes
+            ):
+                continue  # nobody waits, and one alone may hold more than the limit
+            rest_s = READ_REST_S if name == "replies" else SEND_REST_S
+            for holding in plan_endings(holdings, part.used_bytes, part.limit_bytes, rest_s):
+                self._end_slow(name, holding)
+        self._paces = paces
+        is_filled = any(
+            part.used_bytes >= part.limit_bytes * WATCHED or part.is_short for part in self.looked_at.values()
+        )
+        if is_filled:
+            self._look_timer = self._loop.call_later(LOOK_S, self._look)
+        else:
+            self._look_timer = None
+            self._watch()
+
+    def _end_slow(self, name: str, holding: Holding[Connection]) -> None:
+        self.ended_counts[name] += 1
+        does = "read" if name == "replies" else "sent"
+        self._end(
+            holding.who,
+            f"it {does} {(holding.bytes_s or 0) / 1024:.1f} KiB/s while it held {holding.held_bytes >> 10} KiB of the memory that other "
+            f"connections wait for (queued.max.request.bytes); its client may connect again",
+        )
+
+    def _pace(self, paces: dict[tuple[str, int], Pace], name: str, number: int, done_bytes: int) -> float | None:
+        now_s = self._loop.time()
+        pace = self._paces.get((name, number))
+        if pace is None:
+            paces[name, number] = Pace(now_s, done_bytes)
+            return None
+        paces[name, number] = pace
+        return pace.see(now_s, done_bytes)
+
+    def _arrivals(
+        self, name: str, part: RequestMemory, paces: dict[tuple[str, int], Pace]
+    ) -> list[Holding[Connection]]:
+        found = []
+        for number, connection in self._connections.items():
+            if connection.arrival.memory is part:
+                if part.used_bytes >= part.limit_bytes:
+                    connection.hurry()  # what waits for news may hold up whole frames behind it
+                rest_bytes, done_bytes = connection.awaited()
+                bytes_s = None if done_bytes is None else self._pace(paces, name, number, done_bytes)
+                held_bytes = connection.arrival.held_bytes
+                found.append(Holding(connection, connection.info.peer_host, held_bytes, rest_bytes, bytes_s))
+        return found
+
+    def _replies(self, paces: dict[tuple[str, int], Pace]) -> list[Holding[Connection]]:
+        found = []
+        for number, connection in self._connections.items():
+            if connection.pinned_bytes:
+                connection.charge_unsent()
+                held_bytes = connection.pinned_bytes
+                bytes_s = self._pace(paces, "replies", number, connection.acknowledged_bytes)
+                found.append(Holding(connection, connection.info.peer_host, held_bytes, held_bytes, bytes_s))
+        return found

@@ -1,0 +1,117 @@
+"""What a restore makes of the metadata that a bucket gave: everything that grows is lifted above what may have been given since. Pure.
+
+The image that was read is committed and older than the one that was lost. Whatever the lost one may have given out (offsets of the metadata
+log, which are broker epochs too, quorum and leader epochs, ids of objects, streams and producers) is left behind by a margin, and by
+what the bucket and the logs show. Write-ahead logs are listed as to be recovered: they know newer metadata, and may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from millrace.kraft.delta import MetadataDelta
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.snapshot import partition_record
+from millrace.kraft.tables.wals import WalState, wal_record
+from millrace.protocol.metadata_records import ProducerIdsRecord
+from millrace.protocol.stream_records import NextIdsRecord, NodeClaimRecord
+from millrace.s3stream.ids import ObjectId, StreamRole
+
+OFFSETS_LIFT: Final = 1_000_000
+EPOCHS_LIFT: Final = 100
+LEADER_EPOCHS_LIFT: Final = 1_000
+IDS_LIFT: Final = 1_000_000
+
+
+@dataclass(slots=True)
+class Seen:
+    """The highest that the bucket and the write-ahead logs show of each."""
+
+    offset: int = 0  # of the metadata log, or a broker's epoch
+    epoch: int = 0
+    object_id: int = -1
+    claims: list[tuple[int, int, bytes]] = field(default_factory=list)  # (series, number, incarnation) of the newest
+
+    def note(self, offset: int, epoch: int = 0) -> None:
+        self.offset, self.epoch = max(self.offset, offset), max(self.epoch, epoch)
+
+
+def lifted(image: MetadataImage, seen: Seen) -> MetadataImage:
+    """The image of the restored log, which begins where it ends."""
+    delta = MetadataDelta(image)
+    delta.apply_all(lift_records(image, seen))
+    offset = max(image.offset, seen.offset) + OFFSETS_LIFT
+    return delta.done(offset, max(image.epoch, seen.epoch) + EPOCHS_LIFT)
+
+
+def lift_records(image: MetadataImage, seen: Seen) -> Iterable[Any]:
+    for topic in image.topics:
+        for index, state in enumerate(topic.partitions):
+            higher = state._replace(leader_epoch=state.leader_epoch + LEADER_EPOCHS_LIFT)
+            yield partition_record(topic.topic_id, index, higher)
+    next_object_id = max(image.objects.next_id, seen.object_id + 1) + IDS_LIFT
+    yield NextIdsRecord(image.streams.next_id + IDS_LIFT, next_object_id)
+    yield ProducerIdsRecord(-1, -1, image.producer_ids + IDS_LIFT)
+    for wal in image.wals:
+        if wal.state is WalState.ACTIVE:
+            yield wal_record(replace(wal, state=WalState.RECOVERING))
+    for series, number, incarnation in seen.claims:
+        yield NodeClaimRecord(series, number, incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRange:
+    """Offsets of a partition that cannot be had; `end` None: from `start` on, as far as anything was acknowledged."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int | None
+    why: str
+
+    def __str__(self) -> str:
+        offsets = f"offsets [{self.start}, {self.end})" if self.end is not None else f"offsets from {self.start} on"
+        return f"{self.topic}-{self.partition}: {offsets}: {self.why}"
+
+
+def missing_objects(image: MetadataImage, present: frozenset[int]) -> list[ObjectId]:
+    """Committed objects whose files are not in the bucket."""
+    objects = image.objects
+    doomed = frozenset(object_id for _, object_id in objects.dooms)
+    prepared = frozenset(object_id for _, object_id in objects.deadlines)
+    return [
+        object_id
+        for object_id in objects.by_id
+        if object_id not in present and object_id not in doomed and object_id not in prepared
+    ]
+
+
+def ranges_without(image: MetadataImage, missing: Sequence[ObjectId]) -> list[MissingRange]:
+    """Of the data of partitions: what those objects held, or may have held beside others."""
+    gone = frozenset(missing)
+    found: list[MissingRange] = []
+    if not gone:
+        return found
+    for stream_id, ranges in image.objects.ranges.items():
+        stream = image.streams.by_id[stream_id]
+        topic = image.topics.by_id(stream.topic_id)
+        if stream.role is not StreamRole.DATA or topic is None:
+            continue
+        for start, end, holder in ranges.all(stream.end):
+            lost = [object_id for object_id in image.objects.held_by(holder) if object_id in gone]
+            if lost:
+                why = f"object {lost[0]} is not in the bucket"
+                found.append(MissingRange(topic.name, stream.partition, max(start, stream.start), end, why))
+    return found
+
+
+def ranges_in_wal(image: MetadataImage, node_id: int, why: str) -> list[MissingRange]:
+    """Of partitions that the node had open: what was acknowledged and not committed was in its write-ahead log alone."""
+    found = []
+    for stream in image.streams.open_on(node_id):
+        topic = image.topics.by_id(stream.topic_id)
+        if stream.role is StreamRole.DATA and topic is not None:
+            found.append(MissingRange(topic.name, stream.partition, stream.end, None, why))
+    return found

@@ -1,0 +1,212 @@
+"""Builds a metadata log directory from what the bucket holds: reads, judges, and writes at the very end, unless it only verifies.
+
+    marker -> metadata (kraft/bucket) -> claims -> objects listed -> write-ahead logs looked at -> lifted (restore_plan.py) -> directory written
+
+Not here: arguments and words for people (cli/restore.py). Kept true: the bucket and the write-ahead logs are not changed; nothing is
+written locally before all that can refuse has been asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from millrace.broker.binding import BindingRefused, read_bound_cluster
+from millrace.broker.config import BrokerSettings
+from millrace.broker.restore_plan import (
+    MissingRange,
+    Seen,
+    lifted,
+    missing_objects,
+    ranges_in_wal,
+    ranges_without,
+)
+from millrace.kraft.bucket.reader import Loaded, load, survey
+from millrace.kraft.image import MetadataImage
+from millrace.kraft.meta_properties import MetaProperties
+from millrace.kraft.restored_log import holds_something, write_restored_log
+from millrace.protocol.ids import uuid_text
+from millrace.runtime.clock import Clock
+from millrace.runtime.disk import Disk
+from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.rand import Rand
+from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
+from millrace.wal.identity import WalIdentity
+
+WAL_EPOCH_PART: Final = 2  # {cluster}/wal/{node}/{epoch}/...
+
+
+@dataclass(frozen=True, slots=True)
+class FoundClaim:
+    """The newest claim of a series in the bucket. `is_standing`: its owner did not release it, and may live."""
+
+    series: int
+    number: int
+    incarnation: bytes
+    metadata_end: int
+    is_standing: bool
+    text: str
+
+
+ReadClaims = Callable[[ObjectStore, str, MetadataImage], Awaitable[list[FoundClaim]]]
+IdentifyWal = Callable[[], Awaitable[WalIdentity | None]]
+
+
+@dataclass(slots=True)
+class Restored:
+    """What was found, and what becomes of it. `losses` are sentences; `missing` says what of which partition cannot be had."""
+
+    cluster_id: str
+    loaded: Loaded
+    image: MetadataImage
+    losses: list[str] = field(default_factory=list)
+    missing: list[MissingRange] = field(default_factory=list)
+    wals: list[str] = field(default_factory=list)
+    claims: list[FoundClaim] = field(default_factory=list)
+    object_count: int = 0
+    is_wal_lost: bool = False
+
+
+async def no_claims(store: ObjectStore, cluster_id: str, image: MetadataImage) -> list[FoundClaim]:
+    return []
+
+
+class Restoring:
+    """One restore: `find` reads, `write` writes."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: ObjectStore,
+        bucket: str,
+        identify_wal: IdentifyWal,
+        read_claims: ReadClaims = no_claims,
+        on_progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._bucket = bucket
+        self._identify_wal = identify_wal
+        self._read_claims = read_claims
+        self._on_progress = on_progress
+
+    async def find(self, *, is_taking_over: bool) -> Restored:
+        """Changes nothing. Raises BindingRefused, and what store and WAL raise."""
+        cluster_id = await self._cluster()
+        self._on_progress("listing the metadata in the bucket")
+        found = await survey(self._store, cluster_id, all_snapshots=True)
+        if found.is_empty:
+            raise BindingRefused(
+                f"{self._bucket} holds no metadata of cluster {cluster_id}: it was written below millrace.version 1, or its metadata was "
+                "deleted; restore the log directory (log.dirs) from a copy"
+            )
+        loaded = await load(self._store, cluster_id, found, self._on_progress)
+        if not loaded.image.offset:
+            raise BindingRefused(
+                f"no metadata of cluster {cluster_id} in {self._bucket} can be read: {'; '.join(loaded.losses)}"
+            )
+        self._check_node(loaded.image)
+        seen = Seen()
+        assert found.highest is not None
+        seen.note(*found.highest)
+        restored = Restored(cluster_id, loaded, loaded.image, list(loaded.losses))
+        await self._look_at_claims(restored, seen, is_taking_over)
+        await self._look_at_objects(restored, seen)
+        await self._look_at_wals(restored, seen)
+        restored.image = lifted(loaded.image, seen)
+        return restored
+
+    async def write(self, restored: Restored, disk: Disk, clock: Clock, rand: Rand) -> None:
+        """Durable on return."""
+        settings = self._settings.controller
+        meta = MetaProperties(restored.cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid()))
+        voters = settings.voters or (settings.node_id,)
+        await write_restored_log(disk, settings.log_dir, meta, voters, restored.image, clock.wall_ms())
+
+    async def check_target(self, disk: Disk) -> None:
+        """Raises BindingRefused where the log directory holds something."""
+        path = await holds_something(disk, self._settings.controller.log_dir)
+        if path is not None:
+            raise BindingRefused(
+                f"{path} is there: a metadata log is restored into an empty directory; give another one (--data-dir, log.dirs), or move this one "
+                "away if it is the old copy"
+            )
+
+    async def _cluster(self) -> str:
+        cluster_id = await read_bound_cluster(self._store, self._bucket)
+        wanted = self._settings.controller.cluster_id
+        if cluster_id is None:
+            raise BindingRefused(f"{self._bucket} is no bucket of a cluster: it has no marker (millrace-cluster)")
+        if wanted is not None and wanted != cluster_id:
+            raise BindingRefused(f"{self._bucket} holds cluster {cluster_id}, and cluster.id={wanted} is set")
+        return cluster_id
+
+    def _check_node(self, image: MetadataImage) -> None:
+        known = [broker.broker_id for broker in image.brokers]
+        if known and self._settings.node_id not in known:
+            raise BindingRefused(
+                f"node {self._settings.node_id} is no node of this cluster, whose metadata knows {', '.join(map(str, known))}: "
+                "say which one this machine takes the place of (--node-id)"
+            )
+
+    async def _look_at_claims(self, restored: Restored, seen: Seen, is_taking_over: bool) -> None:
+        restored.claims = await self._read_claims(self._store, restored.cluster_id, restored.loaded.image)
+        standing = [claim for claim in restored.claims if claim.is_standing]
+        if standing and not is_taking_over:
+            raise BindingRefused(
+                f"{self._bucket} is claimed: {standing[0].text}. Make sure that this node does not run any more, then say --take-over; a "
+                "process that still runs ends within 10 s of the restored node's start"
+            )
+        for claim in restored.claims:
+            seen.note(claim.metadata_end)
+            seen.claims.append((claim.series, claim.number, claim.incarnation))
+
+    async def _look_at_objects(self, restored: Restored, seen: Seen) -> None:
+        present: list[int] = []
+        async for entry in self._store.list(objects_prefix(restored.cluster_id)):
+            object_id = parse_object_key(restored.cluster_id, entry.key)
+            if object_id is not None:
+                present.append(object_id)
+                if len(present) % 10_000 == 0:
+                    self._on_progress(f"listing objects: {len(present)}")
+        restored.object_count = len(present)
+        seen.object_id = max(present, default=-1)
+        missing = missing_objects(restored.loaded.image, frozenset(present))
+        restored.missing += ranges_without(restored.loaded.image, missing)
+        if missing:
+            restored.losses.append(
+                f"{len(missing)} objects that metadata names are not in the bucket (the first is {missing[0]}): if it is a copy whose objects have "
+                "not all arrived, wait for them; what they hold is below"
+            )
+
+    async def _look_at_wals(self, restored: Restored, seen: Seen) -> None:
+        """By the epochs of their keys, and of this node's by its own word."""
+        prefix = f"{restored.cluster_id}/wal/"
+        async for entry in self._store.list(prefix):
+            parts = entry.key[len(prefix) :].split("/")
+            if len(parts) >= WAL_EPOCH_PART and parts[1].isdecimal():
+                seen.note(int(parts[1]))
+        own = self._settings.node_id
+        self._on_progress("looking at the write-ahead log")
+        identity = await self._identify_wal()
+        if identity is not None:
+            seen.note(max(identity.mark.offset, identity.owner_epoch or 0), identity.mark.epoch)
+        image = restored.loaded.image
+        for wal in image.wals:
+            seen.note(wal.owner_epoch)
+            words = f"node {wal.node_id}: the {wal.kind} log {wal.wal_id.hex()} at {wal.address}"
+            if wal.node_id != own:
+                restored.wals.append(f"{words} is recovered when that node starts")
+            elif identity is not None and identity.wal_id in (None, wal.wal_id):
+                restored.wals.append(f"{words} is there, and is recovered at the next start")
+            elif wal is image.wals.active(own):
+                restored.wals.append(f"{words} is not at {self._settings.wal.target}")
+        registered = image.wals.active(own)
+        is_there = identity is not None and (registered is None or identity.wal_id in (None, registered.wal_id))
+        if not is_there:
+            lost = ranges_in_wal(
+                image, own, "what was acknowledged and not committed was in the lost write-ahead log alone"
+            )
+            restored.missing += lost
+            restored.is_wal_lost = bool(lost)

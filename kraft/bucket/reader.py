@@ -1,0 +1,216 @@
+"""What a bucket holds of a cluster's metadata: the names by a listing, the image by reading what they name.
+
+Not here: what a start or a restore makes of it (broker/metadata_check.py, broker/restoring.py), writing (writer.py). Kept true: reading
+changes nothing; the pointer is a hint, and what counts is what is there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from millrace.kraft.applier import Folding
+from millrace.kraft.bucket.layout import (
+    BackupCorrupt,
+    Framed,
+    PieceName,
+    decode_newest,
+    log_prefix,
+    newest_key,
+    parse_piece_key,
+    parse_snapshot_key,
+    piece_key,
+    pieces_after,
+    snapshot_key,
+    snapshots_prefix,
+    unframe,
+)
+from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt
+from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.log_store import BytesFile, SnapshotId, read_batches
+from millrace.kraft.snapshot import fold_snapshot
+from millrace.protocol.errors import WireError
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketMetadata:
+    """Names alone. `newest` is what the pointer says, None where there is none, or none that can be read."""
+
+    snapshots: tuple[SnapshotId, ...] = ()  # the newest first
+    pieces: tuple[PieceName, ...] = ()  # by their ends; those behind the snapshot that the listing began with
+    newest: SnapshotId | None = None
+
+    @property
+    def highest(self) -> tuple[int, int] | None:
+        """(offset, epoch): the bucket knows metadata that is committed up to there."""
+        ends = [(snapshot.end, snapshot.epoch) for snapshot in self.snapshots]
+        ends += [(piece.end, piece.epoch) for piece in self.pieces]
+        if self.newest is not None:
+            ends.append((self.newest.end, self.newest.epoch))
+        return max(ends, default=None)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.highest is None
+
+    def chain_from(self, start: int) -> list[PieceName]:
+        """Pieces that lead on from `start` without a gap, by their names; each as far as one piece goes."""
+        chain: list[PieceName] = []
+        while following := [piece for piece in self.pieces if piece.base <= start < piece.end]:
+            chain.append(max(following))
+            start = chain[-1].end
+        return chain
+
+    @property
+    def chain_end(self) -> int:
+        """Up to where a restore could get from the newest snapshot."""
+        start = self.snapshots[0].end if self.snapshots else 0
+        chain = self.chain_from(start)
+        return chain[-1].end if chain else start
+
+
+async def survey(store: ObjectStore, cluster_id: str, *, all_snapshots: bool = False) -> BucketMetadata:
+    """Three requests as a rule. Pieces are those behind the newest snapshot, or (`all_snapshots`) behind the oldest one, for whoever may
+    have to go back to that."""
+    newest = None
+    try:
+        newest = decode_newest(newest_key(cluster_id), await store.get(newest_key(cluster_id)))
+    except ObjectMissing:
+        pass
+    except BackupCorrupt as error:
+        log.warning("metadata in the bucket: the pointer to the newest snapshot is passed over: %s", error)
+    snapshots = [
+        found
+        async for entry in store.list(snapshots_prefix(cluster_id))
+        if (found := parse_snapshot_key(cluster_id, entry.key)) is not None
+    ]
+    snapshots.sort(reverse=True)
+    after = log_prefix(cluster_id)
+    if snapshots and not all_snapshots:
+        after = pieces_after(cluster_id, snapshots[0].end)
+    pieces = [
+        piece
+        async for entry in store.list(log_prefix(cluster_id), after)
+        if (piece := parse_piece_key(cluster_id, entry.key)) is not None
+    ]
+    return BucketMetadata(tuple(snapshots), tuple(pieces), newest)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """An image read from a bucket. `losses` are sentences: what could not be read, and what that costs."""
+
+    image: MetadataImage = EMPTY_IMAGE
+    snapshot: SnapshotId | None = None
+    time_ms: int = 0  # its newest record was decided on then
+    piece_count: int = 0
+    losses: list[str] = field(default_factory=list)
+
+
+async def load(
+    store: ObjectStore, cluster_id: str, found: BucketMetadata, on_progress: Callable[[str], None] = lambda text: None
+) -> Loaded:
+    """The newest image that can be had: a snapshot that can be read, and the pieces behind it as far as they join. Raises UnknownRecord for
+    metadata of a later build, and what the store raises."""
+    losses: list[str] = []
+    if found.newest is not None and found.newest not in found.snapshots:
+        losses.append(
+            f"the bucket names the snapshot at offset {found.newest.end} as its newest, and it is not there: the bucket may be a copy whose "
+            "objects have not all arrived, then wait for them; an older one is used"
+        )
+    best: Loaded | None = None
+    for snapshot in (*found.snapshots, None):
+        if best is not None and found.highest is not None and best.image.offset >= found.highest[0]:
+            break
+        loaded = await _load_from(store, cluster_id, found, snapshot, losses, on_progress)
+        if loaded is not None and (best is None or loaded.image.offset > best.image.offset):
+            best = loaded
+    best = best or Loaded()
+    best.losses = losses
+    if found.highest is not None and best.image.offset < found.highest[0]:
+        losses.append(
+            f"metadata between offset {best.image.offset} and {found.highest[0]} was in this bucket, and cannot be had"
+        )
+    return best
+
+
+async def _load_from(
+    store: ObjectStore,
+    cluster_id: str,
+    found: BucketMetadata,
+    snapshot: SnapshotId | None,
+    losses: list[str],
+    on_progress: Callable[[str], None],
+) -> Loaded | None:
+    """None where the snapshot cannot be read, or where there is none and no piece begins at 0."""
+    if snapshot is None:
+        if not found.chain_from(0):
+            return None
+        loaded = Loaded()
+    else:
+        on_progress(f"reading the snapshot at offset {snapshot.end}")
+        key = snapshot_key(cluster_id, snapshot)
+        try:
+            framed = unframe(key, await store.get(key))
+            image = await fold_snapshot(BytesFile(framed.payload), key, snapshot)
+        except (BackupCorrupt, SnapshotCorrupt, ObjectMissing) as error:
+            _note(losses, f"a snapshot cannot be read, the one before it is tried: {error}")
+            return None
+        loaded = Loaded(image, snapshot, framed.time_ms)
+    await _fold_pieces(store, cluster_id, found, loaded, losses, on_progress)
+    return loaded
+
+
+async def _fold_pieces(
+    store: ObjectStore,
+    cluster_id: str,
+    found: BucketMetadata,
+    loaded: Loaded,
+    losses: list[str],
+    on_progress: Callable[[str], None],
+) -> None:
+    folding = Folding(loaded.image)
+    while True:
+        following = sorted((piece for piece in found.pieces if piece.base <= folding.end < piece.end), reverse=True)
+        for name in following:
+            try:
+                framed = await _read_piece(store, cluster_id, name)
+                folding = await _folded(folding, framed, piece_key(cluster_id, name))
+            except (BackupCorrupt, ObjectMissing, LogCorrupt, WireError) as error:
+                _note(losses, f"a piece of the metadata log cannot be read: {error}")
+                continue
+            loaded.time_ms = max(loaded.time_ms, framed.time_ms)
+            loaded.piece_count += 1
+            break
+        else:
+            break
+        on_progress(f"metadata up to offset {folding.end}")
+    loaded.image = folding.image()
+
+
+async def _folded(folding: Folding, framed: Framed, key: str) -> Folding:
+    """After the piece. One that turns out to be no log leaves nothing of itself."""
+    attempt = Folding(folding.image())
+    first = framed.base
+    async for header, view in read_batches(BytesFile(framed.payload), key, first, False):
+        attempt.take(header, view)
+    if attempt.end != framed.end:
+        raise BackupCorrupt(key, f"it ends at offset {attempt.end}, and is named for {framed.end}")
+    return attempt
+
+
+async def _read_piece(store: ObjectStore, cluster_id: str, name: PieceName) -> Framed:
+    key = piece_key(cluster_id, name)
+    framed = unframe(key, await store.get(key))
+    if (framed.base, framed.end, framed.epoch) != (name.base, name.end, name.epoch):
+        raise BackupCorrupt(key, f"it holds offsets {framed.base} to {framed.end} of epoch {framed.epoch}")
+    return framed
+
+
+def _note(losses: list[str], text: str) -> None:
+    if text not in losses:
+        losses.append(text)

@@ -1,0 +1,79 @@
+"""Puts objects under keys that nobody else may have: if absent, where the store keeps that condition.
+
+An object of our own is there already when an answer was lost. A whole put tells by all of its bytes (each store compares when it
+loses); a multipart upload by its size and the writer's token, which the footer has. What is neither is another's: two processes
+work with copies of one metadata log, and one of them has to end. Kept true: nothing that is there is ever replaced. Not here:
+repeating what was not answered (the store's wrapper, the uploader).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.runtime.disk import Buffer
+from millrace.runtime.errors import Fenced
+from millrace.runtime.objectstore import MultipartUpload, ObjectMissing, ObjectStore, PreconditionFailed
+from millrace.s3stream.errors import ObjectCorrupt
+from millrace.s3stream.ids import Writer
+from millrace.s3stream.objects.composite import COMPOSITE_MAGIC
+from millrace.s3stream.objects.format import FOOTER_BYTES, FOOTER_MAGIC, decode_footer
+from millrace.s3stream.ownership import Ownership
+
+
+class ObjectForeign(Fenced):
+    """An object of somebody else lies under an id that was given to us. It was left as it is."""
+
+    def __init__(self, key: str, own: Writer | None, found: Writer | None) -> None:
+        super().__init__(key, own, found)
+        self.key = key
+        self.own = own
+        self.found = found
+
+    def __str__(self) -> str:
+        whose = "somebody who is not named in it" if self.found is None else str(self.found)
+        return (
+            f"the object {self.key} was written by {whose}, and its id was given to {self.own}: another process works with a copy of "
+            "this node's log directory; nothing was overwritten, and nothing more is committed here: let one of the two run"
+        )
+
+
+async def put_object(store: ObjectStore, ownership: Ownership, key: str, parts: Sequence[Buffer]) -> None:
+    """Durable on return. Raises ObjectForeign, and what the store raises."""
+    if not ownership.is_conditional:
+        await store.put(key, parts)
+        return
+    try:
+        await store.put_if_absent(key, parts)
+    except PreconditionFailed:
+        raise ObjectForeign(key, ownership.writer, await _writer_at(store, key, None)) from None
+
+
+async def complete_object(
+    store: ObjectStore, ownership: Ownership, key: str, upload: MultipartUpload, size_bytes: int
+) -> None:
+    """As put_object, of an upload all of whose parts were sent. ObjectMissing when it is gone and must be made anew."""
+    if not ownership.is_conditional:
+        await upload.complete()
+        return
+    try:
+        await upload.complete(if_absent=True)
+    except (PreconditionFailed, ObjectMissing) as error:
+        found = await _writer_at(store, key, size_bytes)
+        if found is not None and found == ownership.writer:
+            return  # an attempt of ours, whose answer was lost
+        if isinstance(error, ObjectMissing) and await store.head(key) is None:
+            raise
+        raise ObjectForeign(key, ownership.writer, found) from None
+
+
+async def _writer_at(store: ObjectStore, key: str, size_bytes: int | None) -> Writer | None:
+    """Whom the object there names; None when it names nobody, has another size, or is gone."""
+    entry = await store.head(key)
+    if entry is None or entry.size_bytes < FOOTER_BYTES or size_bytes not in (None, entry.size_bytes):
+        return None
+    try:
+        footer = memoryview(await store.get_range(key, entry.size_bytes - FOOTER_BYTES, entry.size_bytes))
+        magic = COMPOSITE_MAGIC if footer[-len(COMPOSITE_MAGIC) :] == COMPOSITE_MAGIC else FOOTER_MAGIC
+        return decode_footer(footer, entry.size_bytes, magic).writer
+    except (ObjectCorrupt, ObjectMissing):
+        return None

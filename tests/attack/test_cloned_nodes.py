@@ -1,0 +1,165 @@
+"""Two nodes from one disk and one bucket: at most one goes on, what it wrote is never another's, and no object is overwritten."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.attack import IS_FULL
+from tests.live import LiveBroker
+from tests.live.client import Client
+from tests.live.s3_server import S3Server
+
+END_S = 10.0
+
+
+class Pair:
+    """`first` runs and is cloned to `second`, which has a disk of its own and the same bucket."""
+
+    def __init__(self, folder: Path, bucket: str, objects: Path) -> None:
+        self.objects = objects
+        overrides = {"s3.data.buckets": bucket, "s3.wal.upload.interval.ms": "600000"}
+        self.first = LiveBroker(folder / "first", overrides, wal="16MiB")
+        self.second = LiveBroker(folder / "second", overrides, wal="16MiB")
+        self.seen: dict[str, str] = {}
+        self.sent: list[bytes] = []
+
+    def clone(self) -> None:
+        """The first one's disk as it is now, whole, while it runs."""
+        shutil.copytree(self.first.folder / "data", self.second.folder / "data")
+
+    def produce(self, broker: LiveBroker, name: str, count: int = 20) -> None:
+        with Client(broker.address) as client:
+            for number in range(count):
+                value = f"{name} {number}".encode() * 20
+                client.produce("t", [value])
+                self.sent.append(value)
+
+    def check_objects(self) -> None:
+        """Whatever was in the bucket at an earlier look and is there still has the same bytes."""
+        found = {
+            str(path.relative_to(self.objects)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in self.objects.rglob("*")
+            if path.is_file() and not {".new", ".versitygw"} & set(path.relative_to(self.objects).parts)
+        }
+        changed = [key for key, digest in found.items() if self.seen.get(key, digest) != digest]
+        assert changed == []
+        self.seen |= found
+
+    def check_records(self, broker: LiveBroker) -> None:
+        """All that was acknowledged, and nothing else, from caches and from objects."""
+        with Client(broker.address) as client:
+            assert client.read("t") == self.sent
+        if not IS_FULL and broker is self.first:
+            return
+        with broker.cold_reads(), Client(broker.address) as client:
+            assert client.read("t") == self.sent
+
+    def close(self) -> None:
+        for broker in (self.first, self.second):
+            broker.kill()
+
+
+def said(broker: LiveBroker) -> str:
+    return broker.log_path.read_text()
+
+
+def check_refused(broker: LiveBroker) -> None:
+    """A start that knows nothing of the newest claim: a sentence with the remedy, and its disk is as it was."""
+    before = contents_of(broker.folder / "data" / "metadata")
+    broker.begin()
+    assert broker.wait_end() == 1
+    knows_nothing = "of which this metadata log knows nothing" in said(broker)
+    is_older = "the metadata log is older than" in said(broker)  # what the bucket has of the metadata tells it, too
+    assert knows_nothing or is_older, said(broker)[-2000:]
+    assert "(log.dirs)" in said(broker)
+    assert contents_of(broker.folder / "data" / "metadata") == before
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    skipped = (".lock", "metadata.reserve")
+    return {str(one): one.read_bytes() for one in folder.rglob("*") if one.is_file() and one.name not in skipped}
+
+
+def clone_takes_over(pair: Pair) -> float:
+    """How long the first one lived beside its clone, in seconds from when that was ready."""
+    first, second = pair.first, pair.second
+    first.start()
+    with Client(first.address) as client:
+        client.create("t")
+    pair.produce(first, "before")
+    if IS_FULL:
+        first.restart()  # an orderly stop: all is in objects, claims were released
+    pair.produce(first, "in the log")
+    pair.check_objects()
+    pair.clone()
+    kept = list(pair.sent)
+    second.start()
+    ready = time.monotonic()
+    pair.produce(first, "of the replaced", 5)
+    pair.sent = kept
+    pair.produce(second, "of the winner")
+    assert first.wait_end(END_S) == 1
+    lived_s = time.monotonic() - ready
+    assert "has taken" in said(first)
+    assert " records (" in said(first)
+    assert "t-0 [" in said(first)
+    pair.check_objects()
+    check_refused(first)
+    pair.check_objects()
+    if IS_FULL:
+        second.kill()
+        second.start()  # kill -9 and instant restart of the winner
+    pair.check_records(second)
+    pair.check_objects()
+    return lived_s
+
+
+def clone_comes_late(pair: Pair) -> None:
+    """The first one was started again since the clone was taken: the clone is refused, and the first one goes on."""
+    first, second = pair.first, pair.second
+    first.start()
+    with Client(first.address) as client:
+        client.create("t")
+    pair.produce(first, "before")
+    pair.clone()
+    first.kill()
+    first.start()
+    pair.produce(first, "after")
+    pair.check_objects()
+    check_refused(second)
+    pair.check_objects()
+    pair.check_records(first)
+
+
+@pytest.mark.parametrize("store", ["directory", "S3"])
+def test_two_nodes_from_one_disk(tmp_path: Path, store: str) -> None:
+    """Whichever comes second by the claims is refused, or the first ends within ten seconds with what only its log holds; all that
+    the winner acknowledged is there, and every object has the bytes that it was given."""
+    with S3Server(tmp_path / "s3") as server:
+        places: list[Pair] = []
+        for name in ("over", "late") * (4 if IS_FULL else 1):
+            bucket = f"{name}-{len(places)}"
+            if store == "S3":
+                server.make(bucket)
+                address, objects = server.address(bucket), server.folder / "buckets" / bucket
+            else:
+                objects = tmp_path / bucket / "objects"
+                address = f"0@file://{objects}"
+            places.append(Pair(tmp_path / bucket, address, objects))
+        try:
+            with ThreadPoolExecutor(len(places)) as threads:
+                over = [threads.submit(clone_takes_over, pair) for pair in places[::2]]
+                late = [threads.submit(clone_comes_late, pair) for pair in places[1::2]]
+                lived_s = max(one.result() for one in over)
+                for one in late:
+                    one.result()
+        finally:
+            for pair in places:
+                pair.close()
+    print(f"{store}: a replaced node ended {lived_s:.1f} s after its clone was ready, at most")

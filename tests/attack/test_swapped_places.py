@@ -1,0 +1,234 @@
+"""Swapped, restored and older places: log directory, WAL and bucket that do not belong to each other, or are not of one age.
+
+Each start that would lose or exchange acknowledged records is refused with one sentence that names the remedy, changes nothing, and the
+right places start again with everything. What cannot be seen is shown too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.live import LiveBroker
+from tests.live.client import LATEST, Client
+
+UPLOADS_OFTEN = {"s3.wal.upload.interval.ms": "200"}
+UPLOADS_NEVER = {"s3.wal.upload.interval.ms": "3600000"}
+
+
+def wal_at(path: Path, kind: str = "block") -> dict[str, str]:
+    address = f"0@file://{path}?capacity=16MiB" if kind == "block" else f"0@file://{path}/?capacity=16MiB"
+    return {"s3.wal.path": address}
+
+
+def broker_on(folder: Path, *settings: dict[str, str]) -> LiveBroker:
+    merged: dict[str, str] = {}
+    for some in settings:
+        merged |= some
+    return LiveBroker(folder, merged)
+
+
+def refusal(broker: LiveBroker) -> str:
+    """The one sentence of a start that fails."""
+    ended = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1, ended.stderr
+    told = [line for line in ended.stderr.splitlines() if line.startswith("millrace:")]
+    assert len(told) == 1, ended.stderr
+    return told[0]
+
+
+def digest(*places: Path) -> str:
+    """Of every file below the places, its name and bytes; what a lock or a log line touches is left out."""
+    found = hashlib.sha256()
+    for place in places:
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        for path in files:
+            if path.is_file() and path.name not in (".lock", "metadata.reserve"):
+                found.update(str(path).encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
+def produce(broker: LiveBroker, names: range, topic: str = "kept") -> None:
+    with Client(broker.address) as client:
+        for name in names:
+            client.produce(topic, [f"record {name}".encode()])
+
+
+def values(names: range) -> list[bytes]:
+    return [f"record {name}".encode() for name in names]
+
+
+def read(broker: LiveBroker, topic: str = "kept") -> list[bytes]:
+    with Client(broker.address) as client:
+        return client.read(topic)
+
+
+def wait_uploaded(broker: LiveBroker) -> None:
+    """Everything acknowledged is in objects, and the WAL is trimmed."""
+    deadline = time.monotonic() + 30
+    while broker.metrics()["millrace_wal_used_bytes"] > 0:
+        assert time.monotonic() < deadline, "the WAL is not trimmed"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("first", "second"), [("block", "block"), ("block", "object"), ("object", "block")])
+def test_an_earlier_wal_is_refused_while_streams_are_open_in_a_later_one(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    """Run on A, stop, run on B, kill -9, start on A: refused, and B still has everything."""
+    one, two = wal_at(tmp_path / "a", first), wal_at(tmp_path / "b", second)
+    with broker_on(tmp_path, one, UPLOADS_NEVER) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        produce(broker, range(10))
+        assert broker.stop() == 0
+    with broker_on(tmp_path, two, UPLOADS_NEVER) as broker:
+        produce(broker, range(10, 30))
+        broker.kill()
+    before = digest(tmp_path / "a", tmp_path / "b", tmp_path / "data")
+    said = refusal(broker_on(tmp_path, one))
+    assert "is not the one that this node wrote last, " in said
+    assert str(tmp_path / "b") in said
+    assert "wal.lost.accept" in said
+    assert digest(tmp_path / "a", tmp_path / "b", tmp_path / "data") == before
+    with broker_on(tmp_path, two) as broker:
+        assert read(broker) == values(range(30))
+        assert broker.stop() == 0
+    with broker_on(tmp_path, one) as broker:  # everything is in objects: any empty WAL will do
+        assert read(broker) == values(range(30))
+
+
+def test_an_older_copy_of_the_wals_volume_is_refused(tmp_path: Path) -> None:
+    """Restored from a snapshot of the volume that an earlier start wrote: refused by its owner's epoch."""
+    wal = tmp_path / "wal"
+    settings = {**wal_at(wal), **UPLOADS_NEVER}
+    with broker_on(tmp_path, settings) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        produce(broker, range(10))
+        broker.kill()
+    shutil.copy(wal, tmp_path / "older")
+    with broker_on(tmp_path, settings) as broker:
+        produce(broker, range(10, 30))
+        broker.kill()
+    wal.rename(tmp_path / "current")
+    shutil.copy(tmp_path / "older", wal)
+    before = digest(wal, tmp_path / "data")
+    assert "is an older copy: its last owner had epoch" in refusal(broker_on(tmp_path, settings))
+    assert digest(wal, tmp_path / "data") == before
+    shutil.copy(tmp_path / "current", wal)
+    with broker_on(tmp_path, settings) as broker:
+        assert read(broker) == values(range(30))
+
+
+@pytest.mark.parametrize("kind", ["block"])
+def test_an_older_copy_of_the_log_directory_is_refused(tmp_path: Path, kind: str) -> None:
+    """Copied, more acknowledged and uploaded, killed, the copy put back: refused, and the current directory has everything."""
+    settings = {**wal_at(tmp_path / "wal", kind), **UPLOADS_OFTEN}
+    logs = tmp_path / "data" / "metadata"
+    with broker_on(tmp_path, settings) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        produce(broker, range(10))
+        wait_uploaded(broker)
+        shutil.copytree(logs, tmp_path / "older")
+        produce(broker, range(10, 60))
+        wait_uploaded(broker)
+        broker.kill()
+    logs.rename(tmp_path / "current")
+    shutil.copytree(tmp_path / "older", logs)
+    before = digest(tmp_path / "wal", logs, tmp_path / "data")
+    said = refusal(broker_on(tmp_path, settings))
+    assert "metadata log is older than" in said
+    assert "millrace restore" in said
+    assert digest(tmp_path / "wal", logs, tmp_path / "data") == before
+    shutil.rmtree(logs)
+    (tmp_path / "current").rename(logs)
+    with broker_on(tmp_path, settings) as broker:
+        assert read(broker) == values(range(60))
+
+
+def test_an_accepted_loss_raises_leader_epochs_and_says_what_is_given_up(tmp_path: Path) -> None:
+    """Offsets are given again, under a higher leader epoch; the start names partition and offset."""
+    wal = tmp_path / "wal"
+    settings = {**wal_at(wal), **UPLOADS_OFTEN}
+    with broker_on(tmp_path, settings) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+            client.create("closed")
+        produce(broker, range(10))
+        wait_uploaded(broker)
+        broker.kill()
+    lost = broker_on(tmp_path, settings, UPLOADS_NEVER)
+    with lost as broker:
+        produce(broker, range(10, 20))
+        before = leader_epochs(broker)
+        broker.kill()
+    wal.unlink()
+    assert "is new, but" in refusal(lost)
+    with broker_on(tmp_path, settings, {"wal.lost.accept": "true"}) as broker:
+        after = leader_epochs(broker)
+        assert after["kept"] == before["kept"] + 1
+        assert after["closed"] == before["closed"], "nothing of it was open"
+        with Client(broker.address) as client:
+            assert client.offset("kept", LATEST) == 10
+        said = broker.log_path.read_text()
+        assert (
+            f"kept-0: records from offset 10 on that were in the WAL alone are given up; leader epoch is now {after['kept']}"
+            in said
+        )
+        produce(broker, range(50, 55))
+        broker.kill()
+    with broker_on(tmp_path, settings) as broker:
+        assert read(broker) == values(range(10)) + values(range(50, 55))
+
+
+def leader_epochs(broker: LiveBroker) -> dict[str, int]:
+    from millrace.protocol.messages.metadata import MetadataRequest
+
+    with Client(broker.address) as client:
+        topics = client.ask("Metadata", MetadataRequest(topics=None), 12).topics
+        return {topic.name or "": topic.partitions[0].leader_epoch for topic in topics}
+
+
+def test_records_of_a_wal_that_was_given_up_never_come_back(tmp_path: Path) -> None:
+    """Its offsets were given to others since: such a WAL is refused even when every stream is closed, or emptied when that is accepted."""
+    one, two = wal_at(tmp_path / "a"), wal_at(tmp_path / "b")
+    with broker_on(tmp_path, one, UPLOADS_NEVER) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        produce(broker, range(10))
+        broker.kill()
+    with broker_on(tmp_path, two, {"wal.lost.accept": "true"}) as broker:
+        produce(broker, range(50, 55))
+        assert broker.stop() == 0
+    assert "holds records of an earlier time" in refusal(broker_on(tmp_path, one))
+    with broker_on(tmp_path, two) as broker:
+        assert broker.stop() == 0
+    with broker_on(tmp_path, one, {"wal.lost.accept": "true"}) as broker:
+        assert read(broker) == values(range(50, 55))
+        produce(broker, range(60, 62))
+        broker.kill()
+    with broker_on(tmp_path, one) as broker:
+        assert read(broker) == values([*range(50, 55), *range(60, 62)])  # type: ignore[arg-type]
+
+
+def test_a_copy_of_the_wal_after_the_last_commit_is_not_seen(tmp_path: Path) -> None:
+    """The window that is left: nothing was written anywhere else since the copy, so nobody can tell. What came after it is lost."""
+    wal = tmp_path / "wal"
+    settings = {**wal_at(wal), **UPLOADS_NEVER}
+    with broker_on(tmp_path, settings) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        produce(broker, range(5))
+        shutil.copy(wal, tmp_path / "copy")
+        produce(broker, range(5, 10))
+        broker.kill()
+    shutil.copy(tmp_path / "copy", wal)
+    with broker_on(tmp_path, settings) as broker:
+        assert read(broker) == values(range(5))

@@ -1,0 +1,93 @@
+"""A controller whose metadata goes to a bucket in memory, or to one that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from millrace.kraft.bucket.reader import BucketMetadata, Loaded, load, survey
+from millrace.kraft.bucket.settings import BackupSettings
+from millrace.kraft.bucket.writer import MetadataBackup
+from millrace.kraft.node import ControllerNode
+from millrace.runtime.disk import Buffer
+from millrace.runtime.objectstore import StoreUnavailable
+from millrace.runtime.objectstore_memory import MemoryObjectStore
+from tests.kraft.build import Broker, HandClock, create_topic, open_node, sim_disk
+from tests.sim.disk import SimDisk
+
+STARTS = itertools.count()  # topic ids are drawn: no start draws those of another
+
+
+class Bucket(MemoryObjectStore):
+    """`is_away`: puts fail. `log` has what was put, in order."""
+
+    def __init__(self) -> None:
+        super().__init__(HandClock())
+        self.is_away = False
+        self.log: list[str] = []
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        await asyncio.sleep(0.001)
+        if self.is_away:
+            raise StoreUnavailable(key, "away")
+        await super().put_if_absent(key, parts)
+        self.log.append(key)
+
+    @property
+    def keys(self) -> list[str]:
+        return sorted(self._objects)
+
+    def content(self, key: str) -> bytes:
+        return self._objects[key][0]
+
+    def set(self, key: str, content: bytes) -> None:
+        self._objects[key] = (content, 0)
+
+    def remove(self, key: str) -> None:
+        del self._objects[key]
+
+
+class BackedUp:
+    """Starts as the broker does: looks at the bucket, then writes on."""
+
+    def __init__(self, bucket: Bucket | None = None, disk: SimDisk | None = None, **settings: Any) -> None:
+        self.bucket = bucket or Bucket()
+        self.disk = disk or sim_disk()
+        self.settings = BackupSettings(**{"interval_ms": 60_000, **settings})
+        self.node: ControllerNode
+        self.backup: MetadataBackup
+        self.task: asyncio.Task[None]
+
+    async def start(self, **settings: Any) -> BackedUp:
+        self.node = await open_node(self.disk, seed=b"start %d" % next(STARTS), **settings)
+        found = await survey(self.bucket, self.node.cluster_id)
+        self.backup = MetadataBackup(
+            self.bucket,
+            self.node.cluster_id,
+            self.node.log,
+            self.node.publisher,
+            HandClock(),
+            self.settings,
+            found,
+        )
+        self.task = asyncio.create_task(self.backup.run())
+        if not len(self.node.publisher.image.brokers):
+            await Broker.register(self.node)
+        return self
+
+    async def create(self, *names: str) -> None:
+        for name in names:
+            await create_topic(self.node, name)
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self.node.close()
+
+    async def survey(self) -> BucketMetadata:
+        return await survey(self.bucket, self.node.cluster_id, all_snapshots=True)
+
+    async def load(self) -> Loaded:
+        return await load(self.bucket, self.node.cluster_id, await self.survey())

@@ -1,0 +1,255 @@
+"""Committed metadata in the bucket: what is put and when, what waits, what a reader makes of it after each sort of loss."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from millrace.kraft.bucket.layout import BackupCorrupt, Kind, frame, log_prefix, newest_key, snapshots_prefix, unframe
+from millrace.kraft.bucket.writer import BackupForked
+from tests.kraft.bucket.build import BackedUp, Bucket
+from tests.kraft.build import run, sim_disk
+
+
+def test_a_frame_that_was_touched_is_refused() -> None:
+    """Every byte of header and payload counts, and so does the length."""
+    data = b"".join(frame(Kind.PIECE, 3, 9, 2, 1_700_000_000_000, [b"some ", b"records"]))
+    found = unframe("k", data)
+    assert (found.kind, found.base, found.end, found.epoch, bytes(found.payload)) == (1, 3, 9, 2, b"some records")
+    for place in range(len(data)):
+        with pytest.raises(BackupCorrupt):
+            unframe("k", data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    for damaged in (data[:-1], data + b"x", b"", data[:20]):
+        with pytest.raises(BackupCorrupt):
+            unframe("k", damaged)
+
+
+def test_what_was_reached_can_be_restored_from_the_bucket_alone() -> None:
+    """After each wait the bucket gives the image as it was committed; nobody's id or path stands in a key."""
+
+    async def main() -> None:
+        up = await BackedUp().start()
+        for number in range(5):
+            await up.create(f"topic-{number}")
+            await up.backup.reach_committed()
+            loaded = await up.load()
+            assert loaded.image == up.node.publisher.image
+            assert not loaded.losses
+        assert up.backup.age_s() == 0
+        assert all("/metadata/log/" in key for key in up.bucket.keys)
+        assert up.backup.pieces_put == 5
+        await up.stop()
+
+    run(main())
+
+
+def test_many_who_wait_share_a_piece() -> None:
+    """While one put is under way the next gathers: 100 waits cost a few puts."""
+
+    async def main() -> None:
+        up = await BackedUp().start()
+
+        async def one(number: int) -> None:
+            await up.create(f"topic-{number}")
+            await up.backup.reach_committed()
+
+        await asyncio.gather(*map(one, range(100)))
+        assert up.backup.pieces_put <= 5
+        assert (await up.load()).image == up.node.publisher.image
+        await up.stop()
+
+    run(main())
+
+
+def test_what_nobody_waits_for_goes_by_age() -> None:
+    """One put an interval; whoever is in no hurry waits for it, and the gauge shows how old the oldest is."""
+
+    async def main() -> None:
+        up = await BackedUp(interval_ms=200).start()
+        began = asyncio.get_running_loop().time()
+        for number in range(10):
+            await up.create(f"topic-{number}")
+        assert up.backup.pieces_put == 0
+        await asyncio.sleep(0.05)
+        assert 0.04 < up.backup.age_s() < 0.2
+        await up.backup.reach_committed(is_urgent=False)
+        assert 0.15 < asyncio.get_running_loop().time() - began < 1.5
+        assert up.backup.pieces_put == 1
+        assert up.backup.age_s() == 0
+        await up.stop()
+
+    run(main())
+
+
+def test_a_store_that_is_away_makes_everything_wait() -> None:
+    """No wait ends and nothing fails; the reason is told; when the store is back everything goes on."""
+
+    async def main() -> None:
+        up = await BackedUp().start()
+        up.bucket.is_away = True
+        await up.create("one")
+        waiting = asyncio.ensure_future(up.backup.reach_committed())
+        await asyncio.sleep(0.1)
+        await up.create("two")
+        assert not waiting.done()
+        assert "away" in up.backup.blocked_reason
+        assert up.backup.age_s() > 0.05
+        up.bucket.is_away = False
+        await waiting
+        assert up.backup.blocked_reason == ""
+        await up.stop()
+
+    run(main())
+
+
+def test_a_restart_goes_on_where_the_bucket_ends() -> None:
+    """Kills in the middle of anything: the next start sees by names how far the bucket is, and the chain has no gap."""
+
+    async def main() -> None:
+        chance = random.Random(4)
+        bucket, disk = Bucket(), sim_disk()
+        for life in range(8):
+            up = await BackedUp(bucket, disk, snapshot_pieces=7).start(segment_bytes=2_000)
+            for number in range(6):
+                await up.create(f"topic-{life}-{number}")
+                bucket.is_away = chance.random() < 0.2
+                if not bucket.is_away:
+                    await up.backup.reach_committed()
+                if chance.random() < 0.3:
+                    await up.node.snapshot()
+            bucket.is_away = False
+            if chance.random() < 0.5:
+                await up.backup.reach_committed()
+            await up.stop()
+        up = await BackedUp(bucket, disk).start()
+        await up.backup.reach_committed()
+        assert (await up.load()).image == up.node.publisher.image
+        found = await up.survey()
+        assert found.highest == (up.node.publisher.image.offset, up.node.publisher.image.epoch)
+        await up.stop()
+
+    run(main())
+
+
+def test_snapshots_shorten_the_way_and_old_ones_go() -> None:
+    """Three snapshots stay with the pieces behind the oldest; each suffices to restore when the newer ones are damaged."""
+
+    async def main() -> None:
+        up = await BackedUp(snapshot_pieces=5).start()
+        for number in range(40):
+            await up.create(f"topic-{number}")
+            await up.backup.reach_committed()
+            await asyncio.sleep(0.01)
+        found = await up.survey()
+        assert len(found.snapshots) == 3
+        assert found.newest == found.snapshots[0]
+        assert all(piece.end > found.snapshots[-1].end for piece in found.pieces)
+        assert len(found.pieces) <= 20
+        expected = up.node.publisher.image
+        for damaged in range(3):
+            key = f"{snapshots_prefix(up.node.cluster_id)}{found.snapshots[damaged].end:020}-{found.snapshots[damaged].epoch:010}"
+            up.bucket.set(key, up.bucket.content(key)[:-1])
+            loaded = await up.load()
+            if damaged < 2:
+                assert loaded.image == expected
+                assert len(loaded.losses) == damaged + 1
+            else:
+                assert loaded.image.offset == 0
+                assert "cannot be had" in loaded.losses[-1]
+        await up.stop()
+
+    run(main())
+
+
+def test_a_damaged_piece_ends_the_way_and_is_named() -> None:
+    """What is before it is restored; the loss is stated with offsets and key."""
+
+    async def main() -> None:
+        up = await BackedUp().start()
+        ends = []
+        for number in range(6):
+            await up.create(f"topic-{number}")
+            await up.backup.reach_committed()
+            ends.append(up.backup.saved_end)
+        key = up.bucket.keys[3]
+        content = up.bucket.content(key)
+        up.bucket.set(key, content[:-5] + b"xxxxx")
+        loaded = await up.load()
+        assert loaded.image.offset == ends[2]
+        assert key in loaded.losses[0]
+        assert f"between offset {ends[2]} and {ends[5]}" in loaded.losses[-1]
+        up.bucket.remove(key)
+        assert (await up.load()).image.offset == ends[2]
+        # The next start sees the gap and puts a snapshot, from which everything can be had again.
+        await up.stop()
+        up = await BackedUp(up.bucket, up.disk).start()
+        await up.create("later")
+        await up.backup.reach_committed()
+        loaded = await up.load()
+        assert loaded.image == up.node.publisher.image
+        await up.stop()
+
+    run(main())
+
+
+def test_a_pointer_that_came_before_its_snapshot_is_named() -> None:
+    """A bucket that is being copied: the older snapshot is used, and waiting is told as a way."""
+
+    async def main() -> None:
+        up = await BackedUp(snapshot_pieces=5).start()
+        for number in range(12):
+            await up.create(f"topic-{number}")
+            await up.backup.reach_committed()
+            await asyncio.sleep(0.01)
+        newest = (await up.survey()).snapshots[0]
+        up.bucket.remove(f"{snapshots_prefix(up.node.cluster_id)}{newest.end:020}-{newest.epoch:010}")
+        loaded = await up.load()
+        assert loaded.image == up.node.publisher.image
+        assert "have not all arrived" in loaded.losses[0]
+        await up.stop()
+
+    run(main())
+
+
+def test_the_pointer_moves_only_up() -> None:
+    """A snapshot that is late, of a leader that was replaced, does not take the pointer back; a damaged pointer is written anew."""
+
+    async def main() -> None:
+        up = await BackedUp().start()
+        key = newest_key(up.node.cluster_id)
+        up.bucket.set(key, b'{"version": 1, "end": 1000000, "epoch": 9}')
+        await up.backup._save_snapshot()
+        assert b"1000000" in up.bucket.content(key)
+        up.bucket.set(key, b"nonsense")
+        await up.create("one")
+        await up.backup._save_snapshot()
+        assert b"%d" % up.node.publisher.image.offset in up.bucket.content(key)
+        await up.stop()
+
+    run(main())
+
+
+def test_another_copy_that_wrote_on_is_found_out() -> None:
+    """Two copies of one log write the same offsets: the second one is told, and ends."""
+
+    async def main() -> None:
+        up = await BackedUp().start()
+        await up.create("ours")
+        await up.backup.reach_committed()
+        key = up.bucket.keys[-1]
+        await up.stop()
+        bucket = Bucket()
+        other = await BackedUp(bucket, up.disk).start()
+        await other.create("x")
+        image = other.node.publisher.image
+        name = f"{log_prefix(other.node.cluster_id)}{image.offset:020}-{image.epoch:010}-{0:020}"
+        bucket.set(name, up.bucket.content(key))
+        waiting = asyncio.ensure_future(other.backup.reach_committed())
+        await asyncio.wait([other.task], timeout=5)
+        assert isinstance(other.task.exception(), BackupForked)
+        waiting.cancel()
+        await other.node.close()
+
+    run(main())
