@@ -67,6 +67,30 @@ def test_a_row_that_misses_its_target_ends_the_bench_with_1(tmp_path: Path) -> N
     }
 
 
+def test_two_versions_are_measured_by_turns(tmp_path: Path) -> None:
+    """This checkout beside itself: a row for each load with the ratio of both; CPU that may not grow at all is missed, and ends it with 1."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.paired",
+        "--base",
+        str(ROOT),
+        "--short",
+        "--pairs",
+        "1",
+        "--most",
+        "0",
+    ]
+    done = subprocess.run(
+        [*command, "--only", "cpu", "--folder", str(tmp_path / "paired")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stderr
+    _, _, *rows = done.stdout.splitlines()
+    assert len(rows) == 2, done.stdout
+    for row in rows:
+        assert re.search(r"^CPU a request, \S+ +\d+\.\d{3} x .* MISSED$", row), row
+
+
 @pytest.mark.parametrize(
     ("written_bytes", "cpu_s", "is_rest"), [(4096, 0.01, True), (8 << 20, 0.01, False), (0, 0.2, False)]
 )
