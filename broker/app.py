@@ -18,6 +18,7 @@ from typing import TypeVar
 from millrace.broker.addresses import AdvertisedAddresses, Endpoint
 from millrace.broker.admin_http import AdminHttp, health_pages
 from millrace.broker.binding import MARKER_KEY, BindingRefused, bind_bucket, check_first_start, read_bound_cluster
+from millrace.broker.bucket_age import check_bucket_age
 from millrace.broker.claim_format import OwnerClaim
 from millrace.broker.claims import Claimant, check_claims, claimant_of
 from millrace.broker.compaction import CompactionTask
@@ -225,6 +226,7 @@ class Broker:
         image = node.publisher.image
         patient = self._patient(stores.plain, "claims at start")
         await check_claims(patient, bucket, node.cluster_id, image, settings.node_id)
+        await check_bucket_age(patient, bucket, bound_cluster, node.cluster_id, image, settings.node_id)
         self._watch.enter("looking at the WAL")
         place = self._wal_place(stores)
         self._wal_binding = judge_wal(
