@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millrace.broker import app, wal_binding
+from millrace.broker import app, claims, metadata_check, wal_binding
 from millrace.broker.coordinators.shard_loop import ShardLoop
 from millrace.broker.object_cleaner import ObjectCleaner
 from millrace.broker.partitions import opening, partition
@@ -26,6 +26,7 @@ from millrace.broker.wall_watch import WallWatch
 from millrace.kraft import snapshot
 from millrace.kraft.log_store import LogStore
 from millrace.kraft.tables import object_commands
+from millrace.kraft.tables.claims import NodeClaims
 from millrace.kraft.tables.objects import Objects
 from millrace.kraft.tables.objects_edit import ObjectsEdit
 from millrace.s3stream import recovery, storage, uploader
@@ -138,12 +139,18 @@ def with_weather(name: str) -> Callable[[Plan], Plan]:
 
 BUGS = {
     "older-log-served": Bug(
-        "nobody looks whether the WAL names later metadata",
+        "nobody looks whether the WAL, or the bucket's metadata, objects and claims, know of later metadata",
         17,
         wal_binding,
         "_check_metadata_age",
-        do.sees_nothing,
-        ("older-place-served", "metadata-lost"),
+        do.says(None),
+        ("strange-place-served", "metadata-lost"),
+        (
+            (metadata_check, "newer_metadata", do.says(None)),
+            (metadata_check, "newer_objects", do.says_in_time(None)),
+            (claims, "why_refused", do.says("")),
+            (NodeClaims, "has_incarnation", do.says(True)),
+        ),
         where=with_weather("older log"),
     ),
     "older-wal-served": Bug(
@@ -152,8 +159,35 @@ BUGS = {
         app,
         "judge_wal",
         do.takes_any_wal,
-        ("older-place-served",),
+        ("strange-place-served",),
         where=with_weather("older wal"),
+    ),
+    "older-bucket-served": Bug(
+        "nobody looks whether metadata knows of claims and objects that the bucket lacks",
+        17,
+        app,
+        "check_bucket_age",
+        do.says_in_time(None),
+        ("strange-place-served", "start-failed: PreconditionFailed"),
+        where=with_weather("older bucket"),
+    ),
+    "another-bucket-served": Bug(
+        "nobody looks whose a bucket is",
+        17,
+        app,
+        "bind_bucket",
+        do.says_in_time(None),
+        ("strange-place-served",),
+        where=with_weather("wrong bucket"),
+    ),
+    "refused-late": Bug(
+        "a bucket is bound before it is judged",
+        17,
+        app,
+        "check_bucket_age",
+        do.binds_before_it_judges,
+        ("refused-start-changed",),
+        where=with_weather("wrong bucket"),
     ),
     "ack-out-of-order": Bug(
         "all writes are confirmed with the first", 1, BlockWriter, "_on_written", do.confirms_all_in_flight, DURABLE
@@ -226,7 +260,7 @@ BUGS = {
         4,
         RecoveryScan,
         "_is_lawful",
-        do.accepts_any_epoch,
+        do.says(True),
         (*LOST, "two-meanings", "duplicate", "start-failed: OffsetGap"),
         where=with_holes,
     ),
@@ -299,8 +333,8 @@ BUGS = {
         do.drops_blocks,
         (*LOST, *UNREAD),
         (
-            (merging, "check_covered", do.checks_nothing),
-            (ObjectsEdit, "_left_behind", do.misses_nothing),
+            (merging, "check_covered", do.says_in_time(None)),
+            (ObjectsEdit, "_left_behind", do.says("")),
             (ObjectsEdit, "_names_among", do.finds_nothing),
         ),
     ),
@@ -348,7 +382,7 @@ BUGS = {
         7,
         object_commands,
         "is_committed",
-        do.commits_repeats,
+        do.says(False),
         (*LOST, *UNREAD, "object-back"),
     ),
     "snapshot-incomplete": Bug(
@@ -395,18 +429,16 @@ BUGS = {
         8,
         opening,
         "_replay",
-        do.replays_nothing,
+        do.says_in_time(None),
         ("duplicate", "wrong-time", "producer-refused"),
     ),
-    "no-sequences": Bug(
-        "repeats are taken for new batches", 8, Producers, "judge", do.judges_no_sequence, ("duplicate",)
-    ),
+    "no-sequences": Bug("repeats are taken for new batches", 8, Producers, "judge", do.says(None), ("duplicate",)),
     "cold-unknown": Bug(
         "a producer whose state is in the log is taken for a new one",
         8,
         Producers,
         "is_cold",
-        do.knows_nobody_cold,
+        do.says(False),
         ("duplicate",),
         where=with_settings(FEW_HOT),
     ),
@@ -446,7 +478,7 @@ BUGS = {
         do.answers_groups_at_once,
         ("lost-commit", "two-owners"),
     ),
-    "never-evicted": Bug("the log cache keeps all", 12, LogCache, "evict", do.never_evicts, ("beyond-bound",)),
+    "never-evicted": Bug("the log cache keeps all", 12, LogCache, "evict", do.says(None), ("beyond-bound",)),
     "last-served-first": Bug(
         "who asks for room last has it first",
         14,
@@ -461,7 +493,7 @@ BUGS = {
         14,
         Storage,
         "has_room",
-        do.finds_room_for_all,
+        do.says(True),
         ("beyond-bound", "offset-without-room"),
         where=with_waiting,
     ),
@@ -481,9 +513,7 @@ BUGS = {
         do.ends_for_a_bad_request,
         ("process-ended: KafkaError",),
     ),
-    "clock-believed": Bug(
-        "a clock that jumps is believed", 16, WallWatch, "look", do.believes_any_clock, ("log-start-rose",)
-    ),
+    "clock-believed": Bug("a clock that jumps is believed", 16, WallWatch, "look", do.says(0), ("log-start-rose",)),
     "start-clock-believed": Bug(
         "a start believes the clock that it finds",
         16,

@@ -30,9 +30,9 @@ from tests.sim.disk import SimDisk, keep
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.node import SimNode, StartFailed
 from tests.sim.objectstore import SimBucket, SimObjectStore, StoreFault
-from tests.sim.older import copied
 from tests.sim.run import steady_memory
 from tests.sim.settings import node_settings
+from tests.sim.strange import copied
 from tests.sim.world import World
 
 END_S = 10.0

@@ -38,9 +38,9 @@ from millrace.wal.object.layout import log_prefix, parse_key
 from tests.sim.disk import Fail, Fate, SimDisk, any_fate, drop, holes, keep, tear
 from tests.sim.loop import Life, own_context
 from tests.sim.objectstore import SimObjectStore, StoreFaults
-from tests.sim.older import OlderPlace
 from tests.sim.rival import Rival
 from tests.sim.settings import PORT, WAL_FILE, node_settings
+from tests.sim.strange import StrangePlace
 from tests.sim.world import World
 
 DISK_LATENCY_S = 0.002
@@ -214,7 +214,7 @@ class SimNode:
         # The same of an object of the log: key, position, and the object as it was left.
         self.rotten_object: tuple[str, int, tuple[bytes, int]] | None = None
         self.replaced: Replaced | None = None
-        self.older: OlderPlace | None = None  # an older copy of a place, which a start is to find
+        self.strange: StrangePlace | None = None  # a place that is not its own, which a start is to find
         self.rival: Rival | None = None  # who is first where a conditional put loses
         self.failing_until = 0  # the life in which a write was made to fail
         self.fate_name = "any"  # what is written when a strike comes
@@ -388,8 +388,8 @@ class SimNode:
             self._adopt(self.disk.restart(fate, power_was_cut=self.disk.was_cut.is_set()))
             self.on_restart()
         self.on_start()
-        if self.older is not None:
-            self.older.swap()
+        if self.strange is not None:
+            self.strange.swap()
         self.life_count += 1
         self.world.trace.note(self.name, "start", self.life_count)
         life = self.life = Life(f"{self.name} life {self.life_count}")

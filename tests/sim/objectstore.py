@@ -108,6 +108,7 @@ class SimBucket:
         self.late: dict[tuple[float, str], None] = {}  # what the dead sent and is still to come: when, and what
         self.is_away = False
         self.tells_date = False  # in its answers
+        self.rotten: dict[str, None] = {}  # keys of objects that are damaged for a while
         self.capacity_bytes: int | None = None
         self.hits: Counter[str] = Counter()
         self.on_delete: Callable[[str], None] = lambda key: None  # told before a key goes

@@ -98,8 +98,8 @@ class Outcome:
     lines: list[str] = field(default_factory=list)  # of the trace, the last ones
 
 
-class OlderPlaceServed(Exception):
-    """The run ends: its node has gone on from a past of its own."""
+class StrangePlaceServed(Exception):
+    """The run ends: its node has gone on from a past of its own, or from another's."""
 
 
 class _Errors(logging.Handler):
@@ -199,23 +199,23 @@ class Run:
         while True:
             try:
                 await self.node.start()
-                if self.node.older is not None and self.node.older.is_in_place:
-                    self.history.find("older-place-served", "a start did not see that a place is an older copy")
-                    raise OlderPlaceServed  # nothing that follows means anything
+                if self.node.strange is not None and self.node.strange.is_in_place:
+                    self.history.find("strange-place-served", f"{self.node.strange.what}: a start did not see it")
+                    raise StrangePlaceServed  # nothing that follows means anything
                 return
             except StartFailed as failed:
-                if not self._is_older_refused(failed.__cause__):
+                if not self._is_strange_refused(failed.__cause__):
                     self._judge_start(failed.__cause__)
             await asyncio.sleep(DOWN_S)
 
-    def _is_older_refused(self, error: BaseException | None) -> bool:
-        older = self.node.older
-        if older is None or not older.is_in_place:
+    def _is_strange_refused(self, error: BaseException | None) -> bool:
+        strange = self.node.strange
+        if strange is None or not strange.is_in_place:
             return False
-        wrong = older.undo(error)
+        wrong = strange.undo(error)
         if wrong:
             self.history.find("refused-start-changed", wrong)
-        return older.is_over
+        return strange.is_over
 
     def _judge_start(self, error: BaseException | None) -> None:
         """Why a process ended before it served. Raises what nothing excuses."""

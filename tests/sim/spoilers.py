@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from millrace.broker.binding import MARKER_KEY
 from millrace.broker.coordinators.shard_loop import ShardLoop
 from millrace.broker.object_cleaner import ObjectCleaner
 from millrace.broker.partitions.partition import Appended, Partition
@@ -39,6 +41,23 @@ from millrace.wal.object.writer import BatchWriter
 
 CRC_AT = CRC_START - 4
 YEARS_MS = 10 * 365 * 86_400_000
+
+
+def says(value: Any) -> Callable[[Any], Any]:
+    """Whatever is asked, the answer is the same: a judge that finds nothing, a check that is left out."""
+    return lambda old: lambda *args, **named: value
+
+
+def says_in_time(value: Any) -> Callable[[Any], Any]:
+    """The same of what is awaited."""
+
+    def make(old: Any) -> Any:
+        async def say(*args: Any, **named: Any) -> Any:
+            return value
+
+        return say
+
+    return make
 
 
 # 1. acknowledged, durable
@@ -163,10 +182,6 @@ def drops_an_entry(old: Any) -> Any:
 # 4. epochs
 
 
-def accepts_any_epoch(old: Any) -> Any:
-    return lambda self, header: True
-
-
 def keeps_the_epoch(old: Any) -> Any:
     async def write_both(self: BlockDevice, **changes: Any) -> None:
         if self.header.epoch >= 0:
@@ -201,16 +216,6 @@ def drops_blocks(old: Any) -> Any:
         last["held"] = portion, ref, memoryview(bytes(data)), body_sum
 
     return _add
-
-
-def checks_nothing(old: Any) -> Any:
-    async def check_covered(*args: Any) -> None: ...
-
-    return check_covered
-
-
-def misses_nothing(old: Any) -> Any:
-    return lambda *args: ""
 
 
 def finds_nothing(old: Any) -> Any:
@@ -349,21 +354,6 @@ def forgets_producers(old: Any) -> Any:
     return restore
 
 
-def replays_nothing(old: Any) -> Any:
-    async def _replay(*args: Any) -> None:
-        return None
-
-    return _replay
-
-
-def judges_no_sequence(old: Any) -> Any:
-    return lambda self, *args: None
-
-
-def knows_nobody_cold(old: Any) -> Any:
-    return lambda self, producer_id: False
-
-
 def adopts_nobody(old: Any) -> Any:
     return lambda self, heads, index, found: iter(())
 
@@ -398,13 +388,6 @@ def answers_groups_at_once(old: Any) -> Any:
             ticket.give(answer)
 
     return append
-
-
-# 12. bounds
-
-
-def never_evicts(old: Any) -> Any:
-    return lambda self, capacity_bytes=None: None
 
 
 # 4, 1. a log of objects
@@ -477,14 +460,6 @@ def prepares_for_years(old: Any) -> Any:
     return apply_prepare
 
 
-# 7. idempotence
-
-
-def commits_repeats(old: Any) -> Any:
-    """The repeat of a commit is carried out once more. It names no range by then, so that its object is nobody's."""
-    return lambda image, ids, node_id: False
-
-
 # 9. replay
 
 
@@ -505,10 +480,6 @@ def serves_the_last_first(old: Any) -> Any:
         return future
 
     return ask
-
-
-def finds_room_for_all(old: Any) -> Any:
-    return lambda self, needed_bytes: True
 
 
 # 15. what a request may fail
@@ -543,19 +514,15 @@ def ends_for_a_bad_request(old: Any) -> Any:
 # 16. clocks
 
 
-def believes_any_clock(old: Any) -> Any:
-    return lambda self, wall_ms, tick_ms: 0
-
-
 def believes_the_clock_it_finds(old: Any) -> Any:
     return lambda self, known_ms, tick_ms, slack_ms=0: old(self, None, tick_ms)
 
 
-def sees_nothing(old: Any) -> Any:
-    """A judge that finds nothing wrong."""
-
-    def judge(*args: Any) -> None:
-        return None
+def binds_before_it_judges(old: Any) -> Any:
+    async def judge(store: Any, bucket: str, bound_cluster: Any, cluster_id: str, *others: Any) -> None:
+        if bound_cluster is None:
+            await store.put_if_absent(MARKER_KEY, [json.dumps({"version": 1, "cluster_id": cluster_id}).encode()])
+        await old(store, bucket, bound_cluster, cluster_id, *others)
 
     return judge
 

@@ -26,6 +26,7 @@ from tests.sim.run import Outcome
         ("seal-skipped", "epoch-not-taken"),
         ("closed-before-reset", "closed-unsettled"),
         ("start-clock-believed", "log-start-rose"),
+        ("older-bucket-served", "strange-place-served"),
     ],
 )
 def test_a_planted_bug_is_found(name: str, kind: str) -> None:

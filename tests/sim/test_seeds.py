@@ -69,10 +69,19 @@ def test_duplicates_of_the_log_count_among_its_puts() -> None:
     assert not outcome.findings, outcome.findings
 
 
-@pytest.mark.parametrize("number", [400664, 402004])
-def test_a_world_of_many_misfortunes_is_sound(number: int) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "seed=400664 weather=store away+replaced+deaf net fate=any settings=own objects+small wal+object wal "
+        "cast=idempotent+plain+burst+doubler+rereader+vandal+trimmer+gremlin batches=10 cut@promise24 kill@command134 cut@turn908 kill@seldom5",
+        "seed=402004 weather=lost races+cut net fate=tear settings=small uploads+small merges+quick object wal "
+        "cast=idempotent+burst+doubler+reader+committer+member+trimmer+churner batches=4 fail@write10",
+    ],
+    ids=["stopped as it is replaced", "a rival in several slots"],
+)
+def test_a_world_of_many_misfortunes_is_sound(words: str) -> None:
     """A process is told to stop in the instant in which it is replaced; a rival is first in several slots, and is one owner all the same."""
-    outcome = run_plan(drawn_plan(number))
+    outcome = run_plan(parse_plan(words))
     assert not outcome.findings, outcome.findings[:3]
 
 

@@ -16,6 +16,9 @@ quiet: then progress is demanded. Several may come together, joined with "+" in 
     wal rot        a byte of the log, or of an object of it, is wrong at one start: it is read around, or refused by its name and mended
     older log      a start finds an older copy of its log directory, is refused, and finds the right one again
     older wal      the same of the WAL's volume
+    older bucket   a start finds an older copy of its bucket (half the time a log of objects is in another bucket and stays), is refused, and
+                   finds the right one again
+    wrong bucket   the same of an emptied bucket, or of another cluster's
     slow net       every piece takes up to 60 ms
     cut net        a client and the node do not hear of each other for a while
     deaf net       the node hears a client, which does not hear the node
@@ -50,9 +53,9 @@ from millrace.wal.record import RECORD_HEADER_BYTES
 from tests.sim.disk import Misdirect, SimFile
 from tests.sim.node import ASTRAY, QUIET, SimNode
 from tests.sim.objectstore import StoreFaults
-from tests.sim.older import OlderPlace
 from tests.sim.rival import Rival
 from tests.sim.settings import WAL_FILE
+from tests.sim.strange import ANOTHER, EMPTIED, OLDER, OlderPlace, StrangeBucket, StrangePlace
 from tests.sim.world import World
 
 ROUGH = StoreFaults(
@@ -121,7 +124,9 @@ async def rot(world: World, node: SimNode, rand: Rand) -> None:
             if bucket.objects[key][0]:
                 bucket.rot(key, position)
                 spots.append((key, position, bucket.objects[key]))
+                bucket.rotten[key] = None
         await asyncio.sleep(LASTS_S / 4)
+        bucket.rotten.clear()
         for key, position, damaged in spots:
             if bucket.objects.get(key) is damaged:  # else it was put again, or deleted
                 bucket.rot(key, position)
@@ -272,24 +277,35 @@ def spoil_object(world: World, node: SimNode, rand: Rand) -> bool:
 
 
 def older_place(*, is_log: bool) -> Blow:
-    """A copy is taken, the process is killed twice, and from then on the first start that can tell finds the copy."""
-
     async def blow_one(world: World, node: SimNode, rand: Rand) -> None:
         if isinstance(node.settings.wal_settings, ObjectWalSettings):
             return
         await node.ready()
-        older = OlderPlace(node, is_log=is_log)
-        for _ in range(2):
-            await asyncio.sleep((100 + rand.below(400)) / 1000)
-            if node.is_ready:
-                node.kill()
-            await node.ready()
-        node.older = older
-        await asyncio.sleep(rand.below(100) / 1000)
-        node.kill()
-        await node.ready()
+        await find_strange(OlderPlace(node, is_log=is_log), node, rand)
 
     return blow_one
+
+
+def strange_bucket(*kinds: str) -> Blow:
+    async def blow_one(world: World, node: SimNode, rand: Rand) -> None:
+        await node.ready()
+        kind = kinds[rand.below(len(kinds))]
+        await find_strange(StrangeBucket(node, kind, is_whole=rand.below(2) == 0), node, rand)
+
+    return blow_one
+
+
+async def find_strange(place: StrangePlace, node: SimNode, rand: Rand) -> None:
+    """What may be a copy was taken by now: the process is killed twice, and from then on the first start that can tell finds it."""
+    for _ in range(2):
+        await asyncio.sleep((100 + rand.below(400)) / 1000)
+        if node.is_ready:
+            node.kill()
+        await node.ready()
+    node.strange = place
+    await asyncio.sleep(rand.below(100) / 1000)
+    node.kill()
+    await node.ready()
 
 
 def _sequence(copy: bytes) -> int:
@@ -421,6 +437,8 @@ WEATHERS: dict[str, Blow] = {
     "wal rot": wal_rot,
     "older log": older_place(is_log=True),
     "older wal": older_place(is_log=False),
+    "older bucket": strange_bucket(OLDER),
+    "wrong bucket": strange_bucket(EMPTIED, ANOTHER),
     "lost races": lost_races,
     "stray write": stray_write,
     "replaced": replaced,

@@ -1,0 +1,192 @@
+"""A place that is not the node's own, found at one start: an older copy of the log directory or of the WAL's volume, an older copy of the
+bucket, an emptied bucket, or another cluster's.
+
+It is put where the node's own place is, at a start that is to see it: the WAL's header names metadata that the copied log lacks, metadata knows a
+later owner than the copied WAL does, or a claim that a copied bucket lacks. That start has to be refused, with log directory, WAL and bucket as
+they were; then the right place is put back. A copy that nobody can tell from the right one (the window that docs/bucket.md names) is not put
+anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from millrace.broker.binding import MARKER_KEY, BindingRefused
+from millrace.protocol.batches import iter_headers
+from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, choose_device_header
+from millrace.wal.errors import WalOutdated
+from tests.sim.disk import SimDisk, SimFile
+from tests.sim.settings import WAL_FILE
+
+if TYPE_CHECKING:
+    from tests.sim.node import SimNode
+
+Files = dict[str, SimFile]
+Objects = dict[str, tuple[bytes, int]]
+OLDER, EMPTIED, ANOTHER = "older bucket", "emptied bucket", "another bucket"
+ANOTHER_CLUSTER = "AnotherClusterssBucket"
+
+
+class StrangePlace:
+    """`swap` and `undo` are called while the node is down. `words`: what a refusal says, one of them."""
+
+    def __init__(self, node: SimNode, what: str, words: tuple[str, ...] = ("older",)) -> None:
+        self._node = node
+        self.what = what
+        self._words = words
+        self._before: dict[str, object] = {}
+        self.is_in_place = False
+        self.is_over = False
+
+    def swap(self) -> None:
+        """The next start finds it, if it can tell."""
+        if self.is_over or self.is_in_place or not self.can_be_told():
+            return
+        self.put()
+        self._before = self._state()
+        self.is_in_place = True
+        self._node.world.trace.note(self._node.name, "strange place", self.what)
+
+    def undo(self, error: BaseException | None) -> str:
+        """After a start that ended: the right place is back. Gives what is wrong with how it ended; "" for nothing, or where something else
+        ended it."""
+        self.is_in_place = False
+        after = self._state()
+        self.put_back()
+        if not isinstance(error, BindingRefused | WalOutdated) or not any(word in str(error) for word in self._words):
+            return ""
+        self.is_over = True
+        self._node.world.hits[f"{self.what} refused"] += 1
+        changed = [name for name, value in self._before.items() if after[name] != value]
+        return f"{self.what}: refused, and changed: {', '.join(changed)}" if changed else ""
+
+    def can_be_told(self) -> bool:
+        raise NotImplementedError
+
+    def put(self) -> None:
+        raise NotImplementedError
+
+    def put_back(self) -> None:
+        raise NotImplementedError
+
+    def _state(self) -> dict[str, object]:
+        """What a refused start leaves as it was, all three places. Of the log directory what it says: a start ends what the one before was at. (What
+        a dead process sent may come late, and is no change of the start's.)"""
+        node = self._node
+        wal = node.disk.files.get(WAL_FILE)
+        late = " ".join(what for _, what in node.world.bucket.late)
+        objects = node.world.bucket.objects
+        return {
+            "the WAL": b"" if wal is None else bytes(wal.durable),
+            "the log directory": log_end(
+                {path: file for path, file in node.disk.files.items() if is_in_log(node, path)}
+            ),
+            "the bucket": {key: content for key, (content, _) in objects.items() if key not in late},
+        }
+
+
+def is_in_log(node: SimNode, path: str) -> bool:
+    return path.startswith(f"{node.settings.controller.log_dir}/") and path != WAL_FILE
+
+
+class OlderPlace(StrangePlace):
+    """Made when the copy is taken."""
+
+    def __init__(self, node: SimNode, *, is_log: bool) -> None:
+        super().__init__(node, "older log directory" if is_log else "older WAL")
+        self._is_log = is_log
+        self._copy = copied(node.disk, self._is_ours)
+        self._current: Files = {}
+
+    def _is_ours(self, path: str) -> bool:
+        return is_in_log(self._node, path) if self._is_log else path == WAL_FILE
+
+    def put(self) -> None:
+        self._current = copied(self._node.disk, self._is_ours)
+        put_back(self._node.disk, self._copy, self._is_ours)
+
+    def put_back(self) -> None:
+        put_back(self._node.disk, self._current, self._is_ours)
+
+    def can_be_told(self) -> bool:
+        header = wal_header(self._copy.get(WAL_FILE) or self._node.disk.files.get(WAL_FILE))
+        if header is None or self._node.image is None:
+            return False
+        if self._is_log:
+            return header.mark.offset > log_end(self._copy)
+        registered = self._node.image.wals.active(self._node.node_id)
+        return registered is not None and header.epoch < registered.owner_epoch
+
+
+class StrangeBucket(StrangePlace):
+    """`kind`: OLDER (made when the copy is taken: the node has to serve once more before it is put), EMPTIED or ANOTHER. `is_whole`: a log of
+    objects is in it too; else that has a bucket of its own, which stays."""
+
+    def __init__(self, node: SimNode, kind: str, *, is_whole: bool) -> None:
+        words = ("older", "holds nothing of cluster", "holds the data of cluster")
+        super().__init__(node, kind, words)
+        self._is_whole = is_whole
+        self._copy = {} if kind == EMPTIED else dict(node.world.bucket.objects)
+        if kind == ANOTHER:
+            self._copy = of_another_cluster(self._copy, node.cluster_id)
+        self._current: Objects = {}
+
+    def can_be_told(self) -> bool:
+        """Not while a request of the dead is still to come, which would find the wrong bucket, or an object is damaged for a while."""
+        node = self._node
+        return not node.world.bucket.late and not node.world.bucket.rotten and node.replaced is None
+
+    def put(self) -> None:
+        bucket = self._node.world.bucket
+        self._current = bucket.objects
+        bucket.objects = dict(self._copy)
+        if not self._is_whole:
+            kept = {key: found for key, found in self._current.items() if is_of_wal(key)}
+            bucket.objects = {key: found for key, found in self._copy.items() if not is_of_wal(key)} | kept
+
+    def put_back(self) -> None:
+        self._node.world.bucket.objects = self._current
+
+
+def is_of_wal(key: str) -> bool:
+    return "/wal/" in key or key.startswith("millrace-wal-")
+
+
+def of_another_cluster(objects: Objects, cluster_id: str) -> Objects:
+    """A bucket like this one, of a cluster with another id."""
+    made = {key.replace(cluster_id, ANOTHER_CLUSTER): found for key, found in objects.items()}
+    made[MARKER_KEY] = json.dumps({"version": 1, "cluster_id": ANOTHER_CLUSTER}).encode(), 0
+    return made
+
+
+def copied(disk: SimDisk, is_wanted: Callable[[str], bool]) -> Files:
+    return {
+        path: SimFile(bytearray(file.durable), bytearray(file.durable), is_device=file.is_device, is_log=file.is_log)
+        for path, file in disk.files.items()
+        if is_wanted(path)
+    }
+
+
+def put_back(disk: SimDisk, files: Files, is_wanted: Callable[[str], bool]) -> None:
+    for path in [path for path in disk.files if is_wanted(path)]:
+        del disk.files[path]
+    for path, file in files.items():
+        disk.files[path] = SimFile(
+            bytearray(file.durable), bytearray(file.durable), is_device=file.is_device, is_log=file.is_log
+        )
+
+
+def wal_header(file: SimFile | None) -> DeviceHeader | None:
+    if file is None:
+        return None
+    return choose_device_header(bytes(file.durable[:BLOCK_BYTES]), bytes(file.durable[BLOCK_BYTES:RING_START]))
+
+
+def log_end(files: Files) -> int:
+    """The offset at which a copied metadata log ends."""
+    segments = sorted(path for path in files if path.endswith(".log"))
+    ends = [header.last_offset + 1 for path in segments for _, header in iter_headers(bytes(files[path].visible))]
+    bases = [int(path.rpartition("/")[2].removesuffix(".log")) for path in segments]
+    return max([*ends, *bases], default=0)
