@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -271,7 +272,7 @@ class Controller:
 
     def _decide(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
         """At once, but for a command that names much: what comes next stands behind it until it is done."""
-        try:
+        with self._refusing(command, request, reply):
             steps = fold_in_steps(command, self._context(), request, self._writer)
             try:
                 next(steps)
@@ -280,6 +281,12 @@ class Controller:
                 return
             work = self._decide_in_steps(command, request, reply, steps)
             self._stepping = asyncio.get_running_loop().create_task(work, name="decision in steps")
+
+    @contextmanager
+    def _refusing(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> Iterator[None]:
+        """Answers with the refusal that a decision raises."""
+        try:
+            yield
         except KafkaError as error:
             self._answer(command.refuse(request, error), reply)
         except ValueError as error:  # a value that no record can carry
@@ -291,23 +298,20 @@ class Controller:
     ) -> None:
         head, epoch = self._head, self._epoch
         try:
-            while True:
-                await asyncio.sleep(0)
-                if self._end is not None or self._head is not head or self._epoch != epoch:
-                    reason = self._why_not_now()
-                    if reason is not None:
-                        raise reason
-                    head, epoch = self._head, self._epoch  # what was pending before it was given up: once more
-                    steps = fold_in_steps(command, self._context(), request, self._writer)
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    self._take(command, end.value, reply)
-                    return
-        except KafkaError as error:
-            self._answer(command.refuse(request, error), reply)
-        except ValueError as error:
-            self._answer(command.refuse(request, KafkaError(ErrorCode.INVALID_REQUEST, str(error))), reply)
+            with self._refusing(command, request, reply):
+                while True:
+                    await asyncio.sleep(0)
+                    if self._end is not None or self._head is not head or self._epoch != epoch:
+                        reason = self._why_not_now()
+                        if reason is not None:
+                            raise reason
+                        head, epoch = self._head, self._epoch  # what was pending before it was given up: once more
+                        steps = fold_in_steps(command, self._context(), request, self._writer)
+                    try:
+                        next(steps)
+                    except StopIteration as end:
+                        self._take(command, end.value, reply)
+                        return
         except Exception as error:
             if not reply.done():
                 reply.set_exception(error)

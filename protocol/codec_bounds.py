@@ -12,7 +12,7 @@ judged by the ratio. Not here: the unpacking itself (compression.py). Pure. Bad 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from millrace.protocol.batches import Codec
@@ -142,15 +142,23 @@ def _zstd_content_size(view: memoryview, position: int, flags: int) -> tuple[int
 def _snappy_size(view: memoryview) -> int:
     """The sum of what raw blocks state."""
     if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
-        return _stated_by_block(view, 0)
-    position = size_bytes = 0
-    left = BLOCKS_WALKED_MAX
-    while position < len(view):
-        left -= 1
-        if left < 0:
+        return _stated_by_block(view)
+    size_bytes = 0
+    for number, block in enumerate(xerial_blocks(view)):
+        if number >= BLOCKS_WALKED_MAX:
             raise TooManyBlocks(f"snappy: more than {BLOCKS_WALKED_MAX} blocks")
+        if len(block):
+            size_bytes += _stated_by_block(block)
+    return size_bytes
+
+
+def xerial_blocks(view: memoryview) -> Iterator[memoryview]:
+    """The raw blocks of xerial's framing, as views; an empty one for each of its headers: one at the start, and one where streams were joined."""
+    position = 0
+    while position < len(view):
         if view[position : position + len(XERIAL_MAGIC)] == XERIAL_MAGIC:
             position += XERIAL_HEADER_BYTES
+            yield view[:0]
             continue
         if len(view) - position < 4:
             raise WireError("snappy: cut off")
@@ -158,15 +166,14 @@ def _snappy_size(view: memoryview) -> int:
         position += 4
         if not 0 < length <= len(view) - position:
             raise WireError(f"snappy: block of {length} bytes in {len(view) - position}")
-        size_bytes += _stated_by_block(view, position)
+        yield view[position : position + length]
         position += length
-    return size_bytes
 
 
-def _stated_by_block(view: memoryview, position: int) -> int:
+def _stated_by_block(block: memoryview) -> int:
     """The varint at the head of a raw block: five bytes at most."""
     stated = 0
-    for number, byte in enumerate(view[position : position + 5]):
+    for number, byte in enumerate(block[:5]):
         stated |= (byte & 0x7F) << 7 * number
         if byte < 0x80:
             return stated

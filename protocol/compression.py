@@ -34,6 +34,7 @@ from millrace.protocol.codec_bounds import (
     TooManyBlocks,
     frames_size,
     lz4_frame_size,
+    xerial_blocks,
     zstd_frame_size,
 )
 from millrace.protocol.errors import WireError
@@ -229,19 +230,10 @@ def _unpack_snappy(view: memoryview, bytes_max: int, scratch: memoryview | None 
     out = _memory(min(bytes_max, SNAPPY_RATIO_MAX * len(view))) if scratch is None else scratch
     if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         return out[: _unpack_snappy_block(view, out, bytes_max)]
-    position = size_bytes = 0
-    while position < len(view):
-        if view[position : position + len(XERIAL_MAGIC)] == XERIAL_MAGIC:
-            position += len(_XERIAL_HEADER)  # at the start, and where streams were joined
-            continue
-        if len(view) - position < 4:
-            raise WireError("snappy: cut off")
-        length = _BIG_I32.unpack_from(view, position)[0]
-        position += 4
-        if not 0 < length <= len(view) - position:
-            raise WireError(f"snappy: block of {length} bytes in {len(view) - position}")
-        size_bytes += _unpack_snappy_block(view[position : position + length], out[size_bytes:], bytes_max - size_bytes)
-        position += length
+    size_bytes = 0
+    for block in xerial_blocks(view):
+        if len(block):
+            size_bytes += _unpack_snappy_block(block, out[size_bytes:], bytes_max - size_bytes)
     return out[:size_bytes]
 
 
