@@ -156,9 +156,15 @@ class GroupCoordinator:
     # -- asking
 
     def ask(self, group_id: str, act: Callable[[ShardLoop], Outcome[R]], refuse: Callable[[int], R]) -> Outcome[R]:
-        """What `act` gives of the group's shard, once that is loaded; or a refusal with an error code."""
+        """What `act` gives of the group's shard, once that is loaded; or a refusal with an error code. A group that is being deleted
+        in steps is refused as if it were being loaded: clients ask again."""
         index = self.place_of(group_id)
-        return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE) if index is None else self.ask_shard(index, act, refuse)
+        if index is None:
+            return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        shard = self._shards.get(index)
+        if shard is not None and group_id in shard.deleting:
+            return refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return self.ask_shard(index, act, refuse)
 
     def ask_shard(self, index: int, act: Callable[[ShardLoop], Outcome[R]], refuse: Callable[[int], R]) -> Outcome[R]:
         try:

@@ -67,6 +67,9 @@ class CommittedOffsets:
             return len(metadata) - len(before.metadata)
         return OFFSET_BYTES + len(metadata) + (0 if partitions else TOPIC_BYTES)
 
+    def count_of(self, group_id: str) -> int:
+        return sum(map(len, self.of_group(group_id).values()))
+
     def size_bytes(self, group_id: str) -> int:
         """What a group's offsets take in memory, more or less."""
         return sum(

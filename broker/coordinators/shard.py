@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import NamedTuple
 
 from millrace.broker.coordinators.config import CoordinatorSettings
@@ -391,14 +392,23 @@ class Shard:
     # -- whole groups
 
     def delete_group(self, group_id: str, now: Now) -> tuple[int, Decision]:
+        """All at once: see delete_some_offsets for a group of many offsets."""
+        code = self.refusal_of_group_delete(group_id)
+        if code:
+            return code, Decision()
+        decision = self.delete_offsets(list(self._places_of(group_id)), now)
+        self._remove_group(decision, self.groups[group_id], now)
+        return ErrorCode.NONE, decision
+
+    def refusal_of_group_delete(self, group_id: str) -> int:
         group = self.groups.get(group_id)
         if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND, Decision()
-        if group.state is not GroupState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP, Decision()
-        decision = self.delete_offsets(self._places_of(group_id), now)
-        self._remove_group(decision, group, now)
-        return ErrorCode.NONE, decision
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NONE if group.state is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
+
+    def delete_some_offsets(self, group_id: str, count_max: int, now: Now) -> Decision:
+        """Tombstones for so many of a group's offsets at most."""
+        return self.delete_offsets(list(islice(self._places_of(group_id), count_max)), now)
 
     def expire(self, group_ids: Iterable[str], now: Now) -> Decision:
         """Retention of these groups' offsets; a group that has none left, and nobody in it, goes too."""
@@ -414,9 +424,9 @@ class Shard:
                 self._remove_group(decision, group, now)
         return decision
 
-    def _places_of(self, group_id: str) -> list[tuple[str, str, int]]:
+    def _places_of(self, group_id: str) -> Iterator[tuple[str, str, int]]:
         by_topic = self.offsets.of_group(group_id)
-        return [(group_id, topic, partition) for topic, partitions in by_topic.items() for partition in partitions]
+        return ((group_id, topic, partition) for topic, partitions in by_topic.items() for partition in partitions)
 
     def _remove_group(self, decision: Decision, group: Group, now: Now) -> None:
         self._emit(decision, GroupMetadataKey(group.group_id), None, now)

@@ -62,6 +62,7 @@ class ShardLoop:
         self.shard = shard
         self.partition: Partition | None = None
         self.is_ended = False
+        self.deleting: set[str] = set()  # groups whose offsets are being deleted in steps
         self._settings = settings
         self._room = room
         self._data_room = data_room

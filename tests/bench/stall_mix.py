@@ -76,6 +76,8 @@ def steps(count: int, opened: int, offsets: int) -> Iterator[tuple[str, Step]]:
     yield "ListGroups", lambda client: client.ask("ListGroups", ListGroupsRequest())
     yield "OffsetDelete", lambda client: delete_offsets(client, GROUP, WIDE, count)
     yield "DeleteGroups", lambda client: delete_groups(client, count // 2)
+    yield "OffsetCommit, one group again", lambda client: commit(client, GROUP, WIDE, count)
+    yield "DeleteGroups, one of many offsets", lambda client: delete_named(client, [GROUP])
     yield "JoinGroup and SyncGroup", join
     yield f"{offsets:,} offsets committed", lambda client: commit_often(client, WIDE, count, offsets)
     yield f"DeleteTopics, one with {offsets:,} offsets", lambda client: delete(client, [WIDE])
@@ -188,7 +190,11 @@ def delete_offsets(client: Client, group: str, topic: str, count: int) -> None:
 
 
 def delete_groups(client: Client, count: int) -> None:
-    answer = client.ask("DeleteGroups", DeleteGroupsRequest([f"{GROUP}-{index}" for index in range(count)]))
+    delete_named(client, [f"{GROUP}-{index}" for index in range(count)])
+
+
+def delete_named(client: Client, groups: list[str]) -> None:
+    answer = client.ask("DeleteGroups", DeleteGroupsRequest(groups))
     check(result.error_code for result in answer.results)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from millrace.broker.coordinators.shard import Shard
+from millrace.broker.handlers.delete_groups import OFFSETS_A_SLICE
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from millrace.protocol.messages.leave_group import LeaveGroupRequest
 from millrace.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -27,6 +30,15 @@ HOT_ONLY = {
 def delete_request(group_id: str) -> OffsetDeleteRequest:
     asked = [OffsetDeleteRequestPartition(partition) for partition in range(WIDE)]
     return OffsetDeleteRequest(group_id, [OffsetDeleteRequestTopic("w", asked), OffsetDeleteRequestTopic("t")])
+
+
+async def until(shard: Shard, count_max: int) -> int:
+    """Returns when the shard has so many offsets at most, after how many turns of the loop."""
+    turns = 0
+    while shard.offsets.count > count_max:
+        turns += 1
+        await asyncio.sleep(0)
+    return turns
 
 
 def test_others_have_the_loop_and_all_is_done() -> None:
@@ -81,6 +93,57 @@ def test_a_member_that_loses_its_place_meanwhile() -> None:
     run(scenario())
 
 
+def test_a_group_of_many_offsets_is_deleted_over_many_turns() -> None:
+    """Whoever commits to it meanwhile, or deletes it, is told to ask again; then it is gone for good, and other groups are as they were."""
+
+    async def scenario() -> None:
+        house = await GroupHouse(World(is_auto=False)).start()
+        house.make_topic("w", WIDE)
+        for group_id in ("g", "h"):
+            await house.confirmed(asyncio.ensure_future(house.commit(group_id, PLACES)))
+        async with Others() as others:
+            deleting = house.later(42, 2, DeleteGroupsRequest(["g", "none"]))
+            await until(await house.loaded(), 2 * WIDE - 1)
+            again = await house.ask_for(42, 2, DeleteGroupsRequest(["g"]))
+            assert again.results[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            refused = await house.commit("g", {("t", 0): 7})
+            assert refused == {("t", 0): ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+            deleted = await house.confirmed(deleting)
+        assert others.turns > 2
+        assert [result.error_code for result in deleted.results] == [0, ErrorCode.GROUP_ID_NOT_FOUND]
+        assert "g" not in (await house.loaded()).groups
+        committing = asyncio.ensure_future(house.commit("g", {("t", 0): 7}))
+        assert await house.confirmed(committing) == {("t", 0): 0}
+        await house.crash()
+        for group_id, left in (("g", {("t", 0): 7}), ("h", PLACES)):
+            assert await house.confirmed(asyncio.ensure_future(house.fetch_offsets(group_id))) == left
+        assert not house.failures
+
+    run(scenario())
+
+
+def test_a_group_that_was_deleted_in_part_is_there_with_the_rest() -> None:
+    """A crash between two parts; the client was not answered, and asks again."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        house.make_topic("w", WIDE)
+        await house.commit("g", PLACES)
+        deleting = house.later(42, 2, DeleteGroupsRequest(["g"]))
+        shard = await house.loaded()
+        await until(shard, WIDE - 2 * OFFSETS_A_SLICE)  # the second part is decided when the first is durable
+        assert 0 < shard.offsets.count < WIDE
+        await house.crash()
+        assert (await deleting).results[0].error_code
+        assert 0 < len(await house.fetch_offsets("g")) < WIDE
+        deleted = await house.ask_for(42, 2, DeleteGroupsRequest(["g"]))
+        assert not deleted.results[0].error_code
+        assert await house.fetch_offsets("g") == {}
+        assert not house.failures
+
+    run(scenario())
+
+
 def test_a_topic_is_forgotten_over_many_turns() -> None:
     """With thousands of offsets in several groups; a restart in the midst, and one that finds the topic gone, forget the rest."""
 
@@ -94,11 +157,7 @@ def test_a_topic_is_forgotten_over_many_turns() -> None:
         assert 2 < count < 2 * WIDE + 2
         await house.crash()
         shard = await house.loaded()
-        turns = 0
-        while shard.offsets.count > 2:
-            turns += 1
-            await asyncio.sleep(0)
-        assert turns > 10
+        assert await until(shard, 2) > 10
         for group_id in ("g", "h"):
             assert await house.fetch_offsets(group_id) == {("t", 0): 1}
         await house.crash()
@@ -125,11 +184,7 @@ def test_a_topic_that_is_made_again_meanwhile_keeps_its_offsets() -> None:
         late = {("w", WIDE - 1): 77}
         assert await house.commit("g", late) == {("w", WIDE - 1): 0}
         house.delete_topic("u")
-        shard, turns = await house.loaded(), 0
-        while shard.offsets.count > 2:
-            turns += 1
-            await asyncio.sleep(0)
-        assert turns
+        assert await until(await house.loaded(), 2)
         assert await house.fetch_offsets("g") == late
         assert await house.fetch_offsets("h") == {("t", 0): 1}
 
