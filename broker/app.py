@@ -34,7 +34,7 @@ from millrace.broker.known_time import KnownTime, newest_in, show_clock
 from millrace.broker.maintenance import Maintenance, MaintenanceSettings
 from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.metadata_check import check_metadata
+from millrace.broker.metadata_check import check_metadata, check_restored_from
 from millrace.broker.meters import (
     StoreCounts,
     show_backup,
@@ -184,6 +184,7 @@ class Broker:
             self._runtime.clock,
             self._settings.backup,
             self._bucket_metadata,
+            self._ownership.verify,
         )
         show_backup(self._registry, backup)
         tasks = Tasks()
@@ -271,6 +272,8 @@ class Broker:
         show_owner(self._registry, owner)
         self._owner_tasks.start("ownership", owner.run, on_escape=lambda name, error: self._on_failed(error))
         self._ends_with("ownership", self._owner_tasks.stop)
+        log_dir = settings.controller.log_dir
+        await check_restored_from(patient, str(settings.data), node.cluster_id, self._runtime.disk, log_dir)
 
     async def _release(self, claimant: Claimant, claims: Sequence[OwnerClaim]) -> None:
         """Of a process that ends in order; who was killed, or could not go on, leaves its claims standing."""

@@ -14,6 +14,8 @@ from millrace.broker.binding import BindingRefused
 from millrace.kraft.bucket.reader import BucketMetadata, survey
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.log_view import LogHistory
+from millrace.kraft.restored_from import forget_restored_from, read_restored_from
+from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.keys import object_key
@@ -58,3 +60,21 @@ async def check_metadata(
     if reason is not None:
         raise BindingRefused(f"the metadata log is older than {bucket}: {reason}: {REMEDY}")
     return found
+
+
+async def check_restored_from(store: ObjectStore, bucket: str, cluster_id: str, disk: Disk, log_dir: str) -> None:
+    """Of a log directory's first start after a restore, once the node is claimed: raises BindingRefused where the bucket's metadata
+    has grown since it was read. Then whoever had the node was still at work, and what it committed, and trimmed from its WAL for that, is not known
+    here. It asks for a newer owner between the two (s3stream/uploader.py), so what is not seen here was not trimmed. Cancelled or
+    failed, the next start asks again."""
+    basis = await read_restored_from(disk, log_dir)
+    if basis is None:
+        return
+    highest = (await survey(store, cluster_id)).highest
+    if highest is not None and highest > (basis.end, basis.epoch):
+        raise BindingRefused(
+            f"{bucket} held metadata up to offset {basis.end} when this log directory was restored from it, and holds it up to {highest[0]} now: "
+            "the process that had the node was still at work, or the bucket is a copy that had not arrived whole. Nothing is served, "
+            f"for what was committed since is not known here: see that that process has ended, empty {log_dir} and run `millrace restore` again"
+        )
+    await forget_restored_from(disk, log_dir)

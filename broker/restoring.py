@@ -8,12 +8,17 @@ written locally before all that can refuse has been asked.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from millrace.broker.binding import BindingRefused, read_bound_cluster
+from millrace.broker.claim_format import OwnerClaim
+from millrace.broker.claims import read_newest_claim
 from millrace.broker.config import BrokerSettings
+from millrace.broker.known_time import NEWEST, newest_in
+from millrace.broker.known_time_text import encode_time
 from millrace.broker.restore_plan import (
     MissingRange,
     Seen,
@@ -25,11 +30,12 @@ from millrace.broker.restore_plan import (
 from millrace.kraft.bucket.reader import Loaded, load, survey
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.meta_properties import MetaProperties
+from millrace.kraft.restored_from import RestoredFrom
 from millrace.kraft.restored_log import holds_something, write_restored_log
+from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.ids import uuid_text
-from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk
-from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore import ObjectStore, last_date_of
 from millrace.runtime.rand import Rand
 from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
 from millrace.wal.identity import WalIdentity
@@ -37,19 +43,6 @@ from millrace.wal.identity import WalIdentity
 WAL_EPOCH_PART: Final = 2  # {cluster}/wal/{node}/{epoch}/...
 
 
-@dataclass(frozen=True, slots=True)
-class FoundClaim:
-    """The newest claim of a series in the bucket. `is_standing`: its owner did not release it, and may live."""
-
-    series: int
-    number: int
-    incarnation: bytes
-    metadata_end: int
-    is_standing: bool
-    text: str
-
-
-ReadClaims = Callable[[ObjectStore, str, MetadataImage], Awaitable[list[FoundClaim]]]
 IdentifyWal = Callable[[], Awaitable[WalIdentity | None]]
 
 
@@ -60,16 +53,18 @@ class Restored:
     cluster_id: str
     loaded: Loaded
     image: MetadataImage
+    restored_from: RestoredFrom
     losses: list[str] = field(default_factory=list)
     missing: list[MissingRange] = field(default_factory=list)
     wals: list[str] = field(default_factory=list)
-    claims: list[FoundClaim] = field(default_factory=list)
+    claims: list[OwnerClaim] = field(default_factory=list)  # the newest of each series
     object_count: int = 0
     is_wal_lost: bool = False
 
 
-async def no_claims(store: ObjectStore, cluster_id: str, image: MetadataImage) -> list[FoundClaim]:
-    return []
+def claim_text(claim: OwnerClaim) -> str:
+    who = "the metadata log's writer" if claim.series == METADATA_SERIES else f"node {claim.series}"
+    return f"{who}, number {claim.number}, incarnation {uuid_text(claim.incarnation)}"
 
 
 class Restoring:
@@ -81,14 +76,12 @@ class Restoring:
         store: ObjectStore,
         bucket: str,
         identify_wal: IdentifyWal,
-        read_claims: ReadClaims = no_claims,
         on_progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._bucket = bucket
         self._identify_wal = identify_wal
-        self._read_claims = read_claims
         self._on_progress = on_progress
 
     async def find(self, *, is_taking_over: bool) -> Restored:
@@ -110,19 +103,27 @@ class Restoring:
         seen = Seen()
         assert found.highest is not None
         seen.note(*found.highest)
-        restored = Restored(cluster_id, loaded, loaded.image, list(loaded.losses))
+        restored = Restored(cluster_id, loaded, loaded.image, RestoredFrom(*found.highest), list(loaded.losses))
         await self._look_at_claims(restored, seen, is_taking_over)
         await self._look_at_objects(restored, seen)
         await self._look_at_wals(restored, seen)
         restored.image = lifted(loaded.image, seen)
         return restored
 
-    async def write(self, restored: Restored, disk: Disk, clock: Clock, rand: Rand) -> None:
-        """Durable on return."""
+    async def write(self, restored: Restored, disk: Disk, rand: Rand) -> None:
+        """Durable on return. This machine's clock is not asked: what is known of the time is what metadata and the store say, so that a wrong
+        clock deletes nothing at the first start."""
         settings = self._settings.controller
         meta = MetaProperties(restored.cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid()))
         voters = settings.voters or (settings.node_id,)
-        await write_restored_log(disk, settings.log_dir, meta, voters, restored.image, clock.wall_ms())
+        known_ms = max(restored.loaded.time_ms, newest_in(restored.loaded.image), self._store_ms())
+        await disk.write_file(f"{settings.log_dir}/{NEWEST}", encode_time(known_ms))
+        await write_restored_log(disk, settings.log_dir, meta, voters, restored.image, restored.restored_from, known_ms)
+
+    def _store_ms(self) -> int:
+        """Of the store's own clock, now; 0 where it has none."""
+        date = last_date_of(self._store)
+        return 0 if date is None else date.wall_ms + int((asyncio.get_running_loop().time() - date.came_s) * 1000)
 
     async def check_target(self, disk: Disk) -> None:
         """Raises BindingRefused where the log directory holds something."""
@@ -151,12 +152,18 @@ class Restoring:
             )
 
     async def _look_at_claims(self, restored: Restored, seen: Seen, is_taking_over: bool) -> None:
-        restored.claims = await self._read_claims(self._store, restored.cluster_id, restored.loaded.image)
+        image = restored.loaded.image
+        nodes = {self._settings.node_id: None} | {broker.broker_id: None for broker in image.brokers}
+        for series in (METADATA_SERIES, *nodes):
+            known = image.claims.highest(series)
+            newest = await read_newest_claim(self._store, restored.cluster_id, series, known)
+            if newest is not None:
+                restored.claims.append(newest)
         standing = [claim for claim in restored.claims if claim.is_standing]
         if standing and not is_taking_over:
             raise BindingRefused(
-                f"{self._bucket} is claimed: {standing[0].text}. Make sure that this node does not run any more, then say --take-over; a "
-                "process that still runs ends within 10 s of the restored node's start"
+                f"{self._bucket} is claimed by {claim_text(standing[0])}, which was not stopped in order: see that it does not run any more, "
+                "then say --take-over; a process that still runs ends within 10 s of the restored node's start; nothing was changed"
             )
         for claim in restored.claims:
             seen.note(claim.metadata_end)

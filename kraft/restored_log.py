@@ -11,6 +11,7 @@ from millrace.kraft.image import MetadataImage
 from millrace.kraft.log_store import FOLDER, LogStore
 from millrace.kraft.meta_properties import FILE, MetaProperties, write_meta_properties
 from millrace.kraft.ready import QuorumState
+from millrace.kraft.restored_from import RestoredFrom, write_restored_from
 from millrace.kraft.snapshot import write_snapshot
 from millrace.runtime.disk import Disk
 
@@ -29,7 +30,13 @@ async def holds_something(disk: Disk, log_dir: str) -> str | None:
 
 
 async def write_restored_log(
-    disk: Disk, log_dir: str, meta: MetaProperties, voters: tuple[int, ...], image: MetadataImage, time_ms: int
+    disk: Disk,
+    log_dir: str,
+    meta: MetaProperties,
+    voters: tuple[int, ...],
+    image: MetadataImage,
+    restored_from: RestoredFrom,
+    time_ms: int,
 ) -> None:
     """The log begins and ends at the image's offset; its next epoch is above the image's."""
     await disk.make_folder(log_dir)
@@ -42,5 +49,6 @@ async def write_restored_log(
     await store.restart_at(image.offset)
     await store.save_state(QuorumState(image.epoch))
     await store.close()
+    await write_restored_from(disk, log_dir, restored_from)
     await write_meta_properties(disk, log_dir, meta)
     await disk.remove(f"{log_dir}/{UNFINISHED}")

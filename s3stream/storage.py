@@ -104,7 +104,6 @@ class Storage:
         self._catalog = streams
         self._settings = settings
         self._on_failed = on_failed
-        self._before_trim = before_trim
         self._before_append = before_append
         self._seal_bounds = self._bounds(INT64_MAX)  # while it recovers, no room has to be made in the WAL
         self.log_cache = LogCache(settings.log_cache_bytes, settings.streams_per_upload)
@@ -162,7 +161,7 @@ class Storage:
         async def settle() -> None:
             if before_close is not None:
                 await before_close()
-            await self._before_trim()  # the log is reset next
+            await self.uploader.before_trim()  # the log is reset next
 
         self.recovered = await recover(
             self._wal, records, self._catalog, self.uploader, self.log_cache, self._seal_bounds, settle

@@ -1,7 +1,7 @@
 """Blocks of the log cache to objects: plan, put, commit, trim. Puts are pipelined over blocks, commits go strictly in block order.
 
-    submit(block) -> prepare ids (one block after another) -> put its objects (in parallel) -> commit -> metadata is safe -> trim the WAL
-        -> on_uploaded
+    submit(block) -> prepare ids (one block after another) -> put its objects (in parallel) -> commit -> metadata is safe -> no newer owner
+        -> trim the WAL -> on_uploaded
 
 Not here: when a block is sealed (storage.py), which stream gets its own object (upload_plan.py), bytes (objects/writer.py).
 Keeps true:
@@ -12,7 +12,8 @@ Keeps true:
   * ids that got old while the puts were late are replaced: nothing is put under them any more, for whoever deletes what was never committed has
     been there, and nothing is committed;
   * what waits for its turn or for the store is not made into bytes yet: no more bodies are in memory than puts in flight;
-  * nothing is committed before the store was asked, since the puts began, whether this node has a newer owner;
+  * nothing is committed before the store was asked, since the puts began, whether this node has a newer owner; nor is the WAL trimmed before it was
+    asked again, since the commit is safe;
   * any other failure ends the engine through `on_failed`: the WAL has everything.
 """
 
@@ -174,10 +175,17 @@ class Uploader:
             await self._end(await self._to_trim.get())
 
     async def _end(self, job: UploadJob) -> None:
-        await self._before_trim()
+        await self.before_trim()
         await self._trim_wal(job.block.wal_end)
         self.pending_count -= 1
         self._on_uploaded(job.block)
+
+    async def before_trim(self) -> None:
+        """On return what was committed before the call survives the loss of the metadata log, and this node had no newer owner once it did.
+        One that takes over, and looks at the bucket after its claim, finds that metadata there, or the WAL as it was."""
+        await self._before_trim()
+        since_s = asyncio.get_running_loop().time()
+        await self._patiently("look for a newer owner", partial(self._ownership.verify, since_s))
 
     async def _commit(self, job: UploadJob) -> None:
         """Durable in metadata on return. Ids that are old or were refused as expired are replaced, and the objects put again."""

@@ -10,8 +10,6 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from millrace.broker.cli import RunLoop
@@ -20,9 +18,7 @@ from millrace.broker.cli.serve import DEFAULT_DATA_DIR
 
 if TYPE_CHECKING:
     from millrace.broker.config import BrokerSettings
-    from millrace.broker.restoring import FoundClaim, Restored
-    from millrace.kraft.image import MetadataImage
-    from millrace.runtime.objectstore import ObjectStore
+    from millrace.broker.restoring import Restored
 
 ABOUT = """\
 Builds a node's metadata log directory (log.dirs) from its bucket, when the directory was lost.
@@ -106,9 +102,7 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
         place = WalPlace(
             settings.wal, runtime.disk, lambda where: open_to_look(runtime, where), rand, settings.wal_settings
         )
-        restoring = Restoring(
-            settings, store, str(address), lambda: identify_wal(place, settings.node_id), read_claims, Progress()
-        )
+        restoring = Restoring(settings, store, str(address), lambda: identify_wal(place, settings.node_id), Progress())
         try:
             if not given.verify:
                 await runtime.disk.make_folder(settings.controller.log_dir)
@@ -116,7 +110,7 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
                 await restoring.check_target(runtime.disk)
             restored = await restoring.find(is_taking_over=given.take_over or given.verify)
             if not given.verify:
-                await restoring.write(restored, runtime.disk, runtime.clock, runtime.rand)
+                await restoring.write(restored, runtime.disk, runtime.rand)
         finally:
             await store.close()
     except (MillraceError, OSError, AddressError, ValueError) as error:
@@ -130,6 +124,8 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
 
 
 def report(restored: Restored, settings: BrokerSettings, source: str, *, is_verified: bool) -> str:
+    from millrace.broker.restoring import claim_text
+
     image, loaded = restored.loaded.image, restored.loaded
     partitions = image.topics.partition_count
     verb = "can be restored" if is_verified else "restored"
@@ -142,7 +138,7 @@ def report(restored: Restored, settings: BrokerSettings, source: str, *, is_veri
         f"{restored.object_count} in the bucket",
     ]
     lines += [f"  write-ahead log of {text}" for text in restored.wals]
-    lines += [f"  claim: {claim.text}" for claim in restored.claims if claim.is_standing]
+    lines += [f"  claimed by {claim_text(claim)}" for claim in restored.claims if claim.is_standing]
     if restored.losses:
         lines += ["", "not everything could be read:", *(f"  {text}" for text in restored.losses)]
     if restored.missing:
@@ -157,24 +153,3 @@ def report(restored: Restored, settings: BrokerSettings, source: str, *, is_veri
     if str(settings.data) != source:
         lines.append(f"The node is set to use {settings.data}: the objects must be there (s3.data.buckets).")
     return "\n".join(lines)
-
-
-async def read_claims(store: ObjectStore, cluster_id: str, image: MetadataImage) -> list[FoundClaim]:
-    """The newest claim of the metadata log's writer and of each node."""
-    from millrace.broker.restoring import FoundClaim
-    from millrace.kraft.tables.claims import METADATA_SERIES
-
-    if find_spec("millrace.broker.claims") is None:
-        return []
-    claims = import_module("millrace.broker.claims")
-    found = []
-    for series in (METADATA_SERIES, *(broker.broker_id for broker in image.brokers)):
-        newest = await claims.read_newest_claim(store, cluster_id, series)
-        if newest is None:
-            continue
-        what = "the metadata log's writer" if series == METADATA_SERIES else f"node {series}"
-        text = f"{what}, number {newest.number}, incarnation {newest.incarnation.hex()}"
-        found.append(
-            FoundClaim(series, newest.number, newest.incarnation, newest.metadata_end, newest.is_standing, text)
-        )
-    return found

@@ -6,6 +6,8 @@ A piece holds all that is committed when it is cut, so that whoever waits while 
 once, under a name that no other content may have: a name that is taken by other bytes means that another copy of this metadata
 log wrote it, and this node ends. A store that is away is asked again for ever; what waits, waits.
 
+Before each put and deletion the owner's claim is looked at: what a replaced node, or a clone, committed never moves the pointer.
+
 Not here: who must wait for what (s3stream/uploader.py, broker/object_cleaner.py, the opening of partitions), reading (reader.py).
 Kept true: nothing that is not committed is put; what is called saved can be restored from the bucket alone; snapshots and pieces
 are deleted only behind three newer snapshots; below millrace.version 1 nothing is put, and nobody waits.
@@ -76,6 +78,10 @@ class CommittedLog(Protocol):
     async def read(self, start: int, end: int, bytes_max: int) -> list[StoredBatch]: ...
 
 
+async def no_owner(since_s: float) -> None:
+    """Where nobody can take the node over."""
+
+
 class MetadataBackup:
     """`found` is what the bucket held when this node began to lead. Runs until cancelled; `close` before that gives the rest a chance."""
 
@@ -88,8 +94,11 @@ class MetadataBackup:
         clock: Clock,
         settings: BackupSettings,
         found: BucketMetadata,
+        verify_owner: Callable[[float], Awaitable[None]] = no_owner,
     ) -> None:
+        """`verify_owner` is asked before each put for a newer owner of this node since that second of the loop's clock, and raises Fenced then."""
         self._store = store
+        self._verify_owner = verify_owner
         self._cluster_id = cluster_id
         self._log = committed
         self._publisher = publisher
@@ -152,7 +161,7 @@ class MetadataBackup:
             full.cancel()
 
     async def run(self) -> None:
-        """Until cancelled. Raises BackupForked, and what tells of a broken local log."""
+        """Until cancelled. Raises BackupForked, Fenced of a node that has a newer owner, and what tells of a broken local log."""
         try:
             while True:
                 await self._until_due()
@@ -245,6 +254,7 @@ class MetadataBackup:
         self._note_saved(name.end)
 
     async def _put_once(self, key: str, body: list[bytes | bytearray | memoryview]) -> None:
+        await self._verify()
         try:
             await self._store.put_if_absent(key, body)
         except PreconditionFailed:
@@ -277,6 +287,7 @@ class MetadataBackup:
                 before = await self._store.get(key)
             except ObjectMissing:
                 before = None
+            await self._verify()
             try:
                 if before is None:
                     await self._store.put_if_absent(key, [content])
@@ -287,6 +298,9 @@ class MetadataBackup:
                 return
             except PreconditionFailed:
                 continue  # another moved it meanwhile: judged again
+
+    async def _verify(self) -> None:
+        await self._verify_owner(asyncio.get_running_loop().time())
 
     async def _delete_old(self) -> None:
         listed = [entry.key async for entry in self._store.list(snapshots_prefix(self._cluster_id))]
@@ -303,6 +317,7 @@ class MetadataBackup:
             if piece is not None:
                 keys.append(entry.key)
         for first in range(0, len(keys), 1000):
+            await self._verify()
             await self._store.delete(keys[first : first + 1000])
 
     def _begin_snapshot_if_due(self) -> None:

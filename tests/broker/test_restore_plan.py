@@ -6,10 +6,12 @@ from millrace.broker.restore_plan import Seen, lifted, missing_objects, ranges_i
 from millrace.kraft.delta import MetadataDelta
 from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.meta_properties import MetaProperties
+from millrace.kraft.restored_from import RestoredFrom
 from millrace.kraft.restored_log import UNFINISHED, holds_something, write_restored_log
 from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
 from tests.kraft.build import NODE, Broker, open_node, run, sim_disk
 
+FROM = RestoredFrom(40, 3)
 WAL = NodeWal(NODE, b"w" * 16, "object", "s3://wal", 40, b"i" * 16, 7, WalState.ACTIVE)
 
 
@@ -72,7 +74,7 @@ def test_a_restored_directory_is_started_like_any_other() -> None:
         image = lifted(await history(), Seen(epoch=50))
         disk = sim_disk()
         meta = MetaProperties("AAAAAAAAAAAAAAAAAAAAAQ", NODE, "AAAAAAAAAAAAAAAAAAAAAg")
-        await write_restored_log(disk, "/data", meta, (NODE,), image, 0)
+        await write_restored_log(disk, "/data", meta, (NODE,), image, FROM, 0)
         assert await holds_something(disk, "/data") is not None
         for start in range(2):
             node = await open_node(disk)
@@ -93,7 +95,7 @@ def test_what_an_interrupted_restore_left_is_no_log() -> None:
         image = lifted(await history(), Seen())
         meta = MetaProperties("AAAAAAAAAAAAAAAAAAAAAQ", NODE, "AAAAAAAAAAAAAAAAAAAAAg")
         disk = sim_disk()
-        await write_restored_log(disk, "/data", meta, (NODE,), image, 0)
+        await write_restored_log(disk, "/data", meta, (NODE,), image, FROM, 0)
         written = {name: await disk.read_file(name) or b"" for name in sorted(disk.files)}
         for count in range(len(written) + 1):
             left = sim_disk()
@@ -102,7 +104,7 @@ def test_what_an_interrupted_restore_left_is_no_log() -> None:
             for name in list(written)[:count]:
                 await left.write_file(name, written[name][: len(written[name]) // 2])
             assert await holds_something(left, "/data") is None
-            await write_restored_log(left, "/data", meta, (NODE,), image, 0)
+            await write_restored_log(left, "/data", meta, (NODE,), image, FROM, 0)
             node = await open_node(left)
             assert node.publisher.image.topics == image.topics
             await node.close()

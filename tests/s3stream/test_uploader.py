@@ -13,7 +13,7 @@ from millrace.protocol.crc32c import crc32c
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.disk import Buffer
-from millrace.runtime.errors import Unavailable
+from millrace.runtime.errors import Fenced, Unavailable
 from millrace.runtime.objectstore import (
     BytesChanged,
     ObjectMissing,
@@ -32,6 +32,7 @@ from millrace.s3stream.log_cache import DENSITY_WINDOW_BYTES, CacheBlock, LogCac
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.reader import ObjectReader
+from millrace.s3stream.ownership import UNOWNED, Ownership
 from millrace.s3stream.uploader import SILENT_S, Uploader
 from millrace.wal.errors import WalClosed, WalFenced
 from tests.s3stream.build import CLUSTER_ID, MemoryCatalog, MemoryMultipart, MemoryStore, run
@@ -51,7 +52,7 @@ class Bench:
         self.settings = StreamSettings(**settings)
         self.uploader = self.uploader_on(self.store)
 
-    def uploader_on(self, store: ObjectStore) -> Uploader:
+    def uploader_on(self, store: ObjectStore, ownership: Ownership = UNOWNED) -> Uploader:
         """Started."""
         uploader = Uploader(
             store,
@@ -61,6 +62,7 @@ class Bench:
             self.trim,
             self.on_uploaded,
             self.failures.append,
+            ownership=ownership,
         )
         uploader.start()
         return uploader
@@ -623,3 +625,31 @@ def test_puts_that_fail_after_the_commits_have_ended_are_not_complained_of(caplo
     caplog.clear()  # its records hold the error, and so the block
     gc.collect()
     assert warned == []
+
+
+def test_who_is_replaced_once_its_commit_is_safe_trims_nothing() -> None:
+    """The look before the commit found no newer owner, the one before the trim does: whoever took over finds the WAL as it was."""
+
+    class Owned:
+        writer = None
+        is_conditional = False
+        looks = 0
+
+        async def verify(self, since_s: float) -> None:
+            self.looks += 1
+            if self.looks > 1:
+                raise Fenced("another incarnation")
+
+    async def main() -> None:
+        bench = Bench()
+        owned = Owned()
+        uploader = bench.uploader_on(bench.store, owned)
+        uploader.submit(bench.block((1, 100)))
+        await asyncio.sleep(5)
+        assert len(bench.catalog.commits) == 1
+        assert owned.looks == 2
+        assert bench.trims == bench.uploaded == []
+        assert isinstance(bench.failures[0], Fenced)
+        await uploader.stop()
+
+    run(main())

@@ -14,6 +14,7 @@ from millrace.kraft.node import ControllerNode
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.s3stream.ownership import UNOWNED, Ownership
 from tests.kraft.build import Broker, HandClock, create_topic, open_node, sim_disk
 from tests.sim.disk import SimDisk
 
@@ -59,6 +60,7 @@ class BackedUp:
         self.node: ControllerNode
         self.backup: MetadataBackup
         self.task: asyncio.Task[None]
+        self.ownership: Ownership = UNOWNED
 
     async def start(self, **settings: Any) -> BackedUp:
         self.node = await open_node(self.disk, seed=b"start %d" % next(STARTS), **settings)
@@ -71,6 +73,7 @@ class BackedUp:
             HandClock(),
             self.settings,
             found,
+            self.ownership.verify,
         )
         self.task = asyncio.create_task(self.backup.run())
         if not len(self.node.publisher.image.brokers):

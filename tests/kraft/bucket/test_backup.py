@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 
 import pytest
 
 from millrace.kraft.bucket.layout import BackupCorrupt, Kind, frame, log_prefix, newest_key, snapshots_prefix, unframe
 from millrace.kraft.bucket.writer import BackupForked
+from millrace.kraft.log_store import SnapshotId
+from millrace.runtime.errors import Fenced
 from tests.kraft.bucket.build import BackedUp, Bucket
 from tests.kraft.build import run, sim_disk
 
@@ -251,5 +254,40 @@ def test_another_copy_that_wrote_on_is_found_out() -> None:
         assert isinstance(other.task.exception(), BackupForked)
         waiting.cancel()
         await other.node.close()
+
+    run(main())
+
+
+def test_who_was_replaced_puts_nothing_and_moves_no_pointer() -> None:
+    """A node that has a newer owner ends at its next piece, and a snapshot that was due does not become the newest."""
+
+    class Owned:
+        writer = None
+        is_conditional = False
+        is_replaced = False
+
+        async def verify(self, since_s: float) -> None:
+            if self.is_replaced:
+                raise Fenced("another incarnation")
+
+    async def main() -> None:
+        up = BackedUp()
+        up.ownership = owned = Owned()
+        await up.start()
+        await up.create("ours")
+        await up.backup.reach_committed()
+        await up.backup._save_snapshot()
+        before = {key: up.bucket.content(key) for key in up.bucket.keys}
+        owned.is_replaced = True
+        await up.create("replaced")
+        for put in (up.backup._save_snapshot(), up.backup._point_to(SnapshotId(10_000, 9)), up.backup._delete_old()):
+            with contextlib.suppress(Fenced):
+                await put
+        waiting = asyncio.ensure_future(up.backup.reach_committed())
+        await asyncio.wait([up.task], timeout=5)
+        assert isinstance(up.task.exception(), Fenced)
+        assert {key: up.bucket.content(key) for key in up.bucket.keys} == before
+        waiting.cancel()
+        await up.node.close()
 
     run(main())
