@@ -61,6 +61,7 @@ from millrace.protocol.records import Record
 # A group whose generation takes more, or more than the log takes, is refused it: its leader is told UNKNOWN_SERVER_ERROR, as Kafka does above
 # max.message.bytes.
 GROUP_RECORD_BYTES_MAX = 8 << 20
+OFFSETS_LOOKED_A_TURN = 1000  # by retention
 # What is never refused for memory: text beside an offset that is there, and an assignment of each member that was let in.
 TEXT_ALWAYS_MAX = 64
 ASSIGNMENT_ALWAYS_BYTES = 1024
@@ -410,19 +411,27 @@ class Shard:
         """Tombstones for so many of a group's offsets at most."""
         return self.delete_offsets(list(islice(self._places_of(group_id), count_max)), now)
 
-    def expire(self, group_ids: Iterable[str], now: Now) -> Decision:
-        """Retention of these groups' offsets; a group that has none left, and nobody in it, goes too."""
+    def expire(self, group_ids: Sequence[str], now: Now) -> tuple[Decision, int]:
+        """Retention of the offsets of as many of these groups, from the first on, as one turn of the loop has time for; gives how many are done.
+        A group that has no offset left, and nobody in it, goes too."""
         decision = Decision()
-        for group_id in group_ids:
+        looked = 0
+        for done, group_id in enumerate(group_ids):
+            looked += 1 + self.offsets.count_of(group_id)
+            if done and looked > OFFSETS_LOOKED_A_TURN:
+                return decision, done
             group = self.groups.get(group_id)
             if group is None:
                 continue
-            for topic, partition in self.offsets.plan_expiry(group, now.wall_ms, self._settings.offsets_retention_ms):
+            expired = self.offsets.plan_expiry(group, now.wall_ms, self._settings.offsets_retention_ms)
+            for topic, partition in expired[:OFFSETS_LOOKED_A_TURN]:
                 self._emit(decision, OffsetCommitKey(group_id, topic, partition), None, now)
+            if len(expired) > OFFSETS_LOOKED_A_TURN:
+                return decision, done
             is_idle = group.state is GroupState.EMPTY and not group.has_pending
             if is_idle and not self.offsets.of_group(group_id):
                 self._remove_group(decision, group, now)
-        return decision
+        return decision, len(group_ids)
 
     def _places_of(self, group_id: str) -> Iterator[tuple[str, str, int]]:
         by_topic = self.offsets.of_group(group_id)

@@ -41,7 +41,7 @@ Outcome: TypeAlias = Union[R, "asyncio.Future[R]"]
 QUEUED_BYTES_MAX = 16 << 20  # more than this not appended yet: whoever asks is told to try again
 LOAD_WAIT_S = 10.0  # whoever waits longer for a load is told to try again
 WAITING_MAX = 10_000  # requests that wait for a load
-GROUPS_PER_TURN = 500  # looked at by retention, or for deadlines that come together, before others have a turn
+GROUPS_PER_TURN = 500  # looked at for deadlines that come together, before others have a turn
 
 
 class ShardLoop:
@@ -276,12 +276,13 @@ class ShardLoop:
         if self.is_ended:
             return
         try:
-            self.carry_out(self.shard.expire(group_ids[:GROUPS_PER_TURN], now))
+            decision, done = self.shard.expire(group_ids, now)
+            self.carry_out(decision)
         except Exception as error:
             self._on_failed(error)
             return
-        if len(group_ids) > GROUPS_PER_TURN:
-            self._loop.call_soon(self._expire, group_ids[GROUPS_PER_TURN:], now)
+        if done < len(group_ids):
+            self._loop.call_soon(self._expire, group_ids[done:], now)
 
     # -- the end
 

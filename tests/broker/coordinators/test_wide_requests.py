@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from millrace.broker.coordinators.shard import Shard
+from millrace.broker.coordinators.shard import OFFSETS_LOOKED_A_TURN, Shard
 from millrace.broker.handlers.delete_groups import OFFSETS_A_SLICE
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -22,6 +22,7 @@ from tests.s3stream.build import World
 WIDE = 3000
 PLACES = {("w", partition): partition for partition in range(WIDE)}
 HOT_ONLY = {
+    "test_the_offsets_of_a_wide_group_expire_over_many_turns": "reads nothing",
     "test_a_member_that_loses_its_place_meanwhile": "reads nothing",
     "test_a_topic_that_is_made_again_meanwhile_keeps_its_offsets": "reads nothing",
 }
@@ -140,6 +141,29 @@ def test_a_group_that_was_deleted_in_part_is_there_with_the_rest() -> None:
         assert not deleted.results[0].error_code
         assert await house.fetch_offsets("g") == {}
         assert not house.failures
+
+    run(scenario())
+
+
+def test_the_offsets_of_a_wide_group_expire_over_many_turns() -> None:
+    """The group goes with the last of them; a group of a few is not held up behind it, and one that is not due stays."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        house.make_topic("w", WIDE)
+        await house.ask_for(8, 2, commit_request("g", PLACES, 2, retention_time_ms=1000))
+        await house.ask_for(8, 2, commit_request("h", {("t", 0): 1}, 2, retention_time_ms=1000))
+        await house.commit("kept", {("t", 0): 1})
+        shard = await house.loaded()
+        house.clock.now_ms += 2000
+        turns, groups = 0, list(shard.groups)
+        while groups:
+            turns += 1
+            decision, done = shard.expire(groups, house.shard_loop().now())
+            assert len(decision.records) <= OFFSETS_LOOKED_A_TURN + 1
+            groups = groups[done:]
+        assert turns == -(-WIDE // OFFSETS_LOOKED_A_TURN) + 1
+        assert list(shard.groups) == ["kept"]
 
     run(scenario())
 
