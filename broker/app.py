@@ -20,7 +20,7 @@ from millrace.broker.admin_http import AdminHttp, health_pages
 from millrace.broker.binding import MARKER_KEY, BindingRefused, bind_bucket, check_first_start, read_bound_cluster
 from millrace.broker.bucket_age import check_bucket_age
 from millrace.broker.claim_format import OwnerClaim
-from millrace.broker.claims import Claimant, check_claims, claimant_of
+from millrace.broker.claims import NO_CLAIMS, Claimant, check_claims, claimant_of
 from millrace.broker.compaction import CompactionTask
 from millrace.broker.config import BrokerSettings
 from millrace.broker.config_table import all_keys
@@ -175,7 +175,8 @@ class Broker:
         return RetryingObjectStore(store, self._runtime.rand.split(name), START_RETRIES, on_retry=self._watch.on_retry)
 
     def _start_backup(self, node: ControllerNode, stores: NodeStores) -> MetadataBackup:
-        """Of what is committed, to the bucket, for as long as the controller lives."""
+        """Of what is committed, to the bucket, for as long as the controller lives, and nobody has replaced this process."""
+        owned = self._ownership
         backup = MetadataBackup(
             stores.plain,
             node.cluster_id,
@@ -184,7 +185,8 @@ class Broker:
             self._runtime.clock,
             self._settings.backup,
             self._bucket_metadata,
-            self._ownership.verify,
+            owned.verify,
+            is_conditional=owned.is_conditional,
         )
         show_backup(self._registry, backup)
         tasks = Tasks()
@@ -215,18 +217,21 @@ class Broker:
         )
         self.controller = node
         self._ends_with("controller", node.close)
-        if bound_cluster == node.cluster_id:
-            self._watch.enter("looking at the metadata in the bucket")
-            self._bucket_metadata = await check_metadata(
-                self._patient(stores.plain, "metadata at start"),
-                bucket,
-                node.cluster_id,
-                node.publisher.image,
-                node.history_at_open,
-            )
+        self._watch.enter("looking at the metadata in the bucket")
         image = node.publisher.image
         patient = self._patient(stores.plain, "claims at start")
-        await check_claims(patient, bucket, node.cluster_id, image, settings.node_id)
+        claims, refused = NO_CLAIMS, None
+        try:
+            claims = await check_claims(patient, bucket, node.cluster_id, image, settings.node_id)
+        except BindingRefused as error:
+            refused = error  # of an older copy the metadata in the bucket says more
+        # Without a marker too: who removed one that was damaged may have put an older log directory beside the bucket.
+        if bound_cluster in (None, node.cluster_id):
+            self._bucket_metadata = await check_metadata(
+                patient, bucket, node.cluster_id, image, node.history_at_open, claims
+            )
+        if refused is not None:
+            raise refused
         await check_bucket_age(patient, bucket, bound_cluster, node.cluster_id, image, settings.node_id)
         self._watch.enter("looking at the WAL")
         place = self._wal_place(stores)

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from millrace.broker.binding import MARKER_KEY, BindingRefused
 from millrace.broker.claim_format import (
@@ -49,6 +50,16 @@ RELEASE_S = 5.0
 Record = Callable[[int, int, OwnerClaim | None], Awaitable[None]]
 
 
+class NewestClaims(NamedTuple):
+    """Those in the bucket, which the metadata log knows; None where there never was one. Who claimed before them has been replaced."""
+
+    of_log: OwnerClaim | None
+    of_node: OwnerClaim | None
+
+
+NO_CLAIMS = NewestClaims(None, None)
+
+
 async def read_newest_claim(
     store: ObjectStore, cluster_id: str, series: int, known_number: int = 0
 ) -> OwnerClaim | None:
@@ -59,10 +70,12 @@ async def read_newest_claim(
     return decode_claim(await store.get(keys[-1]), keys[-1]) if keys else None
 
 
-async def check_claims(store: ObjectStore, bucket: str, cluster_id: str, image: MetadataImage, node_id: int) -> None:
+async def check_claims(
+    store: ObjectStore, bucket: str, cluster_id: str, image: MetadataImage, node_id: int
+) -> NewestClaims:
     """Changes nothing. Raises BindingRefused when the node or the metadata log was claimed by somebody whom this log does not know."""
-    for series in (METADATA_SERIES, node_id):
-        await known_newest(store, bucket, cluster_id, image, series)
+    of_log = await known_newest(store, bucket, cluster_id, image, METADATA_SERIES)
+    return NewestClaims(of_log, await known_newest(store, bucket, cluster_id, image, node_id))
 
 
 async def known_newest(

@@ -11,6 +11,7 @@ Keeps true:
     is given up, producers wait when the cache is full;
   * ids that got old while the puts were late are replaced: nothing is put under them any more, for whoever deletes what was never committed has
     been there, and nothing is committed;
+  * ids are replaced, too, where an object of a process that this one has replaced lies: it could put that and never commit it;
   * what waits for its turn or for the store is not made into bytes yet: no more bodies are in memory than puts in flight;
   * nothing is committed before the store was asked, since the puts began, whether this node has a newer owner; nor is the WAL trimmed before it was
     asked again, since the commit is safe;
@@ -36,7 +37,7 @@ from millrace.s3stream.ids import NO_WAL, ObjectId, UploadCommit
 from millrace.s3stream.log_cache import CacheBlock
 from millrace.s3stream.metadata import ObjectCatalog
 from millrace.s3stream.objects.keys import object_key
-from millrace.s3stream.objects.placing import complete_object, put_object
+from millrace.s3stream.objects.placing import ObjectForeign, complete_object, pass_over, put_object
 from millrace.s3stream.objects.writer import ObjectWriter
 from millrace.s3stream.ownership import UNOWNED, Ownership
 from millrace.s3stream.upload_plan import PlannedObject, UploadPlan, plan_upload
@@ -188,7 +189,8 @@ class Uploader:
         await self._patiently("look for a newer owner", partial(self._ownership.verify, since_s))
 
     async def _commit(self, job: UploadJob) -> None:
-        """Durable in metadata on return. Ids that are old or were refused as expired are replaced, and the objects put again."""
+        """Durable in metadata on return. Ids that are old, were refused as expired or are taken in the store are replaced, and the objects put
+        again."""
         if not job.plan.objects:
             return
         while True:
@@ -200,6 +202,8 @@ class Uploader:
                 break
             except UploadExpired as error:
                 log.warning("object %d was prepared too long ago: it is put again", error.object_id)
+            except ObjectForeign as error:
+                await self._patiently("look whose object it is", partial(pass_over, self._ownership, error))
             await self._start_puts(job)
         self.commits += 1
 

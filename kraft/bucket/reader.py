@@ -1,7 +1,8 @@
 """What a bucket holds of a cluster's metadata: the names by a listing, the image by reading what they name.
 
 Not here: what a start or a restore makes of it (broker/metadata_check.py, broker/restoring.py), writing (writer.py). Kept true: reading
-changes nothing; the pointer is a hint, and what counts is what is there.
+changes nothing; the pointer is a hint, and what counts is what is there. A writer that was replaced may have put a little more, behind the place
+where its successor began: of names that cannot both be of one log the one of the higher epoch counts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from millrace.kraft.bucket.layout import (
 from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt
 from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.log_store import BytesFile, SnapshotId, read_batches
+from millrace.kraft.log_view import LogHistory
 from millrace.kraft.snapshot import fold_snapshot
 from millrace.protocol.errors import WireError
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore
@@ -40,37 +42,56 @@ log = logging.getLogger(__name__)
 class BucketMetadata:
     """Names alone. `newest` is what the pointer says, None where there is none, or none that can be read."""
 
-    snapshots: tuple[SnapshotId, ...] = ()  # the newest first
+    snapshots: tuple[SnapshotId, ...] = ()  # the newest first: by epoch, then by where they end
     pieces: tuple[PieceName, ...] = ()  # by their ends; those behind the snapshot that the listing began with
     newest: SnapshotId | None = None
 
     @property
     def highest(self) -> tuple[int, int] | None:
         """(offset, epoch): the bucket knows metadata that is committed up to there."""
-        ends = [(snapshot.end, snapshot.epoch) for snapshot in self.snapshots]
-        ends += [(piece.end, piece.epoch) for piece in self.pieces]
-        if self.newest is not None:
-            ends.append((self.newest.end, self.newest.epoch))
-        return max(ends, default=None)
+        return max(self.names, key=lambda name: name[::-1], default=None)
+
+    @property
+    def names(self) -> list[tuple[int, int]]:
+        """(offset, epoch) of everything that is named."""
+        snapshots = self.snapshots if self.newest is None else (*self.snapshots, self.newest)
+        return [(one.end, one.epoch) for one in snapshots] + [(one.end, one.epoch) for one in self.pieces]
+
+    def within(self, history: LogHistory) -> BucketMetadata:
+        """What of it is this log's: without what a replaced writer put behind its end."""
+        return BucketMetadata(
+            tuple(one for one in self.snapshots if history.has(one.end, one.epoch)),
+            tuple(one for one in self.pieces if history.has(one.end, one.epoch)),
+            self.newest if self.newest is not None and history.has(self.newest.end, self.newest.epoch) else None,
+        )
 
     @property
     def is_empty(self) -> bool:
         return self.highest is None
 
-    def chain_from(self, start: int) -> list[PieceName]:
-        """Pieces that lead on from `start` without a gap, by their names; each as far as one piece goes."""
+    def following(self, end: int, epoch: int) -> list[PieceName]:
+        """Pieces that may lead on from `end`, before which a record of `epoch` lies; the best one first."""
+        pieces = [piece for piece in self.pieces if piece.base <= end < piece.end and piece.epoch >= epoch]
+        return sorted(pieces, key=_by_epoch, reverse=True)
+
+    def chain_from(self, end: int, epoch: int) -> list[PieceName]:
+        """Pieces that lead on from there without a gap, by their names; each as far as one piece goes."""
         chain: list[PieceName] = []
-        while following := [piece for piece in self.pieces if piece.base <= start < piece.end]:
-            chain.append(max(following))
-            start = chain[-1].end
+        while following := self.following(end, epoch):
+            chain.append(following[0])
+            end, epoch = following[0].end, following[0].epoch
         return chain
 
     @property
     def chain_end(self) -> int:
         """Up to where a restore could get from the newest snapshot."""
-        start = self.snapshots[0].end if self.snapshots else 0
-        chain = self.chain_from(start)
-        return chain[-1].end if chain else start
+        start = self.snapshots[0] if self.snapshots else SnapshotId(0, -1)
+        chain = self.chain_from(start.end, start.epoch)
+        return chain[-1].end if chain else start.end
+
+
+def _by_epoch(name: SnapshotId | PieceName) -> tuple[int, int]:
+    return name.epoch, name.end
 
 
 async def survey(store: ObjectStore, cluster_id: str, *, all_snapshots: bool = False) -> BucketMetadata:
@@ -88,7 +109,7 @@ async def survey(store: ObjectStore, cluster_id: str, *, all_snapshots: bool = F
         async for entry in store.list(snapshots_prefix(cluster_id))
         if (found := parse_snapshot_key(cluster_id, entry.key)) is not None
     ]
-    snapshots.sort(reverse=True)
+    snapshots.sort(key=_by_epoch, reverse=True)
     after = log_prefix(cluster_id)
     if snapshots and not all_snapshots:
         after = pieces_after(cluster_id, snapshots[0].end)
@@ -148,7 +169,7 @@ async def _load_from(
 ) -> Loaded | None:
     """None where the snapshot cannot be read, or where there is none and no piece begins at 0."""
     if snapshot is None:
-        if not found.chain_from(0):
+        if not found.following(0, -1):
             return None
         loaded = Loaded()
     else:
@@ -174,9 +195,9 @@ async def _fold_pieces(
     on_progress: Callable[[str], None],
 ) -> None:
     folding = Folding(loaded.image)
+    epoch = -1 if loaded.snapshot is None else loaded.snapshot.epoch
     while True:
-        following = sorted((piece for piece in found.pieces if piece.base <= folding.end < piece.end), reverse=True)
-        for name in following:
+        for name in found.following(folding.end, epoch):
             try:
                 framed = await _read_piece(store, cluster_id, name)
                 folding = await _folded(folding, framed, piece_key(cluster_id, name))
@@ -185,6 +206,7 @@ async def _fold_pieces(
                 continue
             loaded.time_ms = max(loaded.time_ms, framed.time_ms)
             loaded.piece_count += 1
+            epoch = name.epoch
             break
         else:
             break

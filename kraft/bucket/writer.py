@@ -5,8 +5,8 @@
 A piece holds all that is committed when it is cut, so that whoever waits while one is under way shares the next one. Each is put
 once, under a name that no other content may have: a name that is taken by other bytes means that another copy of this metadata
 log wrote it, and this node ends. A store that is away is asked again for ever; what waits, waits.
-
 Before each put and deletion the owner's claim is looked at: what a replaced node, or a clone, committed never moves the pointer.
+What still lands between look and put is passed over by readers, by its lower epoch.
 
 Not here: who must wait for what (s3stream/uploader.py, broker/object_cleaner.py, the opening of partitions), reading (reader.py).
 Kept true: nothing that is not committed is put; what is called saved can be restored from the bucket alone; snapshots and pieces
@@ -95,8 +95,11 @@ class MetadataBackup:
         settings: BackupSettings,
         found: BucketMetadata,
         verify_owner: Callable[[float], Awaitable[None]] = no_owner,
+        *,
+        is_conditional: bool = True,
     ) -> None:
-        """`verify_owner` is asked before each put for a newer owner of this node since that second of the loop's clock, and raises Fenced then."""
+        """`verify_owner` is asked before each put for a newer owner of this node since that second of the loop's clock, and raises Fenced then.
+        `is_conditional`: the store keeps If-None-Match; without it a name is looked at before it is put."""
         self._store = store
         self._verify_owner = verify_owner
         self._cluster_id = cluster_id
@@ -104,6 +107,8 @@ class MetadataBackup:
         self._publisher = publisher
         self._clock = clock
         self._settings = settings
+        self._is_conditional = is_conditional
+        self._failure: Exception | None = None
         self.saved_end = found.chain_end  # the bucket has all that is committed below
         self._needs_snapshot = found.highest is not None and found.highest[0] > self.saved_end
         self._pieces_since = len(found.pieces)
@@ -136,10 +141,12 @@ class MetadataBackup:
 
     async def reach_committed(self, *, is_urgent: bool = True) -> None:
         """Returns when all that is committed now is in the bucket: a restore from it alone finds it. Cancelling gives up the wait alone.
-        Not urgent: it goes with what is put for others, or by age."""
+        Raises what `run` ended with. Not urgent: it goes with what is put for others, or by age."""
         target = self._publisher.image.offset
         if not self.is_on or self.saved_end >= target:
             return
+        if self._failure is not None:
+            raise self._failure
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((target, reached))
         if is_urgent and target > self._demand:
@@ -170,18 +177,27 @@ class MetadataBackup:
                 if self._snapshotting is not None and self._snapshotting.done():
                     self._snapshotting.result()
                     self._snapshotting = None
+        except Exception as error:
+            self._failure = error
+            for _, reached in self._waiting:
+                if not reached.done():
+                    reached.set_exception(error)
+            raise
         finally:
             if self._snapshotting is not None:
                 self._snapshotting.cancel()
                 await asyncio.gather(self._snapshotting, return_exceptions=True)
 
     async def finish(self, timeout_ms: int) -> None:
-        """Puts what is left, within the bound; the next start goes on where this one ended."""
+        """Puts what is left, within the bound; the next start goes on where this one ended. Nothing once `run` has failed."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.reach_committed()
         except TimeoutError:
             log.warning("metadata backup: not everything that is committed is in the bucket: %s", self.blocked_reason)
+        except Exception as error:
+            if error is not self._failure:
+                raise
 
     # What is due.
 
@@ -256,10 +272,18 @@ class MetadataBackup:
     async def _put_once(self, key: str, body: list[bytes | bytearray | memoryview]) -> None:
         await self._verify()
         try:
-            await self._store.put_if_absent(key, body)
+            await self._put_if_absent(key, body)
         except PreconditionFailed:
             raise BackupForked(key) from None
         self.bytes_put += sum(map(len, body))
+
+    async def _put_if_absent(self, key: str, body: list[bytes | bytearray | memoryview]) -> None:
+        if self._is_conditional:
+            await self._store.put_if_absent(key, body)
+        elif await self._store.head(key) is None:
+            await self._store.put(key, body)
+        elif await self._store.get(key) != b"".join(body):
+            raise PreconditionFailed(key)
 
     async def _save_snapshot(self) -> None:
         """Of the image as it is now, and what follows from it: the pointer, and the deletion of what is old."""
@@ -290,7 +314,7 @@ class MetadataBackup:
             await self._verify()
             try:
                 if before is None:
-                    await self._store.put_if_absent(key, [content])
+                    await self._put_if_absent(key, [content])
                     return
                 if _pointed_to(key, before) >= snapshot:
                     return

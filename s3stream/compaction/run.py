@@ -20,6 +20,7 @@ from millrace.s3stream.compaction.sets import SetCompactor
 from millrace.s3stream.compaction.streams import StreamCompactor
 from millrace.s3stream.compaction.work import Work
 from millrace.s3stream.errors import CompactionRefused, UploadExpired
+from millrace.s3stream.objects.placing import ObjectForeign, pass_over
 
 log = logging.getLogger(__name__)
 # Between two looks at least, whatever the settings.
@@ -150,10 +151,18 @@ class Compactor:
         due_s = asyncio.get_running_loop().time() + left_s
         return due_s if again_s is None else min(due_s, again_s)
 
+    async def _owned(self, round_of: Callable[[], Awaitable[bool]]) -> bool:
+        """An id under which a replaced owner was quicker ends the round as one that expired does."""
+        try:
+            return await round_of()
+        except ObjectForeign as error:
+            await pass_over(self._work.ownership, error)
+            raise CompactionRefused(f"{error.key} is taken") from None
+
     async def _guarded(self, round_of: Callable[[], Awaitable[bool]]) -> bool:
         """Whether the round came to its end, with nothing left out."""
         try:
-            return await round_of()
+            return await self._owned(round_of)
         except tuple(kind for kind, _ in ENDINGS) as error:
             reason = next(name for kind, name in ENDINGS if isinstance(error, kind))
             self._work.counts.skip(reason)

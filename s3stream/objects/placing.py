@@ -2,12 +2,14 @@
 
 An object of our own is there already when an answer was lost. A whole put tells by all of its bytes (each store compares when it
 loses); a multipart upload by its size and the writer's token, which the footer has. What is neither is another's: two processes
-work with copies of one metadata log, and one of them has to end. Kept true: nothing that is there is ever replaced. Not here:
-repeating what was not answered (the store's wrapper, the uploader).
+work with copies of one metadata log, and one of them has to end. The one that still owns the node goes on under other ids. Kept true:
+nothing that is there is ever replaced. Not here: repeating what was not answered (the store's wrapper, the uploader).
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
 
 from millrace.runtime.disk import Buffer
@@ -18,6 +20,8 @@ from millrace.s3stream.ids import Writer
 from millrace.s3stream.objects.composite import COMPOSITE_MAGIC
 from millrace.s3stream.objects.format import FOOTER_BYTES, FOOTER_MAGIC, decode_footer
 from millrace.s3stream.ownership import Ownership
+
+log = logging.getLogger(__name__)
 
 
 class ObjectForeign(Fenced):
@@ -45,7 +49,20 @@ async def put_object(store: ObjectStore, ownership: Ownership, key: str, parts: 
     try:
         await store.put_if_absent(key, parts)
     except PreconditionFailed:
-        raise ObjectForeign(key, ownership.writer, await _writer_at(store, key, None)) from None
+        raise ObjectForeign(key, ownership.writer, await writer_at(store, key)) from None
+
+
+async def pass_over(ownership: Ownership, foreign: ObjectForeign) -> None:
+    """Returns when the object is a replaced owner's, who put it before it knew: it is nobody's, and the id is given up. Raises what the look
+    says, and `foreign` itself where nobody is named."""
+    if foreign.found is None or foreign.found == ownership.writer:
+        raise foreign
+    await ownership.verify(asyncio.get_running_loop().time())
+    log.warning(
+        "%s was written by %s, which this process has replaced: it is left, and another id taken",
+        foreign.key,
+        foreign.found,
+    )
 
 
 async def complete_object(
@@ -58,7 +75,7 @@ async def complete_object(
     try:
         await upload.complete(if_absent=True)
     except (PreconditionFailed, ObjectMissing) as error:
-        found = await _writer_at(store, key, size_bytes)
+        found = await writer_at(store, key, size_bytes)
         if found is not None and found == ownership.writer:
             return  # an attempt of ours, whose answer was lost
         if isinstance(error, ObjectMissing) and await store.head(key) is None:
@@ -66,7 +83,7 @@ async def complete_object(
         raise ObjectForeign(key, ownership.writer, found) from None
 
 
-async def _writer_at(store: ObjectStore, key: str, size_bytes: int | None) -> Writer | None:
+async def writer_at(store: ObjectStore, key: str, size_bytes: int | None = None) -> Writer | None:
     """Whom the object there names; None when it names nobody, has another size, or is gone."""
     entry = await store.head(key)
     if entry is None or entry.size_bytes < FOOTER_BYTES or size_bytes not in (None, entry.size_bytes):

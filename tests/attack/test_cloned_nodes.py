@@ -14,6 +14,7 @@ from tests.attack import IS_FULL
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.s3_server import S3Server
+from tests.live.test_s3 import wait_until
 
 END_S = 10.0
 
@@ -21,9 +22,9 @@ END_S = 10.0
 class Pair:
     """`first` runs and is cloned to `second`, which has a disk of its own and the same bucket."""
 
-    def __init__(self, folder: Path, bucket: str, objects: Path) -> None:
+    def __init__(self, folder: Path, bucket: str, objects: Path, upload_ms: int = 600_000) -> None:
         self.objects = objects
-        overrides = {"s3.data.buckets": bucket, "s3.wal.upload.interval.ms": "600000"}
+        overrides = {"s3.data.buckets": bucket, "s3.wal.upload.interval.ms": str(upload_ms)}
         self.first = LiveBroker(folder / "first", overrides, wal="16MiB")
         self.second = LiveBroker(folder / "second", overrides, wal="16MiB")
         self.seen: dict[str, str] = {}
@@ -50,6 +51,9 @@ class Pair:
         changed = [key for key, digest in found.items() if self.seen.get(key, digest) != digest]
         assert changed == []
         self.seen |= found
+
+    def data_objects(self) -> list[Path]:
+        return [one for one in self.objects.rglob("*") if one.is_file() and one.parts[-3] == "objects"]
 
     def check_records(self, broker: LiveBroker) -> None:
         """All that was acknowledged, and nothing else, from caches and from objects."""
@@ -135,6 +139,41 @@ def clone_comes_late(pair: Pair) -> None:
     check_refused(second)
     pair.check_objects()
     pair.check_records(first)
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_what_a_replaced_node_put_last_stops_nobody(tmp_path: Path, is_idle: bool) -> None:
+    """Before it looks it makes a topic and uploads an object, under an id that its clone gives too: the clone goes on under the next one, and
+    starts again, before it gave that id (idle) as behind it, though the bucket holds more metadata and objects than it has itself."""
+    pair = Pair(tmp_path, f"0@file://{tmp_path}/objects", tmp_path / "objects", upload_ms=100)
+    first, second = pair.first, pair.second
+    try:
+        first.start()
+        with Client(first.address) as client:
+            client.create("t")
+        pair.produce(first, "before")
+        wait_until(lambda: first.metrics()["millrace_wal_used_bytes"] == 0)
+        pair.clone()
+        second.start()
+        before = len(pair.data_objects())
+        with Client(first.address) as client:
+            client.create("replaced")
+            client.produce("t", [b"of the replaced"])
+        assert first.wait_end(END_S) == 1
+        assert len(pair.data_objects()) == before + 1, "it looked before it put: nothing is shown"
+        pair.check_objects()
+        if not is_idle:
+            pair.produce(second, "of the winner")
+            wait_until(lambda: second.metrics()["millrace_wal_used_bytes"] == 0)
+            assert "which this process has replaced" in said(second)
+        second.kill()
+        second.start()
+        assert ("which was replaced: it is passed over" in said(second)) is is_idle
+        pair.produce(second, "behind it")
+        pair.check_records(second)
+        pair.check_objects()
+    finally:
+        pair.close()
 
 
 @pytest.mark.parametrize("store", ["directory", "S3"])

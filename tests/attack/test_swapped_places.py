@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.broker.binding import MARKER_KEY
 from tests.live import LiveBroker
 from tests.live.client import LATEST, Client
 
@@ -128,7 +129,8 @@ def test_an_older_copy_of_the_wals_volume_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["block"])
 def test_an_older_copy_of_the_log_directory_is_refused(tmp_path: Path, kind: str) -> None:
-    """Copied, more acknowledged and uploaded, killed, the copy put back: refused, and the current directory has everything."""
+    """Copied, more acknowledged and uploaded, killed, the copy put back: refused, by a bucket that has lost its marker too, and the current
+    directory has everything."""
     settings = {**wal_at(tmp_path / "wal", kind), **UPLOADS_OFTEN}
     logs = tmp_path / "data" / "metadata"
     with broker_on(tmp_path, settings) as broker:
@@ -147,6 +149,10 @@ def test_an_older_copy_of_the_log_directory_is_refused(tmp_path: Path, kind: str
     assert "metadata log is older than" in said
     assert "millrace restore" in said
     assert digest(tmp_path / "wal", logs, tmp_path / "data") == before
+    marker = tmp_path / "data" / "objects" / MARKER_KEY
+    marker.rename(tmp_path / "marker")
+    assert f"metadata log is older than 0@file://{tmp_path}/data/objects" in refusal(broker_on(tmp_path, settings))
+    (tmp_path / "marker").rename(marker)
     shutil.rmtree(logs)
     (tmp_path / "current").rename(logs)
     with broker_on(tmp_path, settings) as broker:

@@ -27,11 +27,12 @@ from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.s3stream.config import MIB, StreamSettings
 from millrace.s3stream.errors import StreamFenced
-from millrace.s3stream.ids import NO_OBJECT, ObjectId, UploadCommit
+from millrace.s3stream.ids import NO_OBJECT, ObjectId, UploadCommit, Writer
 from millrace.s3stream.log_cache import DENSITY_WINDOW_BYTES, CacheBlock, LogCache
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.reader import ObjectReader
+from millrace.s3stream.objects.writer import ObjectWriter
 from millrace.s3stream.ownership import UNOWNED, Ownership
 from millrace.s3stream.uploader import SILENT_S, Uploader
 from millrace.wal.errors import WalClosed, WalFenced
@@ -90,6 +91,46 @@ class Bench:
 
     async def stop(self) -> None:
         await self.uploader.stop()
+
+
+class Owned:
+    """Keeps its node, until `newer` says otherwise."""
+
+    writer = Writer(1, 77)
+    is_conditional = True
+    newer: Fenced | None = None
+
+    async def verify(self, since_s: float) -> None:
+        if self.newer is not None:
+            raise self.newer
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_an_id_under_which_another_was_quicker(is_replaced: bool) -> None:
+    """Of two processes that gave the same id the one that still owns the node takes another id, and what lies there stays; the other one ends."""
+
+    async def scenario() -> None:
+        bench, owned = Bench(), Owned()
+        await bench.uploader.stop()
+        theirs = ObjectWriter(writer=Writer(1, 99))
+        theirs.add(1, [Entry(0, 1, memoryview(b"theirs"))])
+        content = b"".join(theirs.finish().parts)
+        await bench.store.put(object_key(CLUSTER_ID, ObjectId(0)), [content])
+        owned.newer = StreamFenced(-1, 1) if is_replaced else None
+        bench.uploader = bench.uploader_on(bench.store, owned)
+        bench.uploader.submit(bench.block((1, 100)))
+        await bench.settle()
+        assert await bench.store.get(object_key(CLUSTER_ID, ObjectId(0))) == content
+        if is_replaced:
+            assert bench.failures == [owned.newer]
+            assert not bench.catalog.commits
+        else:
+            assert not bench.failures
+            assert [commit.object_id for commit in bench.catalog.commits] == [1]
+            assert bench.uploaded
+        await bench.stop()
+
+    run(scenario())
 
 
 def test_commits_follow_the_order_of_blocks() -> None:

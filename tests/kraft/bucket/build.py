@@ -12,7 +12,7 @@ from millrace.kraft.bucket.settings import BackupSettings
 from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.node import ControllerNode
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore import StoreUnavailable
+from millrace.runtime.objectstore import StoreDenied, StoreUnavailable
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.ownership import UNOWNED, Ownership
 from tests.kraft.build import Broker, HandClock, create_topic, open_node, sim_disk
@@ -50,12 +50,22 @@ class Bucket(MemoryObjectStore):
         del self._objects[key]
 
 
+class Refusing(Bucket):
+    """A store that knows no If-None-Match."""
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        raise StoreDenied(key, "NotImplemented", "501")
+
+
 class BackedUp:
     """Starts as the broker does: looks at the bucket, then writes on."""
 
-    def __init__(self, bucket: Bucket | None = None, disk: SimDisk | None = None, **settings: Any) -> None:
+    def __init__(
+        self, bucket: Bucket | None = None, disk: SimDisk | None = None, *, is_conditional: bool = True, **settings: Any
+    ) -> None:
         self.bucket = bucket or Bucket()
         self.disk = disk or sim_disk()
+        self.is_conditional = is_conditional
         self.settings = BackupSettings(**{"interval_ms": 60_000, **settings})
         self.node: ControllerNode
         self.backup: MetadataBackup
@@ -74,6 +84,7 @@ class BackedUp:
             self.settings,
             found,
             self.ownership.verify,
+            is_conditional=self.is_conditional,
         )
         self.task = asyncio.create_task(self.backup.run())
         if not len(self.node.publisher.image.brokers):

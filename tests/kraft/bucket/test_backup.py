@@ -12,7 +12,7 @@ from millrace.kraft.bucket.layout import BackupCorrupt, Kind, frame, log_prefix,
 from millrace.kraft.bucket.writer import BackupForked
 from millrace.kraft.log_store import SnapshotId
 from millrace.runtime.errors import Fenced
-from tests.kraft.bucket.build import BackedUp, Bucket
+from tests.kraft.bucket.build import BackedUp, Bucket, Refusing
 from tests.kraft.build import run, sim_disk
 
 
@@ -283,11 +283,56 @@ def test_who_was_replaced_puts_nothing_and_moves_no_pointer() -> None:
         for put in (up.backup._save_snapshot(), up.backup._point_to(SnapshotId(10_000, 9)), up.backup._delete_old()):
             with contextlib.suppress(Fenced):
                 await put
-        waiting = asyncio.ensure_future(up.backup.reach_committed())
-        await asyncio.wait([up.task], timeout=5)
+        with pytest.raises(Fenced):
+            await up.backup.reach_committed()
         assert isinstance(up.task.exception(), Fenced)
+        with pytest.raises(Fenced):
+            await up.backup.reach_committed()  # who comes later does not wait either
+        await up.backup.finish(3_600_000)
         assert {key: up.bucket.content(key) for key in up.bucket.keys} == before
-        waiting.cancel()
         await up.node.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_of_two_forks_the_one_of_the_later_epoch_is_read(is_longer: bool) -> None:
+    """A process that was replaced put one more piece, which ends before or behind what its successor has put: none of it is read."""
+
+    async def main() -> None:
+        first = await BackedUp().start()
+        await first.create("common")
+        await first.backup.reach_committed()
+        second = await BackedUp(first.bucket, first.disk.restart(lambda path: True, power_was_cut=False)).start()
+        await second.create("winner")
+        await second.backup.reach_committed()
+        await first.create(*(f"replaced-{number}" for number in range(9 if is_longer else 1)))
+        await first.backup.reach_committed()
+        await second.create("later")
+        await second.backup.reach_committed()
+        loaded = await second.load()
+        assert loaded.image == second.node.publisher.image
+        assert not loaded.losses
+        await first.stop()
+        await second.stop()
+
+    run(main())
+
+
+def test_a_store_that_refuses_conditions_gets_it_all_the_same() -> None:
+    """A name is looked at before it is put: another's content is left, and our own, whose answer was lost, is taken for it."""
+
+    async def main() -> None:
+        up = BackedUp(Refusing(), is_conditional=False)
+        await up.start()
+        await up.create("one")
+        await up.backup.reach_committed()
+        await up.backup._save_snapshot()
+        assert (await up.load()).image == up.node.publisher.image
+        pieces = [key for key in up.bucket.keys if "/log/" in key]
+        await up.backup._put_once(pieces[-1], [up.bucket.content(pieces[-1])])
+        with pytest.raises(BackupForked):
+            await up.backup._put_once(pieces[-1], [b"other"])
+        await up.stop()
 
     run(main())

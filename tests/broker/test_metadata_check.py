@@ -1,0 +1,75 @@
+"""What the bucket's metadata and objects say of the local log's age, and what a process that was replaced has left there."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millrace.broker.metadata_check import newer_metadata, newer_objects
+from millrace.kraft.bucket.layout import PieceName
+from millrace.kraft.bucket.reader import BucketMetadata
+from millrace.kraft.image import EMPTY_IMAGE
+from millrace.kraft.log_store import SnapshotId
+from millrace.kraft.log_view import LogHistory
+from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.s3stream.ids import ObjectId, Writer
+from millrace.s3stream.objects.format import Entry
+from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.objects.writer import ObjectWriter
+from tests.kraft.build import HandClock
+
+# Epoch 1 up to offset 20, where epoch 2 began; ends at 30.
+HISTORY = LogHistory(0, 30, ((1, 0), (2, 20)))
+OWN, BEFORE = Writer(1, 7), Writer(1, 5)
+
+
+@pytest.mark.parametrize(
+    ("end", "epoch", "claimed_epoch", "reason"),
+    [
+        (20, 1, 2, ""),
+        (30, 2, 2, ""),
+        (25, 1, 2, ""),  # a replaced writer's, which went on
+        (40, 1, 2, ""),
+        (40, 2, 2, "up to offset 40 of epoch 2"),  # our own epoch's: this log is an older copy
+        (31, 3, 2, "up to offset 31 of epoch 3"),
+        (25, 1, 1, "two copies of one log"),  # epoch 2 was never claimed: its start was killed before
+        (40, 1, 1, "up to offset 40 of epoch 1"),
+        (25, 1, -1, "two copies of one log"),
+    ],
+)
+def test_metadata_counts_unless_its_writer_was_replaced(end: int, epoch: int, claimed_epoch: int, reason: str) -> None:
+    """Piece, snapshot and pointer alike."""
+    for found in (
+        BucketMetadata(pieces=(PieceName(end, epoch, 10),)),
+        BucketMetadata(snapshots=(SnapshotId(end, epoch),)),
+        BucketMetadata(newest=SnapshotId(end, epoch)),
+    ):
+        said = newer_metadata(found, HISTORY, claimed_epoch) or ""
+        assert reason in said
+        assert bool(reason) == bool(said)
+
+
+def test_what_a_replaced_writer_put_is_no_part_of_the_chain() -> None:
+    """The next piece begins where this log's own pieces end."""
+    pieces = (PieceName(15, 1, 0), PieceName(40, 1, 15), PieceName(28, 2, 15))
+    found = BucketMetadata(pieces=pieces, newest=SnapshotId(40, 1)).within(HISTORY)
+    assert found == BucketMetadata(pieces=(pieces[0], pieces[2]))
+    assert found.chain_end == 28
+
+
+@pytest.mark.parametrize(
+    ("writer", "owner", "is_newer"),
+    [(OWN, OWN, True), (BEFORE, OWN, False), (BEFORE, None, True), (None, OWN, True), (Writer(2, 5), OWN, True)],
+)
+def test_an_object_under_an_id_that_was_not_given(writer: Writer | None, owner: Writer | None, is_newer: bool) -> None:
+    """It tells of a newer log, unless it was written for the node by somebody else than its newest owner."""
+
+    async def main() -> None:
+        store = MemoryObjectStore(HandClock())
+        made = ObjectWriter(writer=writer)
+        made.add(1, [Entry(0, 1, memoryview(b"x" * 100))])
+        await store.put(object_key("c", ObjectId(EMPTY_IMAGE.objects.next_id + 1)), made.finish().parts)
+        assert (await newer_objects(store, "c", EMPTY_IMAGE, owner) is not None) is is_newer
+
+    asyncio.run(main())
