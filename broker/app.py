@@ -57,12 +57,15 @@ from millrace.broker.state_refusals import StateRefusals
 from millrace.broker.stores import NodeStores, stack_stores
 from millrace.broker.topic_creation import TopicCreation
 from millrace.broker.unfinished_uploads import UploadSweep
+from millrace.broker.unknown_streams import range_text, refuse_unknown, unknown_ranges
 from millrace.broker.wal_binding import WalBinding, judge_wal
 from millrace.broker.wal_start import discard_foreign, say_given_up
 from millrace.kraft.bucket.reader import BucketMetadata
 from millrace.kraft.bucket.writer import MetadataBackup
+from millrace.kraft.image import MetadataImage
 from millrace.kraft.meta_properties import read_meta_properties
 from millrace.kraft.node import ControllerNode
+from millrace.kraft.restored_from import forget_restored_from, read_restored_from
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.features import SUPPORTED
 from millrace.kraft.topic_configs import ConfigLookup
@@ -74,6 +77,7 @@ from millrace.runtime.objectstore_watched import WAL_STORE, StoreWatch, WatchedO
 from millrace.runtime.storeaddress import StoreAddress
 from millrace.runtime.tasks import Tasks
 from millrace.s3stream.ownership import UNOWNED, Ownership
+from millrace.s3stream.recovery import Recovered
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.uploader import no_wait
 from millrace.wal.identity import NO_WAL_ID, MetadataMark
@@ -129,6 +133,7 @@ class Broker:
         wal = await self._open_wal(node, client, stores)
         storage = await self._start_engine(node, client, stores, wal, backup)
         await self._register_wal(node, client, wal)
+        await forget_restored_from(self._runtime.disk, self._settings.controller.log_dir)
         parts = self._build_parts(node, cache, client, storage)
         self._start_tasks(node, parts, stores, backup)
         await self._serve(parts)
@@ -361,7 +366,8 @@ class Broker:
         )
         binding = self._wal_binding
 
-        async def accept_loss() -> None:
+        async def accept_loss(recovered: Recovered) -> None:
+            await self._judge_unknown(node.publisher.image, recovered)
             if binding.is_lost or wal.has_given_up or wal.confirmed_end < binding.committed_end:
                 say_given_up(await client.accept_wal_loss())
 
@@ -371,6 +377,18 @@ class Broker:
         )
         show_engine(self._registry, wal, storage)
         return storage
+
+    async def _judge_unknown(self, image: MetadataImage, recovered: Recovered) -> None:
+        """Of the first start after a restore: what the WAL holds of streams that metadata does not know is given up by the operator's word alone."""
+        settings = self._settings
+        basis = await read_restored_from(self._runtime.disk, settings.controller.log_dir)
+        if basis is None:
+            return
+        lost = unknown_ranges(recovered.unknown.values(), image, basis.next_stream_id)
+        if not settings.is_lost_wal_accepted:
+            refuse_unknown(lost, settings.wal.target, settings.node_id)
+        for one in lost:
+            log.warning("WAL loss accepted: %s, given up", range_text(one, settings.node_id))
 
     async def _asked_of_wal(self, asked: Awaitable[T]) -> T:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Final
 
 from millrace.broker.binding import BindingRefused
@@ -17,7 +18,7 @@ from millrace.broker.claims import NO_CLAIMS, NewestClaims
 from millrace.kraft.bucket.reader import BucketMetadata, survey
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.log_view import LogHistory
-from millrace.kraft.restored_from import forget_restored_from, read_restored_from
+from millrace.kraft.restored_from import read_restored_from, write_restored_from
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.ids import ObjectId, Writer, token_of
@@ -97,13 +98,13 @@ async def check_restored_from(store: ObjectStore, bucket: str, cluster_id: str, 
     here. It asks for a newer owner between the two (s3stream/uploader.py), so what is not seen here was not trimmed. Cancelled or
     failed, the next start asks again."""
     basis = await read_restored_from(disk, log_dir)
-    if basis is None:
+    if basis is None or basis.is_compared:
         return
     highest = (await survey(store, cluster_id)).highest
-    if highest is not None and highest > (basis.end, basis.epoch):
+    if highest is not None and highest[::-1] > (basis.epoch, basis.end):
         raise BindingRefused(
             f"{bucket} held metadata up to offset {basis.end} when this log directory was restored from it, and holds it up to {highest[0]} now: "
             "the process that had the node was still at work, or the bucket is a copy that had not arrived whole. Nothing is served, "
             f"for what was committed since is not known here: see that that process has ended, empty {log_dir} and run `millrace restore` again"
         )
-    await forget_restored_from(disk, log_dir)
+    await write_restored_from(disk, log_dir, replace(basis, is_compared=True))

@@ -14,10 +14,11 @@ from typing import Any, Final
 from millrace.kraft.delta import MetadataDelta
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.snapshot import partition_record
+from millrace.kraft.tables.streams import stream_record
 from millrace.kraft.tables.wals import WalState, wal_record
 from millrace.protocol.metadata_records import ProducerIdsRecord
 from millrace.protocol.stream_records import NextIdsRecord, NodeClaimRecord
-from millrace.s3stream.ids import ObjectId, StreamRole
+from millrace.s3stream.ids import ObjectId, StreamId, StreamRole
 
 OFFSETS_LIFT: Final = 1_000_000
 EPOCHS_LIFT: Final = 100
@@ -33,20 +34,21 @@ class Seen:
     epoch: int = 0
     object_id: int = -1
     claims: list[tuple[int, int, bytes]] = field(default_factory=list)  # (series, number, incarnation) of the newest
+    reopened: dict[StreamId, int] = field(default_factory=dict)  # streams of the node's WAL, by their epochs
 
     def note(self, offset: int, epoch: int = 0) -> None:
         self.offset, self.epoch = max(self.offset, offset), max(self.epoch, epoch)
 
 
-def lifted(image: MetadataImage, seen: Seen) -> MetadataImage:
+def lifted(image: MetadataImage, seen: Seen, node_id: int) -> MetadataImage:
     """The image of the restored log, which begins where it ends."""
     delta = MetadataDelta(image)
-    delta.apply_all(lift_records(image, seen))
+    delta.apply_all(lift_records(image, seen, node_id))
     offset = max(image.offset, seen.offset) + OFFSETS_LIFT
     return delta.done(offset, max(image.epoch, seen.epoch) + EPOCHS_LIFT)
 
 
-def lift_records(image: MetadataImage, seen: Seen) -> Iterable[Any]:
+def lift_records(image: MetadataImage, seen: Seen, node_id: int) -> Iterable[Any]:
     for topic in image.topics:
         for index, state in enumerate(topic.partitions):
             higher = state._replace(leader_epoch=state.leader_epoch + LEADER_EPOCHS_LIFT)
@@ -57,6 +59,9 @@ def lift_records(image: MetadataImage, seen: Seen) -> Iterable[Any]:
     for wal in image.wals:
         if wal.state is WalState.ACTIVE:
             yield wal_record(replace(wal, state=WalState.RECOVERING))
+    for stream_id, epoch in seen.reopened.items():
+        stream = image.streams.by_id[stream_id]
+        yield stream_record(stream._replace(epoch=epoch, node_id=node_id, is_open=True))
     for series, number, incarnation in seen.claims:
         yield NodeClaimRecord(series, number, incarnation)
 

@@ -9,7 +9,7 @@ written locally before all that can refuse has been asked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,16 +27,19 @@ from millrace.broker.restore_plan import (
     ranges_in_wal,
     ranges_without,
 )
+from millrace.broker.unknown_streams import WalStream, to_reopen, unknown_ranges
 from millrace.kraft.bucket.reader import Loaded, load, survey
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.meta_properties import MetaProperties
 from millrace.kraft.restored_from import RestoredFrom
 from millrace.kraft.restored_log import holds_something, write_restored_log
 from millrace.kraft.tables.claims import METADATA_SERIES
+from millrace.kraft.tables.wals import WalState
 from millrace.protocol.ids import uuid_text
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore, last_date_of
 from millrace.runtime.rand import Rand
+from millrace.s3stream.ids import StreamRange
 from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
 from millrace.wal.identity import WalIdentity
 
@@ -44,6 +47,7 @@ WAL_EPOCH_PART: Final = 2  # {cluster}/wal/{node}/{epoch}/...
 
 
 IdentifyWal = Callable[[], Awaitable[WalIdentity | None]]
+ReadWal = Callable[[], Iterable[WalStream]]  # of a log whose streams the bucket may not know
 
 
 @dataclass(slots=True)
@@ -56,10 +60,18 @@ class Restored:
     restored_from: RestoredFrom
     losses: list[str] = field(default_factory=list)
     missing: list[MissingRange] = field(default_factory=list)
+    unknown: list[StreamRange] = field(default_factory=list)  # in the WAL, of streams that metadata does not know
     wals: list[str] = field(default_factory=list)
     claims: list[OwnerClaim] = field(default_factory=list)  # the newest of each series
     object_count: int = 0
     is_wal_lost: bool = False
+
+
+def unknown_from(image: MetadataImage, node_id: int) -> int:
+    """The first id of a stream that may have been made since. Where a restored log was lost before it was started once, the ids of the image are
+    lifted ones, and tell nothing."""
+    is_restored = any(wal.state is WalState.RECOVERING for wal in image.wals.of_node(node_id))
+    return 0 if is_restored else image.streams.next_id
 
 
 def claim_text(claim: OwnerClaim) -> str:
@@ -76,12 +88,14 @@ class Restoring:
         store: ObjectStore,
         bucket: str,
         identify_wal: IdentifyWal,
+        read_wal: ReadWal,
         on_progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._bucket = bucket
         self._identify_wal = identify_wal
+        self._read_wal = read_wal
         self._on_progress = on_progress
 
     async def find(self, *, is_taking_over: bool) -> Restored:
@@ -102,12 +116,19 @@ class Restoring:
         self._check_node(loaded.image)
         seen = Seen()
         assert found.highest is not None
-        seen.note(*found.highest)
-        restored = Restored(cluster_id, loaded, loaded.image, RestoredFrom(*found.highest), list(loaded.losses))
+        for name in found.names:
+            seen.note(*name)
+        restored = Restored(
+            cluster_id,
+            loaded,
+            loaded.image,
+            RestoredFrom(*found.highest, unknown_from(loaded.image, self._settings.node_id)),
+            list(loaded.losses),
+        )
         await self._look_at_claims(restored, seen, is_taking_over)
         await self._look_at_objects(restored, seen)
         await self._look_at_wals(restored, seen)
-        restored.image = lifted(loaded.image, seen)
+        restored.image = lifted(loaded.image, seen, self._settings.node_id)
         return restored
 
     async def write(self, restored: Restored, disk: Disk, rand: Rand) -> None:
@@ -211,9 +232,29 @@ class Restoring:
                 restored.wals.append(f"{words} is not at {self._settings.wal.target}")
         registered = image.wals.active(own)
         is_there = identity is not None and (registered is None or identity.wal_id in (None, registered.wal_id))
-        if not is_there:
+        if is_there:
+            self._look_into_wal(restored, seen)
+        else:
             lost = ranges_in_wal(
                 image, own, "what was acknowledged and not committed was in the lost write-ahead log alone"
             )
             restored.missing += lost
             restored.is_wal_lost = bool(lost)
+            knows_all = (
+                registered is not None and registered.kind == "object"
+            )  # the bucket knew its streams before they were acknowledged
+            if not knows_all and any(claim.is_standing for claim in restored.claims):
+                restored.losses.append(
+                    f"{self._settings.wal.target} is not the log that the node wrote last: streams that it opened after what the bucket knows are "
+                    "not known, and what was acknowledged in them cannot be named"
+                )
+
+    def _look_into_wal(self, restored: Restored, seen: Seen) -> None:
+        """Streams that were opened since are opened again, those that were made since are named."""
+        image, own = restored.loaded.image, self._settings.node_id
+        found = list(self._read_wal())
+        seen.reopened = to_reopen(found, image)
+        left = [StreamRange(one.stream_id, one.start, one.end) for one in found if one.stream_id not in seen.reopened]
+        opened = {stream.stream_id for stream in image.streams.open_on(own)}
+        closed = [one for one in left if one.stream_id not in opened]
+        restored.unknown = unknown_ranges(closed, image, restored.restored_from.next_stream_id)

@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced, StreamMissing
-from millrace.s3stream.ids import OpenedStream, StreamId
+from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
 from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
 from millrace.s3stream.metadata import StreamCatalog
 from millrace.s3stream.objects.format import Entry, EntryHeader, decode_entry
@@ -38,6 +38,9 @@ class Recovered:
     accepted_bytes: int = 0
     committed_count: int = 0  # found in objects already
     unknown_count: int = 0  # of streams not open here
+    unknown: dict[StreamId, StreamRange] = field(
+        default_factory=dict, repr=False
+    )  # what these hold, first to last offset
     closed_count: int = 0
     # Where the time went, one after another: until the first record was asked for; until the last one was judged, uploads of what
     # came before included; until all was committed; until streams were closed and the WAL reset.
@@ -63,6 +66,9 @@ class ExpectedOffsets:
         expected = self._expected.get(entry.stream_id)
         if expected is None:
             recovered.unknown_count += 1
+            before = recovered.unknown.get(entry.stream_id)
+            start = entry.base_offset if before is None else before.start
+            recovered.unknown[entry.stream_id] = StreamRange(entry.stream_id, start, entry.end)
             return False
         if entry.end <= self._committed[entry.stream_id]:
             recovered.committed_count += 1
@@ -83,11 +89,12 @@ async def recover(
     uploader: Uploader,
     cache: LogCache,
     bounds: SealBounds,
-    before_close: Callable[[], Awaitable[None]] | None = None,
+    before_close: Callable[[Recovered], Awaitable[None]] | None = None,
 ) -> Recovered:
     """`records` are the WAL's, None when they were read and given up. `before_close` runs when all is committed and before any
-    stream is closed: which streams are open still tells what was lost. On return the WAL is empty, every stream that was open is
-    closed, and `cache` holds the newest of what was recovered. Cancelled or failed at any point, nothing is lost."""
+    stream is closed: which streams are open still tells what was lost; where it raises, the WAL stays as it is. On return the WAL is
+    empty, every stream that was open is closed, and `cache` holds the newest of what was recovered. Cancelled or failed at any
+    point, nothing is lost."""
     recovered = Recovered()
     lap = Laps()
     opened = await catalog.opening_streams()
@@ -105,7 +112,7 @@ async def recover(
         await flush.stop()
     recovered.flush_s = lap.seconds()
     if before_close is not None:
-        await before_close()
+        await before_close(recovered)
     # In this order: a closed stream's entries are taken no more, so what counts has to be settled before the first is closed. A log whose former
     # owner has a write under way is not, before its reset.
     await wal.reset()

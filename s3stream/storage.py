@@ -151,16 +151,16 @@ class Storage:
     # -- life
 
     async def start(
-        self, *, has_records: bool = True, before_close: Callable[[], Awaitable[None]] | None = None
+        self, *, has_records: bool = True, before_close: Callable[[Recovered], Awaitable[None]] | None = None
     ) -> None:
         """Recovers, then takes appends. `has_records` false: the WAL was recovered and emptied by the caller. `before_close` runs when
         everything recovered is committed and the streams are still open. On return the WAL is empty and no stream is open here.
         Raises Corrupt when the WAL does not continue what is committed, Fenced when a newer owner exists."""
         records = self._wal.recover() if has_records else None
 
-        async def settle() -> None:
+        async def settle(recovered: Recovered) -> None:
             if before_close is not None:
-                await before_close()
+                await before_close(recovered)
             await self.uploader.before_trim()  # the log is reset next
 
         self.recovered = await recover(

@@ -19,6 +19,8 @@ from millrace.broker.cli.serve import DEFAULT_DATA_DIR
 if TYPE_CHECKING:
     from millrace.broker.config import BrokerSettings
     from millrace.broker.restoring import Restored
+    from millrace.broker.unknown_streams import WalStream
+    from millrace.runtime.storeaddress import StoreAddress
 
 ABOUT = """\
 Builds a node's metadata log directory (log.dirs) from its bucket, when the directory was lost.
@@ -102,7 +104,14 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
         place = WalPlace(
             settings.wal, runtime.disk, lambda where: open_to_look(runtime, where), rand, settings.wal_settings
         )
-        restoring = Restoring(settings, store, str(address), lambda: identify_wal(place, settings.node_id), Progress())
+        restoring = Restoring(
+            settings,
+            store,
+            str(address),
+            lambda: identify_wal(place, settings.node_id),
+            lambda: streams_in(settings.wal),
+            Progress(),
+        )
         try:
             if not given.verify:
                 await runtime.disk.make_folder(settings.controller.log_dir)
@@ -120,11 +129,34 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
         if lock is not None:
             lock.release()
     print(report(restored, settings, str(address), is_verified=given.verify))
-    return 1 if restored.losses or restored.missing else 0
+    return 1 if restored.losses or restored.missing or restored.unknown else 0
+
+
+def streams_in(address: StoreAddress) -> list[WalStream]:
+    """What a WAL in a file or on a device holds, by streams. A log of objects is not read: metadata in the bucket knows its streams."""
+    from millrace.broker.cli.wal import file_of, walk_of
+    from millrace.broker.unknown_streams import WalStream
+    from millrace.runtime.disk_peek import PeekFile
+    from millrace.s3stream.ids import StreamId
+
+    path = file_of(address)
+    found: dict[int, WalStream] = {}
+    if path is None:
+        return []
+    with PeekFile(path) as file:
+        for record in walk_of(file).records():
+            if record.stream is None or record.start is None or record.count is None or record.epoch is None:
+                continue
+            before = found.get(record.stream)
+            start = record.start if before is None else before.start
+            end = record.start + record.count
+            found[record.stream] = WalStream(StreamId(record.stream), record.epoch, start, end)
+    return list(found.values())
 
 
 def report(restored: Restored, settings: BrokerSettings, source: str, *, is_verified: bool) -> str:
     from millrace.broker.restoring import claim_text
+    from millrace.broker.unknown_streams import range_text
 
     image, loaded = restored.loaded.image, restored.loaded
     partitions = image.topics.partition_count
@@ -145,10 +177,19 @@ def report(restored: Restored, settings: BrokerSettings, source: str, *, is_veri
         shown = [str(found) for found in restored.missing[:MISSING_SHOWN]]
         more = len(restored.missing) - len(shown)
         lines += ["", "missing:", *(f"  {text}" for text in shown), *([f"  and {more} more"] if more else [])]
+    if restored.unknown:
+        shown = [range_text(found, settings.node_id) for found in restored.unknown[:MISSING_SHOWN]]
+        more = len(restored.unknown) - len(shown)
+        lines += [
+            "",
+            "in the write-ahead log, of streams that were made after what the bucket knows; their topics and partitions are not known:",
+            *(f"  {text}" for text in shown),
+            *([f"  and {more} more"] if more else []),
+        ]
     if is_verified:
         return "\n".join(lines)
     lines += ["", f"{settings.controller.log_dir} was written."]
-    remedy = " with wal.lost.accept=true for this one start" if restored.is_wal_lost else ""
+    remedy = " with wal.lost.accept=true for this one start" if restored.is_wal_lost or restored.unknown else ""
     lines.append(f"Start the node{remedy}: millrace serve, with the same settings.")
     if str(settings.data) != source:
         lines.append(f"The node is set to use {settings.data}: the objects must be there (s3.data.buckets).")

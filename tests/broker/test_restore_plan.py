@@ -11,7 +11,7 @@ from millrace.kraft.restored_log import UNFINISHED, holds_something, write_resto
 from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
 from tests.kraft.build import NODE, Broker, open_node, run, sim_disk
 
-FROM = RestoredFrom(40, 3)
+FROM = RestoredFrom(40, 3, 7)
 WAL = NodeWal(NODE, b"w" * 16, "object", "s3://wal", 40, b"i" * 16, 7, WalState.ACTIVE)
 
 
@@ -37,7 +37,7 @@ def test_everything_that_grows_is_lifted_above_what_was_seen() -> None:
     async def main() -> None:
         image = await history()
         seen = Seen(offset=5_000_000, epoch=33, object_id=9_000_000, claims=[(NODE, 4, b"c" * 16)])
-        new = lifted(image, seen)
+        new = lifted(image, seen, NODE)
         assert new.offset > 5_000_000
         assert new.epoch > 33
         assert new.objects.next_id > 9_000_000
@@ -71,7 +71,7 @@ def test_a_restored_directory_is_started_like_any_other() -> None:
     """It begins at the lifted offset with the image as it was, leads in a higher epoch, and restarts."""
 
     async def main() -> None:
-        image = lifted(await history(), Seen(epoch=50))
+        image = lifted(await history(), Seen(epoch=50), NODE)
         disk = sim_disk()
         meta = MetaProperties("AAAAAAAAAAAAAAAAAAAAAQ", NODE, "AAAAAAAAAAAAAAAAAAAAAg")
         await write_restored_log(disk, "/data", meta, (NODE,), image, FROM, 0)
@@ -92,7 +92,7 @@ def test_what_an_interrupted_restore_left_is_no_log() -> None:
     """Whatever of it is there, whole or torn: it is written anew, and starts."""
 
     async def main() -> None:
-        image = lifted(await history(), Seen())
+        image = lifted(await history(), Seen(), NODE)
         meta = MetaProperties("AAAAAAAAAAAAAAAAAAAAAQ", NODE, "AAAAAAAAAAAAAAAAAAAAAg")
         disk = sim_disk()
         await write_restored_log(disk, "/data", meta, (NODE,), image, FROM, 0)
@@ -114,4 +114,4 @@ def test_what_an_interrupted_restore_left_is_no_log() -> None:
 
 def test_an_empty_image_is_lifted_too() -> None:
     """A cluster without topics is a cluster."""
-    assert lifted(EMPTY_IMAGE, Seen()).offset == 1_000_000
+    assert lifted(EMPTY_IMAGE, Seen(), NODE).offset == 1_000_000

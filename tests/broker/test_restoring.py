@@ -18,6 +18,7 @@ from millrace.kraft.restored_from import (
     FILE,
     RestoredFrom,
     encode_restored_from,
+    forget_restored_from,
     read_restored_from,
     write_restored_from,
 )
@@ -57,7 +58,7 @@ async def no_wal() -> WalIdentity | None:
 
 
 def restoring(up: BackedUp) -> Restoring:
-    return Restoring(SETTINGS, up.bucket, "the bucket", no_wal)
+    return Restoring(SETTINGS, up.bucket, "the bucket", no_wal, list)
 
 
 async def found_in(up: BackedUp) -> Restored:
@@ -109,10 +110,15 @@ def test_the_first_start_is_refused_where_the_bucket_has_grown_since() -> None:
         again = sim_disk()
         await restoring(up).write(await found_in(up), again, Rand(b"ids"))
         await check_restored_from(*place[:3], again, LOG_DIR)
-        assert await again.read_file(f"{LOG_DIR}/{FILE}") is None
+        basis = await read_restored_from(again, LOG_DIR)
+        assert basis is not None
+        assert basis.is_compared
         await up.create("restored")
         await up.backup.reach_committed()
         await check_restored_from(*place[:3], again, LOG_DIR)
+        await forget_restored_from(again, LOG_DIR)
+        assert await read_restored_from(again, LOG_DIR) is None
+        await forget_restored_from(again, LOG_DIR)
         await up.stop()
 
     run(main())
@@ -120,15 +126,15 @@ def test_the_first_start_is_refused_where_the_bucket_has_grown_since() -> None:
 
 def test_what_a_directory_was_restored_from_is_read_whole_or_not_at_all() -> None:
     """The golden bytes; and every other length or byte is refused."""
-    whole = encode_restored_from(RestoredFrom(12_345, 7))
-    assert whole == b"version=1\nend=12345\nepoch=7\ncrc32c=01f5d9f7\n"
+    whole = encode_restored_from(RestoredFrom(12_345, 7, 41))
+    assert whole == b"version=1\nend=12345\nepoch=7\nstream=41\ncompared=0\ncrc32c=f0d422a9\n"
 
     async def main() -> None:
         disk = sim_disk()
         await disk.make_folder(LOG_DIR)
         assert await read_restored_from(disk, LOG_DIR) is None
-        await write_restored_from(disk, LOG_DIR, RestoredFrom(12_345, 7))
-        assert await read_restored_from(disk, LOG_DIR) == RestoredFrom(12_345, 7)
+        await write_restored_from(disk, LOG_DIR, RestoredFrom(12_345, 7, 41))
+        assert await read_restored_from(disk, LOG_DIR) == RestoredFrom(12_345, 7, 41)
         for data in (*(whole[:size] for size in range(len(whole))), whole + b"\n", whole.replace(b"7\n", b"8\n", 1)):
             await disk.write_file(f"{LOG_DIR}/{FILE}", data)
             with pytest.raises(LogCorrupt):
