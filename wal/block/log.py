@@ -142,12 +142,19 @@ class BlockWal:
                     yield record
         finally:
             reads.drop()
-        if scan.tail < self._owner.committed_end:
-            raise WalOutdated(scan.tail, self._owner.committed_end)
+        reached = max([scan.tail, *(damage.end for damage in scan.damages)])
+        if reached < self._owner.committed_end:
+            raise WalOutdated(reached, self._owner.committed_end)
         self._ends = scan.ends
         self._report(scan.damages)
-        self._trim_asked = min(self._trim_asked, scan.tail)
-        self._build(scan.tail)
+        tail = scan.tail
+        if (
+            tail < self._owner.committed_end
+        ):  # cut below it: metadata would take a log that ends there for an older copy
+            tail = align_up(self._owner.committed_end)
+            self._ends.add(tail)
+        self._trim_asked = min(self._trim_asked, tail)
+        self._build(tail)
         self._is_recovered = True
         if not scan.damages:
             await self._take_over()

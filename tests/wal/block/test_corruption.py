@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from millrace.runtime.disk import DiskFailed
 from millrace.runtime.rand import Rand
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START
 from millrace.wal.block.log import BlockWal
-from millrace.wal.errors import WalCorrupt
+from millrace.wal.errors import WalCorrupt, WalOutdated
 from tests.sim.disk import SimDisk, holes, keep
 from tests.wal.block.test_damage import filled_disk
 from tests.wal.build import PATH, Journal, open_wal, owner, payload, small_settings, start_wal
@@ -328,5 +329,58 @@ def test_random_damage_under_every_policy(is_closed: bool) -> None:
             assert cut.sound_count == len(records) - count
             assert cut.end >= max([skipping.damages[-1].end, *(record.end for record in records)])
         assert skipped_some > 10
+
+    asyncio.run(run())
+
+
+async def opened(disk: SimDisk, epoch: int, committed_end: int, policy: str) -> tuple[BlockWal, list[bytes]]:
+    """By an owner whose metadata says up to where the log is committed."""
+    owned = replace(owner(epoch), committed_end=committed_end)
+    wal = await BlockWal.open(disk, PATH, small_settings(corruption=policy), owned)
+    return wal, [bytes(record.payload) async for record in wal.recover()]
+
+
+@pytest.mark.parametrize(
+    ("policy", "number"), [("truncate", 0), ("truncate", 5), ("truncate", COUNT - 1), ("skip", COUNT - 1)]
+)
+def test_a_log_that_is_cut_below_what_is_committed_is_no_older_copy(policy: str, number: int) -> None:
+    """It goes on where metadata knows it to have been, through a crash at each step: a start after that, which gives nothing up, finds all that was
+    appended since, and takes the log for no older copy either."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=True)
+        committed_end = sent[-1][0] + 900  # the end of a record need not be that of a block
+        disk.flip(PATH, RING_START + sent[number][0] + 500)
+        disk = disk.restart(keep)
+        wal, records = await opened(disk, 2, committed_end, policy)
+        assert records == bytes_of(sent[:number])
+        assert wal.has_given_up
+        disk = disk.restart(keep)  # killed before the reset
+        wal, records = await opened(disk, 3, committed_end, policy)
+        assert records == bytes_of(sent[:number])
+        await wal.reset()
+        disk = disk.restart(keep)  # killed behind it
+        wal, records = await opened(disk, 4, committed_end, "refuse")
+        assert records == []
+        journal = Journal()
+        wal.start(journal.on_confirmed, journal.on_failed)
+        record = wal.append(payload(99, 1000))
+        assert record.position >= committed_end
+        await journal.reach(record.end)
+        _, records = await opened(disk.restart(keep), 5, committed_end, "refuse")
+        assert records == [payload(99, 1000)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("policy", ["skip", "truncate"])
+def test_an_older_copy_that_is_damaged_is_older_still(policy: str) -> None:
+    """No policy gives up what lies behind the end of the copy."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=True)
+        disk.flip(PATH, RING_START + sent[5][0] + 500)
+        with pytest.raises(WalOutdated):
+            await opened(disk.restart(keep), 2, COUNT * BLOCK_BYTES + 1, policy)
 
     asyncio.run(run())
