@@ -7,7 +7,7 @@ producer's state cannot be had: they are asked again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from millrace.protocol.batches import iter_headers
@@ -33,6 +33,11 @@ from millrace.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
+)
+from millrace.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.protocol.records import iter_records
@@ -175,9 +180,24 @@ async def list_offset(client: SimClient, name: str, partition: int, timestamp: i
         await asyncio.sleep(PAUSE_S)
 
 
-async def delete_records(client: SimClient, name: str, partition: int, offset: int) -> int | None:
-    """The start afterwards; None when the topic is gone. A start that was reached already is reached again. One who was replaced
-    and does not know it knows no offset that its successor gave: the successor is asked."""
+async def end_of_epoch(client: SimClient, name: str, partition: int, epoch: int) -> int:
+    """Where that leader epoch, or the one before it, ended; -1: unknown."""
+    asked = OffsetForLeaderTopic(name, [OffsetForLeaderPartition(partition, leader_epoch=epoch)])
+    while True:
+        response = await patiently(client, 23, OffsetForLeaderEpochRequest(-1, [asked]))
+        answer = response.topics[0].partitions[0]
+        if not answer.error_code:
+            return int(answer.end_offset)
+        assert answer.error_code in PASSING, answer
+        await asyncio.sleep(PAUSE_S)
+
+
+async def delete_records(
+    client: SimClient, name: str, partition: int, offset: int, is_cut: Callable[[], bool] = lambda: False
+) -> int | None:
+    """The start afterwards; None when the topic is gone, or the log ends below the offset and `is_cut` says that it may. A start that was
+    reached already is reached again. One who was replaced and does not know it knows no offset that its successor gave: the successor is
+    asked."""
     topic = DeleteRecordsTopic(name, [DeleteRecordsPartition(partition, offset)])
     while True:
         response = await patiently(client, 21, DeleteRecordsRequest([topic], 5_000))
@@ -185,6 +205,8 @@ async def delete_records(client: SimClient, name: str, partition: int, offset: i
         if not answer.error_code:
             return int(answer.low_watermark)
         if answer.error_code in GONE:
+            return None
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and is_cut():
             return None
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             client.drop()

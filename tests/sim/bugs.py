@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.broker import app, claims, metadata_check, wal_binding
+from millrace.broker.controller_client import ControllerClient
 from millrace.broker.coordinators.shard_loop import ShardLoop
 from millrace.broker.object_cleaner import ObjectCleaner
 from millrace.broker.partitions import opening, partition
@@ -189,6 +190,33 @@ BUGS = {
         ("refused-start-changed",),
         where=with_weather("wrong bucket"),
     ),
+    "damage-stepped-over": Bug(
+        "a start steps over damage, whatever it is told",
+        1,
+        RecoveryScan,
+        "__init__",
+        do.steps_over_damage,
+        (*LOST, "trimmed-too-early", "start-failed: OffsetGap"),
+        where=lambda plan: replace(plan, weather="salvage", settings=PLAIN, cast="plain+burst+idempotent+reader"),
+    ),
+    "skipped-too-much": Bug(
+        "with wal.corruption=skip what follows the damage is given up, too",
+        1,
+        RecoveryScan,
+        "_look_for_next",
+        do.skips_a_block_more,
+        (*LOST, "skip-refused"),
+        where=with_weather("salvage"),
+    ),
+    "loss-not-told": Bug(
+        "what was given up raises no leader epoch",
+        17,
+        ControllerClient,
+        "accept_wal_loss",
+        do.says_in_time(()),
+        ("epoch-stays", "epoch-goes-on"),
+        where=with_weather("salvage"),
+    ),
     "ack-out-of-order": Bug(
         "all writes are confirmed with the first", 1, BlockWriter, "_on_written", do.confirms_all_in_flight, DURABLE
     ),
@@ -224,6 +252,7 @@ BUGS = {
         "_delete",
         do.deletes_before_metadata_is_saved,
         ("deleted-before-saved",),
+        where=with_settings("small merges", "small uploads"),
     ),
     "block-ends-too-late": Bug(
         "a cache block's end covers what follows it",

@@ -30,6 +30,10 @@ class Log:
     start_asked: int = 0  # what DeleteRecords asked for at most
     start_promised: int = 0  # what it was told is done
     is_ageing: bool = False  # retention may raise the start by itself
+    is_cut: bool = False  # an operator gave up records of it, of any of its streams
+    ends_of_epochs: dict[int, int] = field(
+        default_factory=dict
+    )  # of leader epochs in which records were given up, by them
 
 
 @dataclass(slots=True)
@@ -83,6 +87,27 @@ class History:
             self.findings.append(line)
             self.on_find(line)
 
+    def give_up(self, place: Place, cut: tuple[int, int] | None) -> None:
+        """An operator gave up its records from an offset on, in that leader epoch (None: state of it alone): whatever anybody was told of them
+        binds no more, nor where it starts."""
+        log = self.log(place)
+        log.is_cut = True
+        log.start_promised = log.log_start = 0
+        if cut is None:
+            return
+        epoch, offset = cut
+        log.ends_of_epochs[epoch] = min(offset, log.ends_of_epochs.get(epoch, offset))
+        for told in (log.acknowledged, log.shown):
+            for lost in [one for one in told if one >= offset]:
+                del told[lost]
+        log.confirmed.clear()
+        log.high_watermark = min(log.high_watermark, offset)
+
+    def give_up_groups(self) -> None:
+        for commits in self.commits.values():
+            commits.promised = 0
+        self.owners.clear()
+
     def on_sent(self, place: Place, producer: str, values: list[bytes]) -> None:
         self.log(place).sent.setdefault(producer, []).extend(values)
 
@@ -116,6 +141,7 @@ class History:
     def on_watermarks(self, place: Place, log_start: int, high_watermark: int, known: tuple[int, int]) -> None:
         """`known`: `watermarks` from before the question."""
         log = self.log(place)
+        known = min(known[0], log.log_start), min(known[1], log.high_watermark)  # records may have been given up since
         if high_watermark < known[1] and not self.may_be_old:
             self.find("watermark-fell", f"{shown(place)} from {known[1]} to {high_watermark}")
         if log_start < known[0] and not self.may_be_old:

@@ -50,6 +50,8 @@ async def read_log(
         if is_whole or part.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
             times = [time for _, _, time in records]
             log = FoundLog(start, end, [(offset, value) for offset, value, _ in records], times)
+            for epoch in history.log(place).ends_of_epochs:
+                log.ends_of_epochs[epoch] = await asking.end_of_epoch(client, name, place[1], epoch)
             if times and not history.log(place).is_ageing:
                 for asked in (times_of(times)[one] for one in lookups):
                     log.lookups.append((asked, await asking.list_offset(client, name, place[1], asked)))

@@ -39,6 +39,7 @@ from tests.sim.disk import Fail, Fate, SimDisk, any_fate, drop, holes, keep, tea
 from tests.sim.loop import Life, own_context
 from tests.sim.objectstore import SimObjectStore, StoreFaults
 from tests.sim.rival import Rival
+from tests.sim.salvage import Salvage
 from tests.sim.settings import PORT, WAL_FILE, node_settings
 from tests.sim.strange import StrangePlace
 from tests.sim.world import World
@@ -215,6 +216,9 @@ class SimNode:
         self.rotten_object: tuple[str, int, tuple[bytes, int]] | None = None
         self.replaced: Replaced | None = None
         self.strange: StrangePlace | None = None  # a place that is not its own, which a start is to find
+        self.salvage: Salvage | None = None  # damage to the log, which a start is to find
+        self.given_up: dict[tuple[int, int], None] = {}  # stream and end of entries of the log that an operator gave up
+        self.begin_salvage: Callable[[Rand], None] = lambda rand: None  # the run knows whose history it is
         self.rival: Rival | None = None  # who is first where a conditional put loses
         self.failing_until = 0  # the life in which a write was made to fail
         self.fate_name = "any"  # what is written when a strike comes

@@ -26,6 +26,7 @@ from millrace.kraft.log_store import LogStore
 from millrace.kraft.node import ControllerNode, recover
 from millrace.runtime.disk import DiskFull
 from millrace.runtime.objectstore import StoreFull
+from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalCorrupt
 from tests.sim import asking
 from tests.sim.checkers import Found, all_checkers
@@ -37,6 +38,7 @@ from tests.sim.members import Member
 from tests.sim.node import SimNode, StartFailed
 from tests.sim.plan import ALL, LATE, PLAIN, SOON, Plan
 from tests.sim.probes import Probes
+from tests.sim.salvage import Salvage
 from tests.sim.settings import FEW_HOT, node_settings
 from tests.sim.weather import blow
 from tests.sim.workload import (
@@ -126,6 +128,7 @@ EXCUSED = {
     "rot": ("ObjectCorrupt", "is damaged at byte"),
     "wal rot": ("WalCorrupt",),
     "stray write": ("WalCorrupt",),
+    "salvage": ("WalCorrupt", "the WAL is damaged at position", "of the WAL's object"),
     "lost races": ("WalFenced",),
     "replaced": ("WalFenced", "millrace.broker.ownership", "uploads end: Replaced"),
     "full disk": ("DiskFull", "The disk of the metadata log is full"),
@@ -143,6 +146,7 @@ class Run:
         self.history.on_find = lambda line: self.world.trace.note("finding", line)
         self.history.on_promise = self.node.on_promise
         self.node.on_strike = self._on_strike
+        self.node.begin_salvage = self._begin_salvage
         self.outcome = Outcome(plan, findings=self.history.findings)
         self.checkers = all_checkers()
         self.probes = Probes(self.node, self.history)
@@ -174,6 +178,9 @@ class Run:
 
     # The node.
 
+    def _begin_salvage(self, rand: Rand) -> None:
+        self.node.salvage = Salvage(self.node, self.history, rand)
+
     async def _keep_up(self) -> None:
         while self._is_wanted:
             await self._bring_up()
@@ -202,6 +209,8 @@ class Run:
                 if self.node.strange is not None and self.node.strange.is_in_place:
                     self.history.find("strange-place-served", f"{self.node.strange.what}: a start did not see it")
                     raise StrangePlaceServed  # nothing that follows means anything
+                if self.node.salvage is not None:
+                    self.node.salvage.settle()
                 return
             except StartFailed as failed:
                 if not self._is_strange_refused(failed.__cause__):
@@ -220,6 +229,8 @@ class Run:
     def _judge_start(self, error: BaseException | None) -> None:
         """Why a process ended before it served. Raises what nothing excuses."""
         hits = self.world.hits
+        if self.node.salvage is not None and self.node.salvage.judge(error):
+            return
         if isinstance(error, WalCorrupt) and self.node.has_a_header():
             self.history.find("header-not-enough", str(error))
         if isinstance(error, WalCorrupt) and self.node.mend():
@@ -238,12 +249,12 @@ class Run:
             raise error
 
     def _is_excused(self, error: BaseException | None) -> bool:
-        """Only what a full disk may do to a process; and a full store to the start of one whose log lies there."""
+        """Only what a full disk may do to a process; and a full store to a start."""
         weathers = self.outcome.plan.weathers()
         if isinstance(error, BindingRefused):
             error = error.__cause__
         if isinstance(error, StoreFull):
-            return "full bucket" in weathers and "object wal" in self.outcome.plan.settings and not self.node.is_ready
+            return "full bucket" in weathers and not self.node.is_ready  # not even a claim has room
         return "full disk" in weathers and isinstance(error, DiskFull)
 
     async def _while_up(self, work: Coroutine[Any, Any, None]) -> None:

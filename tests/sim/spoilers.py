@@ -198,6 +198,23 @@ def writes_one_header(old: Any) -> Any:
     return _write_header
 
 
+def steps_over_damage(old: Any) -> Any:
+    def __init__(self: RecoveryScan, header: Any, *others: Any, **named: Any) -> None:
+        old(self, header, *others, **(named | {"policy": "skip"}))
+
+    return __init__
+
+
+def skips_a_block_more(old: Any) -> Any:
+    """The first sound block behind damage is lost with it."""
+
+    def _look_for_next(self: RecoveryScan, data: memoryview) -> Any:
+        found = old(self, data)
+        return found[1:] if self._seek == self._walk else found
+
+    return _look_for_next
+
+
 # 5. compaction
 
 

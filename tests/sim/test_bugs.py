@@ -27,6 +27,7 @@ from tests.sim.run import Outcome
         ("closed-before-reset", "closed-unsettled"),
         ("start-clock-believed", "log-start-rose"),
         ("older-bucket-served", "strange-place-served"),
+        ("loss-not-told", "epoch-stays"),
     ],
 )
 def test_a_planted_bug_is_found(name: str, kind: str) -> None:

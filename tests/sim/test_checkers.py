@@ -82,6 +82,9 @@ def test_all_is_well() -> None:
     history, found = told(), sound()
     history.log(PLACE).start_promised = history.log(PLACE).start_asked = 1
     found.logs[PLACE] = FoundLog(1, 4, [(1, b"b"), (2, b"c"), (3, b"doubt")], [9, 7, 8], [(7, 1)])
+    history.give_up(PLACE, (0, 4))
+    found.logs[PLACE].ends_of_epochs[0] = 4
+    history.log(PLACE).start_promised = 1
     found.commits["g", "topic", 0] = 9
     assert [line for checker in checkers for line in checker.check(history, found)] == []
     assert all(checker.count for checker in checkers)
@@ -233,3 +236,13 @@ def test_contradictions_are_found_when_they_are_told() -> None:
     history.on_watermarks(PLACE, 0, 2, history.watermarks(PLACE))
     kinds = [line.partition(":")[0] for line in history.findings]
     assert kinds == [*["two-meanings"] * 3, "log-start-rose", "watermark-fell", "log-start-fell"]
+
+
+@pytest.mark.parametrize(("end", "is_lawful"), [(2, True), (3, False)])
+def test_an_epoch_ends_where_its_records_were_given_up(end: int, is_lawful: bool) -> None:
+    """What clients knew from there on binds nobody; the epoch that held it may not reach beyond."""
+    history, found = told(), sound()
+    history.give_up(PLACE, (0, 2))
+    found.logs[PLACE] = FoundLog(0, 2, found.logs[PLACE].records[:2], ends_of_epochs={0: end})
+    lines = [line for checker in all_checkers() for line in checker.check(history, found)]
+    assert [line.partition(":")[0] for line in lines] == ([] if is_lawful else ["epoch-goes-on"])

@@ -13,6 +13,7 @@ quiet: then progress is demanded. Several may come together, joined with "+" in 
     replaced       the machine's volume and address go to another machine, while the process lives on, or is frozen and wakes: with its clients and
                    its way to the store, without its controller
     stray write    a write of the log lands elsewhere on the device and reports success: what is lost and overwritten is found at the next start
+    salvage        a byte of the log's records is wrong at one start, which refuses; then wal.corruption is skip, or truncate, for one start
     wal rot        a byte of the log, or of an object of it, is wrong at one start: it is read around, or refused by its name and mended
     older log      a start finds an older copy of its log directory, is refused, and finds the right one again
     older wal      the same of the WAL's volume
@@ -54,6 +55,7 @@ from tests.sim.disk import Misdirect, SimFile
 from tests.sim.node import ASTRAY, QUIET, SimNode
 from tests.sim.objectstore import StoreFaults
 from tests.sim.rival import Rival
+from tests.sim.salvage import SOUND, blocks_from
 from tests.sim.settings import WAL_FILE
 from tests.sim.strange import ANOTHER, EMPTIED, OLDER, OlderPlace, StrangeBucket, StrangePlace
 from tests.sim.world import World
@@ -244,6 +246,8 @@ async def wal_rot(world: World, node: SimNode, rand: Rand) -> None:
 
     def spoil() -> None:
         before()
+        if node.salvage is not None and node.salvage.is_under_way:
+            return  # one damage at a time
         if isinstance(node.settings.wal_settings, ObjectWalSettings):
             if node.rotten_object is None and spoil_object(world, node, rand):
                 node.on_start = before
@@ -333,21 +337,23 @@ def _spot(data: bytearray, rand: Rand) -> int | None:
     return Geometry.of(device.capacity_bytes).physical(block.position) + rand.below(block.length)
 
 
-def blocks_from(data: bytearray, geometry: Geometry, position: int) -> list[BlockHeader]:
-    """The blocks that follow one another from there on, as far as their headers are sound."""
-    found: list[BlockHeader] = []
-    stop, has_skipped = position + geometry.ring_bytes, False
-    while position < stop:
-        at = geometry.physical(position)
-        header = decode_block_header(memoryview(data)[at : at + BLOCK_BYTES], 0)
-        if header is not None and header.position == position:
-            found.append(header)
-            position, has_skipped = header.end, False
-        elif has_skipped or position % geometry.ring_bytes == 0:
-            break
-        else:
-            position, has_skipped = geometry.lap_end(position), True  # the rest of a lap may have been skipped
-    return found
+async def salvaged(world: World, node: SimNode, rand: Rand) -> None:
+    """From now on: the first start whose log has something that is certain to have been durable finds that damaged."""
+    before = node.on_start
+
+    def damage() -> None:
+        before()
+        if node.salvage is not None:
+            node.salvage.damage()
+
+    await node.ready()
+    node.begin_salvage(rand)
+    node.on_start = damage
+    for _ in range(3):
+        await asyncio.sleep((100 + rand.below(500)) / 1000)
+        if node.is_ready and node.salvage is not None and node.salvage.state == SOUND:
+            node.kill()
+        await node.ready()
 
 
 async def slow_net(world: World, node: SimNode, rand: Rand) -> None:
@@ -441,6 +447,7 @@ WEATHERS: dict[str, Blow] = {
     "wrong bucket": strange_bucket(EMPTIED, ANOTHER),
     "lost races": lost_races,
     "stray write": stray_write,
+    "salvage": salvaged,
     "replaced": replaced,
     "slow net": slow_net,
     "cut net": severed(is_one_way=False),

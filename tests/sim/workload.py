@@ -37,6 +37,7 @@ from tests.sim.history import History, Place, TopicStory, shown
 
 IN_FLIGHT_MAX = 3
 CROWD_FROM = 1 << 40  # producer ids that nobody is given
+FORGOTTEN = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)  # where batches were given up
 LAST_ROUNDS = 2  # of an actor that is asked to come to its end
 ANY_TIME = {
     "message.timestamp.after.max.ms": str(1 << 60)
@@ -134,6 +135,8 @@ class Idempotent(Actor):
             batch = waiting.popleft()
             if answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 self.history.on_confirmed(place, batch.values)
+            elif answer.error_code in FORGOTTEN and self.history.log(place).is_cut:
+                return False  # a client of Kafka's begins again under another epoch, and may write a record twice
             elif answer.error_code:
                 self.history.find("producer-refused", f"{self.client.name} {answer!r}")
                 return False
@@ -225,6 +228,8 @@ class Doubler(Actor):
             elif part.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 is_done = True
                 self.history.on_confirmed(place, batch.values)
+            elif part.error_code in FORGOTTEN and self.history.log(place).is_cut:
+                is_done = True  # it is given up, as what came before it
             elif part.error_code not in PASSING:
                 self.history.find("producer-refused", f"{self.client.name} {part!r}")
         return is_done
@@ -243,7 +248,7 @@ class Crowd(Actor):
                 continue
             batch, before = sent[self.rand.below(len(sent))]
             offset = await self._send(place, batch)
-            if offset is not None and offset != before:
+            if offset is not None and offset != before and not self.history.log(place).is_cut:
                 self.history.find("duplicate", f"{self.client.name}: a batch at {before} is at {offset} too")
 
     async def _send(self, place: Place, batch: Batch) -> int | None:
@@ -290,7 +295,7 @@ class Reader(Actor):
     async def _reset(self, place: Place, offset: int) -> int:
         """Where to go on: the log was cut below what was asked for."""
         start, end = await asking.list_offsets(self.client, self.history.topics[place[0]].name, place[1])
-        if offset > end:
+        if offset > end and not self.history.log(place).is_cut:
             self.history.find("shown-and-gone", f"{self.client.name} had read to {offset}, the log ends at {end}")
         return max(start, min(offset, end))
 
@@ -358,7 +363,7 @@ class Trimmer(Actor):
             offset = log.start_asked + 1 + self.rand.below(log.high_watermark - log.start_asked)
             log.start_asked = offset
             known = self.history.watermarks(place)
-            start = await asking.delete_records(self.client, name, place[1], offset)
+            start = await asking.delete_records(self.client, name, place[1], offset, lambda: log.is_cut)
             if start is not None:
                 log.start_promised = max(log.start_promised, offset)
                 self.history.on_promise()
