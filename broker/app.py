@@ -272,7 +272,14 @@ class Broker:
         settings, rand = self._settings, self._runtime.rand.split("looks")
         patient = self._patient(stores.plain, "claims")
         claimant = await claimant_of(
-            patient, str(settings.data), node.cluster_id, incarnation, self._runtime.clock, node.publisher, client
+            patient,
+            str(settings.data),
+            node.cluster_id,
+            incarnation,
+            self._runtime.clock,
+            node.publisher,
+            client,
+            self._watch.on_retry,
         )
         claims = [await claimant.claim(series) for series in (METADATA_SERIES, settings.node_id)]
         self._ends_with("claims", lambda: self._release(claimant, claims))

@@ -18,7 +18,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from millrace.broker.binding import MARKER_KEY, BindingRefused
 from millrace.broker.claim_format import (
@@ -38,14 +39,18 @@ from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.ids import uuid_text
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import MillraceError
-from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
+from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed, StoreFull
 from millrace.runtime.objectstore_probe import brief_condition_fault
 
 log = logging.getLogger(__name__)
 # Claims of killed starts that land one after another between two looks of ours; more are somebody at work.
 TRIES_MAX = 16
 RELEASE_S = 5.0
+FULL_WAIT_S = 2.0  # before a full bucket is asked again
 
+T = TypeVar("T")
+# (operation, attempts so far, error): a start that waits says why.
+OnFull = Callable[[str, int, StoreFull], None]
 # (series, number, the newest claim in the bucket): on return the incarnation that claims is durable in the metadata log.
 Record = Callable[[int, int, OwnerClaim | None], Awaitable[None]]
 
@@ -136,10 +141,11 @@ class Claimant:
     clock: Clock
     image: Callable[[], MetadataImage]
     record: Record
+    on_full: OnFull
 
     async def claim(self, series: int) -> OwnerClaim:
         """The series is this incarnation's on return, durably. Raises BindingRefused when somebody else was first. Cancelled or killed
-        at any point, the next start with the same metadata log goes on from there."""
+        at any point, the next start with the same metadata log goes on from there. Waits while the bucket is full."""
         for _ in range(TRIES_MAX):
             newest = await known_newest(self.store, self.bucket, self.cluster_id, self.image(), series)
             number = max(1 if newest is None else newest.number + 1, self.image().claims.highest(series))
@@ -147,7 +153,7 @@ class Claimant:
             before = NOBODY if newest is None else newest.incarnation
             made = self._made(ClaimKind.CLAIMED, series, number, before)
             try:
-                await self._put(made)
+                await when_there_is_room("a claim", partial(self._put, made), self.on_full)
             except PreconditionFailed:
                 continue  # whose it is, the next look tells
             log.info(
@@ -204,6 +210,7 @@ async def claimant_of(
     clock: Clock,
     publisher: MetadataPublisher,
     client: ControllerClient,
+    on_full: OnFull,
 ) -> Claimant:
     """The start's, which records by `client`. Tries the store's conditions."""
 
@@ -211,5 +218,21 @@ async def claimant_of(
         of_found = (0, NOBODY) if found is None else (found.number, found.incarnation)
         await client.claim_node(series, number, incarnation, *of_found)
 
-    has_conditions = await are_conditions_kept(store, bucket, cluster_id, incarnation)
-    return Claimant(store, bucket, cluster_id, incarnation, has_conditions, clock, lambda: publisher.image, record)
+    has_conditions = await when_there_is_room(
+        "a conditional put", lambda: are_conditions_kept(store, bucket, cluster_id, incarnation), on_full
+    )
+    return Claimant(
+        store, bucket, cluster_id, incarnation, has_conditions, clock, lambda: publisher.image, record, on_full
+    )
+
+
+async def when_there_is_room(what: str, put: Callable[[], Awaitable[T]], on_full: OnFull) -> T:
+    """What `put` gives, once the store has room for it: others delete, or the operator does."""
+    attempts = 0
+    while True:
+        try:
+            return await put()
+        except StoreFull as error:
+            attempts += 1
+            on_full(what, attempts, error)
+            await asyncio.sleep(FULL_WAIT_S)

@@ -4,6 +4,7 @@ others who claim meanwhile, and stores that keep no condition."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from millrace.protocol.errors import KafkaError
 from millrace.protocol.stream_records import NodeClaimRecord
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore import ObjectStore, PreconditionFailed
+from millrace.runtime.objectstore import ObjectStore, PreconditionFailed, StoreFull
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.storeaddress import open_store, parse_address
 from tests.kraft.build import HandClock, open_node, sim_disk
@@ -76,6 +77,7 @@ class House:
         self.after_record: Callable[[int], None] = lambda series: None
         self.before_record: Callable[[int], None] = lambda series: None
         self.claims: list[OwnerClaim] = []
+        self.waits: list[tuple[str, int, StoreFull]] = []
         self.claimant: Claimant | None = None
 
     async def start(self, store: ObjectStore | None = None, *, has_conditions: bool = True) -> None:
@@ -100,7 +102,15 @@ class House:
 
         image = node.publisher
         self.claimant = Claimant(
-            store, "the bucket", node.cluster_id, mine, has_conditions, HandClock(), lambda: image.image, record
+            store,
+            "the bucket",
+            node.cluster_id,
+            mine,
+            has_conditions,
+            HandClock(),
+            lambda: image.image,
+            record,
+            lambda *said: self.waits.append(said),
         )
         self.claims = [await self.claimant.claim(series) for series in SERIES]
 
@@ -205,6 +215,31 @@ def test_a_start_may_be_killed_between_any_two_steps(step: str, was_released: bo
         newest = await house.newest(series)
         assert newest is not None
         assert newest.incarnation == incarnation(6)
+
+    run(scenario)
+
+
+def test_a_start_waits_while_the_bucket_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt is told; with room again the claim has the number that it would have had."""
+    monkeypatch.setattr("millrace.broker.claims.FULL_WAIT_S", 0)
+
+    async def scenario() -> None:
+        house = House()
+
+        async def refuse(key: str, content: bytes) -> None:
+            if len(house.waits) < 3:
+                raise StoreFull(key, "no room")
+
+        house.store.on_put = refuse
+        await house.start()
+        assert [(what, attempts) for what, attempts, _ in house.waits] == [
+            ("a claim", 1),
+            ("a claim", 2),
+            ("a claim", 3),
+        ]
+        assert [claim.number for claim in house.claims] == [1, 1]
+        await house.start()
+        assert [claim.number for claim in house.claims] == [2, 2]
 
     run(scenario)
 
@@ -315,16 +350,9 @@ def test_without_conditions_what_is_there_stays() -> None:
         await house.store.put(other.key, [encode_claim(other)])
         assert house.claimant is not None
         with pytest.raises(PreconditionFailed):
-            await Claimant(
-                house.store,
-                "the bucket",
-                cluster,
-                incarnation(1),
-                False,
-                HandClock(),
-                house.claimant.image,
-                house.claimant.record,
-            ).release(house.claims[1])
+            await dataclasses.replace(house.claimant, incarnation=incarnation(1), has_conditions=False).release(
+                house.claims[1]
+            )
         assert await house.newest(1) == other
 
     run(scenario)
