@@ -4,8 +4,8 @@ Exit codes: 0 nothing that was stored is affected (orphans do not count), 1 some
 not be checked. What was found in the bucket is told also where the log cannot be looked at or the store refuses to delete.
 
 An orphan is deleted only with --delete-orphans, with no broker running on the directory, when it is older than the grace, every composite could
-be read, and its id is one that this metadata has given: an id beyond that means that the metadata is older than the bucket. An unfinished upload
-is aborted in the same way; no composite can link it.
+be read, and this metadata is the newest: no object has an id that it has not given, and the bucket names no newer owner, and no place in the
+metadata log behind its end. An unfinished upload is aborted in the same way; no composite can link it.
 """
 
 from __future__ import annotations
@@ -218,18 +218,30 @@ def earlier_time(store: ObjectStore, wall_ms: int) -> int:
     return min(wall_ms, date.wall_ms + elapsed_ms + DATE_GRAIN_MS)
 
 
-async def newer_owner(store: ObjectStore, inspected: Inspected) -> str:
-    """Why this metadata is not that of the bucket's owner, whose objects would look like orphans; "" when it is."""
+async def newer_owner(store: ObjectStore, inspected: Inspected, found: Checked) -> str:
+    """Why this metadata is not that of the bucket's owner, or an older copy of it, to which newer objects would look like orphans; "" when it is
+    the newest. Asked last, right before something is deleted."""
     from millrace.broker.binding import BindingRefused
+    from millrace.broker.bucket_check import Kind
     from millrace.broker.claims import check_claims
+    from millrace.kraft.bucket.reader import survey
     from millrace.runtime.errors import MillraceError
 
+    image = inspected.image
+    if any(one.kind is Kind.NEWER for one in found.findings):
+        return "the bucket holds objects whose ids this metadata has not given yet: the log directory is an older copy"
     try:
-        await check_claims(store, "the bucket", inspected.cluster_id, inspected.image, inspected.node_id)
+        await check_claims(store, "the bucket", inspected.cluster_id, image, inspected.node_id)
+        highest = (await survey(store, inspected.cluster_id)).highest
     except BindingRefused as error:
         return str(error)
     except MillraceError as error:
         return f"the store does not say whether the node was taken over: {error}"
+    if highest is not None and highest[::-1] > (image.epoch, image.offset):
+        return (
+            f"the bucket holds metadata up to offset {highest[0]} of epoch {highest[1]}, and this log directory ends at offset {image.offset} of "
+            f"epoch {image.epoch}: it is an older copy"
+        )
     return ""
 
 
@@ -249,7 +261,7 @@ async def delete_orphans(
         return f"{sizes}; none was deleted, for a broker is running on the directory"
     if found.links_unknown:
         return f"{sizes}; none was deleted, for a composite could not be read and may link them"
-    if foreign := await newer_owner(store, inspected):
+    if foreign := await newer_owner(store, inspected, found):
         return f"{sizes}; none was deleted: {foreign}"
     try:
         left = await store.delete([entry.key for entry in old])
@@ -285,7 +297,7 @@ async def abort_uploads(
         return f"{told}; {len(old)} of these are older than the grace and are aborted with --delete-orphans"
     if inspected.running_pid:
         return f"{told}; none was aborted, for a broker is running on the directory"
-    if foreign := await newer_owner(store, inspected):
+    if foreign := await newer_owner(store, inspected, found):
         return f"{told}; none was aborted: {foreign}"
     failures = 0
     for upload in old:

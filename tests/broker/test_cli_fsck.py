@@ -7,10 +7,13 @@ import asyncio
 import json
 from collections.abc import Sequence
 
+import pytest
+
 from millrace.broker.bucket_check import Checked, Finding, Kind
 from millrace.broker.cli.fsck import (
     SHOWN_MAX,
     Outcome,
+    abort_uploads,
     as_json,
     as_text,
     delete_orphans,
@@ -18,10 +21,15 @@ from millrace.broker.cli.fsck import (
     finding_lines,
 )
 from millrace.broker.inspection import Inspected
+from millrace.kraft.bucket.layout import PieceName, encode_newest, newest_key, piece_key, snapshot_key
+from millrace.kraft.log_store import SnapshotId
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore import Keys, ObjectEntry, StoreDate, StoreDenied
 from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.s3stream.ids import ObjectId
+from millrace.s3stream.objects.keys import object_key
 from tests.broker.test_bucket_check import Lake
+from tests.kraft.build import HandClock
 from tests.kraft.test_replay import CLUSTER
 
 
@@ -103,6 +111,49 @@ def test_a_refused_deletion_is_told_with_the_findings() -> None:
     given = argparse.Namespace(delete_orphans=True, grace_minutes=0.0)
     told = asyncio.run(delete_orphans(Refusing(SystemClock()), outcome(made, found).inspected, found, given, now_ms=1))
     assert told == "1 orphan, 10 B; they could not be deleted, or not all: k: AccessDenied"
+
+
+@pytest.mark.parametrize("sign", ["none", "object", "piece", "snapshot", "pointer", "epoch"])
+def test_an_older_log_directory_deletes_and_aborts_nothing(sign: str) -> None:
+    """What newer metadata names looks like an orphan to it, and like nobody's upload. Each sign of newer metadata in the bucket is enough; with
+    none, or one of an epoch that was over before, both go."""
+
+    async def scenario() -> None:
+        made = Lake()
+        made.upload((0, 0, 2))
+        inspected = Inspected(CLUSTER, 1, made.machine.image, "", None)
+        end, epoch = inspected.image.offset, inspected.image.epoch
+        store = MemoryObjectStore(HandClock(0))
+        orphan = object_key(CLUSTER, ObjectId(0))
+        await store.put(orphan, [b"named by newer metadata"])
+        await store.start_multipart(orphan)
+        await store.put(piece_key(CLUSTER, PieceName(end, epoch, 0)), [b""])
+        await store.put(piece_key(CLUSTER, PieceName(end + 9, epoch - 1, 0)), [b""])  # a replaced writer's
+        signs = {
+            "piece": (piece_key(CLUSTER, PieceName(end + 1, epoch, end)), b""),
+            "snapshot": (snapshot_key(CLUSTER, SnapshotId(end + 1, epoch)), b""),
+            "pointer": (newest_key(CLUSTER), encode_newest(SnapshotId(end + 1, epoch))),
+            "epoch": (piece_key(CLUSTER, PieceName(end, epoch + 1, 0)), b""),
+        }
+        if sign in signs:
+            await store.put(signs[sign][0], [signs[sign][1]])
+        found = Checked(orphans=[ObjectEntry(orphan, 23, 0)])
+        if sign == "object":
+            found.findings.append(Finding(Kind.NEWER, "10 bytes", 7, "k"))
+        given = argparse.Namespace(delete_orphans=True, grace_minutes=0.0)
+        told = [await act(store, inspected, found, given, 1) for act in (delete_orphans, abort_uploads)]
+        is_there = await store.head(orphan) is not None
+        if sign == "none":
+            assert "1 were deleted" in told[0]
+            assert "1 were aborted" in told[1]
+            assert not is_there
+            assert not store.uploads
+        else:
+            assert all("older copy" in text for text in told), told
+            assert is_there
+            assert len(store.uploads) == 1
+
+    asyncio.run(scenario())
 
 
 def test_orphans_age_by_the_stores_clock_where_this_machines_is_ahead() -> None:

@@ -14,6 +14,7 @@ from millrace.broker.bucket_check import Checked, Kind
 from millrace.broker.cli.fsck import abort_uploads
 from millrace.broker.inspection import Inspected
 from millrace.broker.unfinished_uploads import CLOCKS_APART_MS, EVERY_S, FIRST_S, UploadSweep
+from millrace.runtime.errors import Fenced
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, StoreUnavailable, UnfinishedUpload
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.ids import ObjectId
@@ -108,6 +109,29 @@ def test_a_start_looks_once_and_then_daily() -> None:
         assert await uploads.left() == NOT_OURS_TO_END
         running.cancel()
         await uploads.cluster.stop()
+
+    run_simulation(lambda loop: main())
+
+
+def test_a_replaced_node_aborts_nothing() -> None:
+    """Its successor may have given the id, and wait for that upload: the sweep ends."""
+
+    class Replaced:
+        writer = None
+        is_conditional = False
+
+        async def verify(self, since_s: float) -> None:
+            raise Fenced("another incarnation")
+
+    async def main() -> None:
+        uploads = await Uploads().start()
+        uploads.cluster.clock.now_ms += 30 * HOUR_MS
+        cluster = uploads.cluster
+        sweep = UploadSweep(cluster.store, cluster.cache, cluster.clock, UPLOAD_MS_MAX, Replaced())
+        await sweep.run()
+        assert await uploads.left() == ALL
+        assert sweep.aborted_count == 0
+        await cluster.stop()
 
     run_simulation(lambda loop: main())
 
