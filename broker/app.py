@@ -246,6 +246,7 @@ class Broker:
             image,
             node.history_at_open,
             settings.node_id,
+            node.cluster_id,
             is_acceptable=settings.is_lost_wal_accepted,
         )
         is_remote = settings.data.scheme == "s3"

@@ -36,11 +36,17 @@ def judge_wal(
     image: MetadataImage,
     history: LogHistory,
     node_id: int,
+    cluster_id: str,
     *,
     is_acceptable: bool,
 ) -> WalBinding:
     """`found`: what the WAL at `path` says of itself, None where there is none. `history` is the metadata log's as the start found it.
     `is_acceptable` is wal.lost.accept. Raises BindingRefused."""
+    if found is not None and found.cluster_id not in (None, cluster_id):
+        raise BindingRefused(
+            f"the WAL {path} belongs to cluster {found.cluster_id}, and this is cluster {cluster_id}: give the WAL that belongs to this "
+            "node (s3.wal.path)"
+        )
     open_count = sum(1 for _ in image.streams.open_on(node_id))
     registered = image.wals.active(node_id)
     if found is not None:

@@ -27,8 +27,9 @@ NO_MARK: Final = MetadataMark(0, -1)
 @dataclass(frozen=True, slots=True)
 class WalIdentity:
     """`owner_epoch` is the highest of an owner that recovered the log to its end; None where only opening it tells. `wal_id` is None where
-    it cannot be read, though there is a log."""
+    it cannot be read, though there is a log, and `cluster_id` too."""
 
     wal_id: bytes | None
     owner_epoch: int | None
     mark: MetadataMark
+    cluster_id: str | None = None

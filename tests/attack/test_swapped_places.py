@@ -104,27 +104,65 @@ def test_an_earlier_wal_is_refused_while_streams_are_open_in_a_later_one(
         assert read(broker) == values(range(30))
 
 
-def test_an_older_copy_of_the_wals_volume_is_refused(tmp_path: Path) -> None:
-    """Restored from a snapshot of the volume that an earlier start wrote: refused by its owner's epoch."""
+def copy(source: Path, target: Path) -> None:
+    """In its place, whole."""
+    if target.is_dir():
+        shutil.rmtree(target)
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copy(source, target)
+
+
+@pytest.mark.parametrize("kind", ["block", "object"])
+def test_an_older_copy_of_the_wal_is_refused(tmp_path: Path, kind: str) -> None:
+    """Restored from a snapshot that was made in an earlier owner's time, when all had been uploaded: refused by its owner's epoch, for by the
+    positions that metadata knows it may be the current one."""
     wal = tmp_path / "wal"
-    settings = {**wal_at(wal), **UPLOADS_NEVER}
+    settings = {**wal_at(wal, kind), **UPLOADS_OFTEN}
     with broker_on(tmp_path, settings) as broker:
         with Client(broker.address) as client:
             client.create("kept")
         produce(broker, range(10))
+        wait_uploaded(broker)
         broker.kill()
-    shutil.copy(wal, tmp_path / "older")
-    with broker_on(tmp_path, settings) as broker:
+    copy(wal, tmp_path / "older")
+    with broker_on(tmp_path, settings, UPLOADS_NEVER) as broker:
         produce(broker, range(10, 30))
         broker.kill()
-    wal.rename(tmp_path / "current")
-    shutil.copy(tmp_path / "older", wal)
+    copy(wal, tmp_path / "current")
+    copy(tmp_path / "older", wal)
     before = digest(wal, tmp_path / "data")
     assert "is an older copy: its last owner had epoch" in refusal(broker_on(tmp_path, settings))
     assert digest(wal, tmp_path / "data") == before
-    shutil.copy(tmp_path / "current", wal)
+    copy(tmp_path / "current", wal)
     with broker_on(tmp_path, settings) as broker:
         assert read(broker) == values(range(30))
+
+
+@pytest.mark.parametrize("kind", ["block", "object"])
+def test_an_older_copy_of_the_wal_of_one_owner_is_refused(tmp_path: Path, kind: str) -> None:
+    """Copied while its owner was at work, which acknowledged and uploaded more and was killed: the log ends below what is committed."""
+    wal = tmp_path / "wal"
+    settings = {**wal_at(wal, kind), **UPLOADS_OFTEN}
+    with broker_on(tmp_path, settings) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        produce(broker, range(10))
+        wait_uploaded(broker)
+        copy(wal, tmp_path / "older")
+        produce(broker, range(10, 30))
+        wait_uploaded(broker)
+        produce(broker, range(30, 40))
+        broker.kill()
+    copy(wal, tmp_path / "current")
+    copy(tmp_path / "older", wal)
+    said = refusal(broker_on(tmp_path, settings))
+    assert "and metadata has it committed up to" in said
+    assert "it is an older copy" in said
+    copy(tmp_path / "current", wal)
+    with broker_on(tmp_path, settings) as broker:
+        assert read(broker) == values(range(40))
 
 
 @pytest.mark.parametrize("kind", ["block"])

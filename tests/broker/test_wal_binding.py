@@ -57,6 +57,12 @@ CASES = [
     Case("a new WAL before any was registered", None, registered=None, says="is new, but 1 streams", accepted=LOST),
     Case("a new WAL, all streams closed", None, open_streams=0),
     Case("another WAL, streams open", wal(OTHER), says="not the one.*0@file:///had", accepted=LOST_OTHER),
+    Case(
+        "another cluster's WAL, which names later metadata",
+        WalIdentity(OTHER, 9, MetadataMark(5000, 1), "theirs"),
+        says="belongs to cluster theirs, and this is cluster ours",
+    ),
+    Case("the registered WAL of this cluster", WalIdentity(OURS, 7, NO_MARK, "ours"), binding=KNOWN),
     Case("another WAL, all streams closed", wal(OTHER), open_streams=0, binding=WalBinding(is_foreign=True)),
     Case("one without an id, streams open", wal(NO_WAL_ID), says="no id yet.*not the one", accepted=LOST_OTHER),
     Case("an older copy by its epoch", wal(epoch=6), says="older copy: its last owner had epoch 6", accepted=LOST),
@@ -83,7 +89,7 @@ def test_a_start_goes_on_or_is_refused(case: Case) -> None:
     """As the table says; with a loss accepted, only an old metadata log still refuses."""
 
     def judged(*, is_acceptable: bool) -> WalBinding:
-        return judge_wal(case.found, "/wal", image(case), HISTORY, NODE, is_acceptable=is_acceptable)
+        return judge_wal(case.found, "/wal", image(case), HISTORY, NODE, "ours", is_acceptable=is_acceptable)
 
     if case.says is None:
         assert judged(is_acceptable=False) == judged(is_acceptable=True) == case.binding

@@ -120,7 +120,7 @@ async def identify(disk: Disk, path: str) -> WalIdentity | None:
     try:
         header = await _read_header(file)
         if header is not None:
-            return WalIdentity(header.wal_id, header.epoch, header.mark)
+            return WalIdentity(header.wal_id, header.epoch, header.mark, header.cluster_id)
         await _check_blank(disk, path, file)
         return None
     finally:

@@ -100,7 +100,7 @@ async def _identify(place: WalPlace, node_id: int) -> WalIdentity | None:
 
     store = await _open_patiently(place)
     try:
-        return await identify(store, node_id)
+        return await identify(store, node_id, place.rand.split("wal identity"))
     finally:
         await store.close()
 

@@ -22,7 +22,7 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.wal.config import ObjectWalSettings
-from millrace.wal.errors import WalClosed, WalCorrupt, WalFull, WalOutdated
+from millrace.wal.errors import WalClosed, WalCorrupt, WalFull, WalMismatch, WalOutdated
 from millrace.wal.identity import NO_MARK, MetadataMark, WalIdentity
 from millrace.wal.log import WalOwner, WalRecord
 from millrace.wal.object.batcher import Batcher, ClosedBatch, wait_ms
@@ -44,7 +44,7 @@ from millrace.wal.object.layout import (
 )
 from millrace.wal.object.leftovers import Leftovers
 from millrace.wal.object.reader import LogReader
-from millrace.wal.object.recovery import REFUSE, Damage, Extent, Listing, ObjectScan, find_garbage
+from millrace.wal.object.recovery import REFUSE, Damage, Extent, Listing, ObjectScan, find_garbage, find_tip
 from millrace.wal.object.space import LiveObjects, payload_room
 from millrace.wal.object.writer import BatchWriter, Upload
 from millrace.wal.record import RECORD_HEADER_BYTES
@@ -56,6 +56,8 @@ TIMER_SLACK_S = 0.001
 # uvloop's timers go in whole milliseconds: a shorter wait is none there, and would turn the loop until it is over.
 LEAST_WAIT_MS = 0.5
 DAMAGES_LOGGED_MAX = 50
+LATER_EPOCH = 1 << 62  # above every owner's
+LOOKS_MAX = 5
 _OVERHEAD_BYTES = HEADER_BYTES + RECORD_HEADER_BYTES
 
 
@@ -434,15 +436,30 @@ class ObjectWal:
         return object_key(self._reader.prefix, place)
 
 
-async def identify(store: ObjectStore, node_id: int) -> WalIdentity | None:
-    """What the root of a log of this node id says, whichever cluster's; without an id where the root cannot be read."""
+async def identify(store: ObjectStore, node_id: int, rand: Rand) -> WalIdentity | None:
+    """What the log of this node id says of itself, whichever cluster's; without an id where its root cannot be read. One listing and a few
+    headers, as an opening needs."""
     try:
         root = decode_header(await store.get_range(root_key(node_id), 0, HEADER_BYTES), 0)
     except ObjectMissing:
         return None
     except WalCorrupt:
         return WalIdentity(None, None, NO_MARK)
-    return WalIdentity(wal_id_of(root.token), None, NO_MARK)
+    reader = LogReader(store, WalOwner(root.cluster_id, node_id, LATER_EPOCH), rand)
+    return WalIdentity(wal_id_of(root.token), await _last_owner(reader, root.epoch), NO_MARK, root.cluster_id)
+
+
+async def _last_owner(reader: LogReader, first_epoch: int) -> int | None:
+    """The epoch of whoever sealed the log last, or None where damage hides it, or an owner at work moves on too fast: opening it tells more."""
+    for _ in range(LOOKS_MAX):
+        try:
+            tip = await reader.search(find_tip(await reader.list(), first_epoch, LATER_EPOCH, b"", None))
+        except ObjectMissing:
+            continue
+        except (WalCorrupt, WalMismatch):
+            return None
+        return tip.place.epoch
+    return None
 
 
 def wal_id_of(root_token: bytes) -> bytes:
