@@ -1,8 +1,14 @@
 """What a restore makes of the metadata that a bucket gave: everything that grows is lifted above what may have been given since. Pure.
 
-The image that was read is committed and older than the one that was lost. Whatever the lost one may have given out (offsets of the metadata
-log, which are broker epochs too, quorum and leader epochs, ids of objects, streams and producers) is left behind by a margin, and by
-what the bucket and the logs show. Write-ahead logs are listed as to be recovered: they know newer metadata, and may.
+The image that was read is committed and older than the one that was lost. What the lost one may have given out beyond what the bucket and
+the logs show is bounded by how long it may have gone on unseen:
+
+    offsets (broker epochs too)     RECORDS_PER_MS of the time unseen: a controller writes no record a microsecond
+    ids                             IDS_PER_RECORD for each: a record gives no more of objects or producers, and one stream
+    quorum epochs                   a start raises them once, and claims name the epoch: EPOCHS_LIFT starts that died before their claim
+    leader epochs                   a start raises them once, where a loss was accepted: one for each number of the node's claims that is not known
+
+Write-ahead logs are listed as to be recovered: they know newer metadata, and may.
 """
 
 from __future__ import annotations
@@ -20,10 +26,15 @@ from millrace.protocol.metadata_records import ProducerIdsRecord
 from millrace.protocol.stream_records import NextIdsRecord, NodeClaimRecord
 from millrace.s3stream.ids import ObjectId, StreamId, StreamRole
 
-OFFSETS_LIFT: Final = 1_000_000
+RECORDS_PER_MS: Final = 1_000
+IDS_PER_RECORD: Final = 10_000
+# What the clocks differ by, and the last that was committed while the bucket's newest was being put.
+UNSEEN_MS_MIN: Final = 60_000
+# At a tenth of RECORDS_PER_MS, which no controller keeps up, a hundred days. A cluster that was idle for years is not lifted by years: ids stay below
+# 2**53, which some clients hold them in, and epochs below the 48 bits that a device is reserved with.
+UNSEEN_MS_MAX: Final = 10 * 86_400_000
 EPOCHS_LIFT: Final = 100
-LEADER_EPOCHS_LIFT: Final = 1_000
-IDS_LIFT: Final = 1_000_000
+LEADER_EPOCHS_LIFT: Final = 1_000  # and operators may move leaders, by commands that leave no claim
 
 
 @dataclass(slots=True)
@@ -34,7 +45,13 @@ class Seen:
     epoch: int = 0
     object_id: int = -1
     claims: list[tuple[int, int, bytes]] = field(default_factory=list)  # (series, number, incarnation) of the newest
+    unseen_ms: int = 0  # since the newest metadata that was read
+    unseen_starts: int = 0  # numbers of the node's claims that metadata does not know
     reopened: dict[StreamId, int] = field(default_factory=dict)  # streams of the node's WAL, by their epochs
+
+    @property
+    def records_lift(self) -> int:
+        return RECORDS_PER_MS * (UNSEEN_MS_MIN + max(0, min(self.unseen_ms, UNSEEN_MS_MAX)))
 
     def note(self, offset: int, epoch: int = 0) -> None:
         self.offset, self.epoch = max(self.offset, offset), max(self.epoch, epoch)
@@ -44,18 +61,19 @@ def lifted(image: MetadataImage, seen: Seen, node_id: int) -> MetadataImage:
     """The image of the restored log, which begins where it ends."""
     delta = MetadataDelta(image)
     delta.apply_all(lift_records(image, seen, node_id))
-    offset = max(image.offset, seen.offset) + OFFSETS_LIFT
+    offset = max(image.offset, seen.offset) + seen.records_lift
     return delta.done(offset, max(image.epoch, seen.epoch) + EPOCHS_LIFT)
 
 
 def lift_records(image: MetadataImage, seen: Seen, node_id: int) -> Iterable[Any]:
     for topic in image.topics:
         for index, state in enumerate(topic.partitions):
-            higher = state._replace(leader_epoch=state.leader_epoch + LEADER_EPOCHS_LIFT)
+            higher = state._replace(leader_epoch=state.leader_epoch + LEADER_EPOCHS_LIFT + seen.unseen_starts)
             yield partition_record(topic.topic_id, index, higher)
-    next_object_id = max(image.objects.next_id, seen.object_id + 1) + IDS_LIFT
-    yield NextIdsRecord(image.streams.next_id + IDS_LIFT, next_object_id)
-    yield ProducerIdsRecord(-1, -1, image.producer_ids + IDS_LIFT)
+    ids_lift = IDS_PER_RECORD * seen.records_lift
+    next_object_id = max(image.objects.next_id, seen.object_id + 1) + ids_lift
+    yield NextIdsRecord(image.streams.next_id + ids_lift, next_object_id)
+    yield ProducerIdsRecord(-1, -1, image.producer_ids + ids_lift)
     for wal in image.wals:
         if wal.state is WalState.ACTIVE:
             yield wal_record(replace(wal, state=WalState.RECOVERING))

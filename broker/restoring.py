@@ -36,6 +36,7 @@ from millrace.kraft.restored_log import holds_something, write_restored_log
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.wals import WalState
 from millrace.protocol.ids import uuid_text
+from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore, last_date_of
 from millrace.runtime.rand import Rand
@@ -89,6 +90,7 @@ class Restoring:
         bucket: str,
         identify_wal: IdentifyWal,
         read_wal: ReadWal,
+        clock: Clock,
         on_progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._settings = settings
@@ -96,6 +98,7 @@ class Restoring:
         self._bucket = bucket
         self._identify_wal = identify_wal
         self._read_wal = read_wal
+        self._clock = clock
         self._on_progress = on_progress
 
     async def find(self, *, is_taking_over: bool) -> Restored:
@@ -128,6 +131,7 @@ class Restoring:
         await self._look_at_claims(restored, seen, is_taking_over)
         await self._look_at_objects(restored, seen)
         await self._look_at_wals(restored, seen)
+        seen.unseen_ms = max(self._clock.wall_ms(), self._store_ms()) - loaded.time_ms
         restored.image = lifted(loaded.image, seen, self._settings.node_id)
         return restored
 
@@ -187,7 +191,9 @@ class Restoring:
                 "then say --take-over; a process that still runs ends within 10 s of the restored node's start; nothing was changed"
             )
         for claim in restored.claims:
-            seen.note(claim.metadata_end)
+            seen.note(claim.metadata_end, claim.metadata_epoch)
+            if claim.series == self._settings.node_id:
+                seen.unseen_starts = max(0, claim.number - image.claims.highest(claim.series))
             seen.claims.append((claim.series, claim.number, claim.incarnation))
 
     async def _look_at_objects(self, restored: Restored, seen: Seen) -> None:

@@ -110,6 +110,7 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
             str(address),
             lambda: identify_wal(place, settings.node_id),
             lambda: streams_in(settings.wal),
+            runtime.clock,
             Progress(),
         )
         try:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from millrace.broker.restore_plan import Seen, lifted, missing_objects, ranges_in_wal, ranges_without
+from millrace.broker.restore_plan import (
+    IDS_PER_RECORD,
+    RECORDS_PER_MS,
+    UNSEEN_MS_MIN,
+    Seen,
+    lifted,
+    missing_objects,
+    ranges_in_wal,
+    ranges_without,
+)
 from millrace.kraft.delta import MetadataDelta
 from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.meta_properties import MetaProperties
 from millrace.kraft.restored_from import RestoredFrom
 from millrace.kraft.restored_log import UNFINISHED, holds_something, write_restored_log
+from millrace.kraft.tables.broker_commands import PRODUCER_ID_BLOCK
+from millrace.kraft.tables.object_commands import PREPARED_COUNT_MAX
 from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
+from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from tests.kraft.build import NODE, Broker, open_node, run, sim_disk
 
 FROM = RestoredFrom(40, 3, 7)
@@ -114,4 +126,42 @@ def test_what_an_interrupted_restore_left_is_no_log() -> None:
 
 def test_an_empty_image_is_lifted_too() -> None:
     """A cluster without topics is a cluster."""
-    assert lifted(EMPTY_IMAGE, Seen(), NODE).offset == 1_000_000
+    assert lifted(EMPTY_IMAGE, Seen(), NODE).offset == RECORDS_PER_MS * UNSEEN_MS_MIN
+
+
+def test_what_was_given_unseen_is_left_behind_however_long_it_was() -> None:
+    """The node goes on after the image was taken, with the commands that give most for a record: nothing of it is given again. For each
+    millisecond of an outage there is room for more than a controller decides in that time."""
+    assert PREPARED_COUNT_MAX <= IDS_PER_RECORD
+    assert PRODUCER_ID_BLOCK <= IDS_PER_RECORD
+
+    async def main() -> None:
+        node = await open_node(sim_disk())
+        broker = await Broker.register(node)
+        topic_id = await broker.create("orders", 50)
+        image = node.publisher.image
+        for partition in range(50):
+            await broker.open(topic_id, partition)
+        for _ in range(50):
+            await broker.prepare(PREPARED_COUNT_MAX)
+            await node.channel.send(AllocateProducerIdsRequest(NODE, broker.epoch))
+        later = node.publisher.image
+        seen = Seen()
+        for new in (lifted(image, seen, NODE), lifted(image, Seen(unseen_ms=-5), NODE)):
+            assert new.offset > later.offset
+            assert new.streams.next_id > later.streams.next_id
+            assert new.objects.next_id > later.objects.next_id
+            assert new.producer_ids > later.producer_ids
+        hour = lifted(image, Seen(unseen_ms=3_600_000, unseen_starts=70), NODE)
+        assert hour.offset >= image.offset + 3_600_000 * RECORDS_PER_MS
+        assert hour.producer_ids - image.producer_ids >= (hour.offset - image.offset) * PRODUCER_ID_BLOCK
+        assert hour.objects.next_id - image.objects.next_id >= (hour.offset - image.offset) * PREPARED_COUNT_MAX
+        (topic,) = hour.topics
+        assert topic.partitions[0].leader_epoch >= 1_000 + 70
+        far = lifted(image, Seen(unseen_ms=1 << 60), NODE)
+        assert far.offset < 1 << 47
+        assert far.producer_ids < 1 << 53
+        assert lifted(far, Seen(unseen_ms=1 << 60), NODE).producer_ids < 1 << 63
+        await node.close()
+
+    run(main())

@@ -58,7 +58,7 @@ async def no_wal() -> WalIdentity | None:
 
 
 def restoring(up: BackedUp) -> Restoring:
-    return Restoring(SETTINGS, up.bucket, "the bucket", no_wal, list)
+    return Restoring(SETTINGS, up.bucket, "the bucket", no_wal, list, HandClock())
 
 
 async def found_in(up: BackedUp) -> Restored:
