@@ -1,4 +1,4 @@
-"""`millrace pipeline`: runs a Spark pipeline in an interpreter of its own, and hands on its output, its end and the signals it gets.
+"""`millrace pipeline`: becomes a Spark pipeline in an interpreter of its own. There is no process between: a signal reaches the pipeline itself.
 
 The pipelines are in spark_jobs/, which the broker never imports: they need PySpark and a Java runtime, and may run at another version on
 another machine. `--python` names the interpreter that has them; the one that runs this command by default.
@@ -6,8 +6,7 @@ another machine. `--python` names the interpreter that has them; the one that ru
 
 from __future__ import annotations
 
-import signal
-import subprocess
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -33,29 +32,22 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
             print(f"{name:<10} {text}")
         return 0
     once = ["--once"] if given.once else []
-    command = [given.python, "-m", "millrace.spark_jobs", given.pipeline, "--config", given.config, *once]
-    return run_command(command, env)
+    words = ["-m", "millrace.spark_jobs", given.pipeline, "--config", given.config, *once]
+    return become(given.python, words, env)
 
 
-def run_command(command: Sequence[str], env: Mapping[str, str]) -> int:
-    """The exit code of the pipeline, 128 and the signal's number where a signal ended it. SIGTERM and SIGINT are passed on, and its orderly
-    end is waited for."""
+def become(python: str, words: Sequence[str], env: Mapping[str, str]) -> int:
+    """Returns only where there is no such interpreter: 2."""
     from importlib.util import find_spec
 
-    if command[0] == sys.executable and find_spec("pyspark") is None:
+    if python == sys.executable and find_spec("pyspark") is None:
         print(
             "millrace: this interpreter has no PySpark: make setup-spark, or pip install 'millrace[spark]'",
             file=sys.stderr,
         )
-        return 1
-    passed_on: list[int] = []  # before there is a process to pass it on to
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
-        signal.signal(number, lambda signalled, _: passed_on.append(signalled))
-    process = subprocess.Popen(command, env=dict(env))
-    for number in numbers:
-        signal.signal(number, lambda *_: process.terminate())
-    if passed_on:
-        process.terminate()
-    code = process.wait()
-    return code if code >= 0 else 128 - code
+        return 2
+    try:
+        os.execvpe(python, [python, *words], dict(env))
+    except OSError as error:
+        print(f"millrace: --python {python}: {error.strerror}", file=sys.stderr)
+        return 2

@@ -1,4 +1,4 @@
-"""`millrace pipeline run` and the process it starts: its words, its end, and the signals handed on. A script stands for PySpark's interpreter."""
+"""`millrace pipeline run` and the process it starts: its words, and that the two are one. A script stands for PySpark's interpreter."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-# Says what it was given, and runs until SIGTERM, or for a minute; its orderly end takes a while.
-ORDERLY = 'trap "sleep 0.2; echo ended; exit 7" TERM\necho "$@"\nfor second in $(seq 60); do sleep 1 & wait; done'
-HELPLESS = 'echo "$@"\nexec sleep 60'
+# Says its process id, and runs until a signal, or for a minute; its orderly end takes a while.
+ORDERLY = 'trap "sleep 0.2; echo ended; exit 7" TERM INT\necho $$\nfor second in $(seq 60); do sleep 1 & wait; done'
 
 
 @pytest.fixture
@@ -35,20 +34,28 @@ def test_words_and_exit_code_are_handed_on(interpreter: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_handed_on_as_sigterm(interpreter: Path, number: int) -> None:
-    """And the end is waited for."""
+def test_a_signal_reaches_the_pipeline(interpreter: Path, number: int) -> None:
+    """The command is the pipeline: what ends one ends the other, and its orderly end is the command's."""
     with begin(interpreter, ORDERLY, "--config", "c.toml") as started:
         assert started.stdout is not None
-        assert "ingest" in started.stdout.readline()
+        assert started.stdout.readline() == f"{started.pid}\n"
         started.send_signal(number)
         assert started.stdout.read() == "ended\n"
     assert started.returncode == 7
 
 
-def test_an_end_by_a_signal_is_told_as_shells_tell_it(interpreter: Path) -> None:
-    """128 and the signal's number, not 256 less it."""
-    with begin(interpreter, HELPLESS, "--config", "c.toml") as started:
+def test_a_killed_command_leaves_no_pipeline(interpreter: Path) -> None:
+    """Nothing goes on writing when the command is killed: its output is closed, for nobody has it."""
+    with begin(interpreter, "echo $$\nexec sleep 60", "--config", "c.toml") as started:
         assert started.stdout is not None
-        assert "ingest" in started.stdout.readline()
-        started.send_signal(signal.SIGTERM)
-    assert started.returncode == 128 + signal.SIGTERM
+        assert started.stdout.readline() == f"{started.pid}\n"
+        started.kill()
+        assert started.stdout.read() == ""
+    assert started.returncode == -signal.SIGKILL
+
+
+def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
+    """Is one sentence, and 2."""
+    words = ["pipeline", "run", "ingest", "--config", "c.toml", "--python", str(tmp_path / "none")]
+    done = subprocess.run([sys.executable, "-m", "millrace.broker", *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, f"millrace: --python {tmp_path}/none: No such file or directory\n")
