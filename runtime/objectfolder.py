@@ -45,6 +45,8 @@ _ATTEMPTS_MAX = 100  # at names and folders that other processes take or remove 
 # that make room. Above what it keeps in reserve for that, and the same again (kraft/reserve.py), so that it has these before puts go on.
 KEPT_FREE_BYTES = 32 << 20
 
+PRIVATE_FILE = 0o600
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NEVER = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
@@ -72,7 +74,10 @@ def check_key(key: str) -> None:
 
 
 class ObjectFolder:
-    def __init__(self, root: str, calls: SystemCalls) -> None:
+    def __init__(self, root: str, calls: SystemCalls, mode: int | None = None) -> None:
+        """`mode`: of files; folders may be entered by whom files may be read by. Without one they are their owner's alone, and what the process
+        is told to keep back (umask) is kept back."""
+        self._mode = mode
         self._root = os.path.abspath(root)
         self._new = f"{self._root}/{NEW_FOLDER}"
         self._calls = calls
@@ -87,7 +92,8 @@ class ObjectFolder:
     def prepare(self) -> None:
         """Makes the folder and sweeps the unfinished files of writers that are gone. ValueError where no folder can be."""
         try:
-            Path(self._new).mkdir(parents=True, exist_ok=True)
+            self._make_folder(self._root)
+            Path(self._new).mkdir(mode=0o700, exist_ok=True)
         except (NotADirectoryError, FileExistsError):
             raise ValueError(f"{self._root} is a file, or lies below one, and a folder is needed") from None
         except OSError as error:
@@ -102,6 +108,30 @@ class ObjectFolder:
         with os.scandir(self._new) as found:
             for file in found:
                 _sweep(file.path)
+
+    def _make_folder(self, path: str) -> None:
+        """With those above it, each with the mode that the store's folders have; what is there keeps its own."""
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for each in reversed(missing):
+            try:
+                os.mkdir(each, 0o700)
+            except FileExistsError:
+                if not self._is_folder(each):
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), each) from None
+                continue  # another process was faster
+            if self._mode is not None:
+                os.chmod(each, self._mode | (self._mode & 0o444) >> 2)
+
+    @staticmethod
+    def _is_folder(path: str) -> bool:
+        """As os.path.isdir, but for a loop of links, which it raises."""
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return False
 
     def write(self, key: str, parts: Sequence[Buffer], *, is_first: bool = False) -> None:
         """Durable on return. `is_first`: PreconditionFailed when the key exists, unless with these very bytes."""
@@ -132,10 +162,12 @@ class ObjectFolder:
         for _ in range(_ATTEMPTS_MAX):
             path = f"{self._new}/{os.getpid()}-{next(self._numbers)}"
             try:
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
             except FileExistsError:
                 continue  # another container's process has our number
             if _take(fd):
+                if self._mode is not None:
+                    os.fchmod(fd, self._mode)
                 return NewFile(fd, path, key)
             os.close(fd)
         raise OSError(errno.EEXIST, "no free name for a new file", self._new)
@@ -179,7 +211,7 @@ class ObjectFolder:
         for attempt in range(_ATTEMPTS_MAX):
             try:
                 with self._lock:  # our own `_prune` waits; another process's may still come between
-                    _make_folder(os.path.dirname(target))
+                    self._make_folder(os.path.dirname(target))
                     place(source, target)
                 return
             except FileNotFoundError:  # the folder was removed as empty this instant
@@ -355,13 +387,6 @@ def _take(fd: int) -> bool:
     except OSError:
         return True  # no locks on this file system: then the sweep finds none either, and removes nothing
     return os.fstat(fd).st_nlink > 0
-
-
-def _make_folder(path: str) -> None:
-    try:
-        os.makedirs(path, exist_ok=True)
-    except FileExistsError:
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
 
 
 def _sweep(path: str) -> None:

@@ -33,17 +33,17 @@ _PAGE_ENTRIES = 1000
 
 
 class LocalObjectStore:
-    def __init__(self, root: str, calls: SystemCalls = os) -> None:
-        """`calls`: where a test lets the system fail."""
-        self._folder = ObjectFolder(root, calls)
+    def __init__(self, root: str, calls: SystemCalls = os, mode: int | None = None) -> None:
+        """`calls`: where a test lets the system fail. `mode`: see ObjectFolder."""
+        self._folder = ObjectFolder(root, calls, mode)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="object-folder")
         self._gentle = ThreadPoolExecutor(_GENTLE_THREADS, thread_name_prefix="object-reader")
         self._is_closed = False
 
     @staticmethod
-    async def open(root: str, calls: SystemCalls = os) -> LocalObjectStore:
+    async def open(root: str, calls: SystemCalls = os, mode: int | None = None) -> LocalObjectStore:
         """Makes the directory if need be, and removes what a crash left unfinished in it."""
-        store = LocalObjectStore(root, calls)
+        store = LocalObjectStore(root, calls, mode)
         try:
             await store._run(root, store._folder.prepare)
         except BaseException:

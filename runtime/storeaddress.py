@@ -1,7 +1,7 @@
 """Storage addresses, and the table from their schemes to implementations.
 
     0@s3://BUCKET?endpoint=http://127.0.0.1:9000&region=us-east-1&pathStyle=true&accessKey=...&secretKey=...
-    0@file:///DIR          0@mem://
+    0@file:///DIR?mode=640          0@mem://
 
 The number is the bucket's id (only 0 for now). A scheme names an implementation: a third one is one line of OPENERS.
 The WAL's addresses have the same shape and are parsed here too, opened in wal. Values are percent-decoded; `+` stands
@@ -36,6 +36,8 @@ S3_OPTIONS = (
     "connectTimeoutMs",
     "apiCallAttemptTimeoutMs",
 )
+
+FILE_OPTIONS = ("mode",)
 
 
 class AddressError(ValueError):
@@ -89,7 +91,7 @@ class StoreAddress:
 
     @property
     def store_options(self) -> Sequence[str]:
-        return S3_OPTIONS if self.scheme == "s3" else ()
+        return S3_OPTIONS if self.scheme == "s3" else FILE_OPTIONS if self.scheme == "file" else ()
 
 
 def parse_address(text: str) -> StoreAddress:
@@ -195,7 +197,18 @@ async def _open_s3(address: StoreAddress, clock: Clock) -> ObjectStore:
 async def _open_file(address: StoreAddress, clock: Clock) -> ObjectStore:
     from millrace.runtime.objectstore_local import LocalObjectStore
 
-    return await LocalObjectStore.open(address.target)
+    return await LocalObjectStore.open(address.target, mode=_mode_of(address))
+
+
+def _mode_of(address: StoreAddress) -> int | None:
+    text = address.text("mode")
+    if text is None:
+        return None
+    if re.fullmatch("0?[67][0-7][0-7]", text) is None:
+        raise AddressError(
+            f"mode={shown_value('mode', text)} is no mode of files that their owner reads and writes, as in mode=640, in {address}"
+        )
+    return int(text, 8) & 0o666
 
 
 async def _open_memory(address: StoreAddress, clock: Clock) -> ObjectStore:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.runtime.clock import SystemClock
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectfolder import KEPT_FREE_BYTES, ObjectFolder
 from millrace.runtime.objectfolder_write import STAGE_BYTES
@@ -31,6 +32,7 @@ from millrace.runtime.objectstore_local import LocalObjectStore
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.runtime.steps import line_of
+from millrace.runtime.storeaddress import open_store, parse_address
 from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of
 
 
@@ -362,6 +364,32 @@ def test_start_sweeps_what_a_crash_left(tmp_path: Path) -> None:
         await other.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("option", "file_mode", "folder_mode"), [("", 0o600, 0o700), ("?mode=640", 0o640, 0o750)])
+def test_objects_are_private_unless_told(tmp_path: Path, option: str, file_mode: int, folder_mode: int) -> None:
+    """Files and folders alike, whatever the process keeps back by itself; a folder that is there keeps its mode."""
+    tmp_path.chmod(0o711)
+    root = tmp_path / "deep" / "objects"
+
+    async def main() -> None:
+        store = await open_store(parse_address(f"0@file://{root}{option}"), SystemClock())
+        await store.put("c/a/1", [b"x"])
+        upload = await store.start_multipart("c/a/2")
+        await upload.put_part([b"x"])
+        await upload.complete()
+        await store.close()
+
+    before = os.umask(0o077 if option else 0)
+    try:
+        asyncio.run(main())
+    finally:
+        os.umask(before)
+    modes = {path: path.stat().st_mode & 0o777 for path in (root / "c" / "a" / "1", root / "c" / "a" / "2")}
+    assert set(modes.values()) == {file_mode}
+    folders = (root.parent, root, root / "c", root / "c" / "a")
+    assert {path.stat().st_mode & 0o777 for path in folders} == {folder_mode}
+    assert tmp_path.stat().st_mode & 0o777 == 0o711
 
 
 def _die_while_writing(root: str) -> None:

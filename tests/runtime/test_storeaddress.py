@@ -200,6 +200,13 @@ def test_a_secret_by_a_misspelt_name_is_not_shown() -> None:
         assert "quiet" not in told
 
 
+@pytest.mark.parametrize("mode", ["rw", "640x", "40", "0o640", "1777", "444", "888"])
+def test_a_mode_is_three_digits(mode: str) -> None:
+    """Those of `chmod`, its owner's read and write among them."""
+    with pytest.raises(AddressError, match="is no mode of files"):
+        asyncio.run(open_store(parse_address(f"0@file:///nowhere?mode={mode}"), SystemClock()))
+
+
 def test_unknown_options_are_named() -> None:
     """The caller can warn of an option that nobody reads, and knows of more that are read."""
     address = parse_address("0@s3://b?region=r&pathstyle=true&capacity=1")
