@@ -209,7 +209,8 @@ class Broker:
         bound_cluster = await self._reach_store(stores.plain, bucket)
         self._watch.enter("opening the metadata log")
         self._watch.blocked_reason = lambda: self._wal_store.reason
-        if await read_meta_properties(disk, settings.controller.log_dir) is None:
+        is_new = await read_meta_properties(disk, settings.controller.log_dir) is None
+        if is_new:
             found = await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id))
             check_first_start(found is not None, str(settings.wal), bucket, bound_cluster)
         node = await ControllerNode.open(
@@ -222,6 +223,7 @@ class Broker:
         )
         self.controller = node
         self._ends_with("controller", node.close)
+        log.info("%s %s", "new cluster, for nothing was there yet:" if is_new else "cluster", node.cluster_id)
         self._watch.enter("looking at the metadata in the bucket")
         image = node.publisher.image
         patient = self._patient(stores.plain, "claims at start")

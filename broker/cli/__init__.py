@@ -53,7 +53,15 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
         print(f"millrace {VERSION}")
         return 0
     if words[0] not in COMMANDS:
-        print(f"millrace: there is no command {words[0]!r}\n\n{usage()}", file=sys.stderr)
+        print(f"millrace: there is no command {words[0]!r}{_near(words[0])}\n\n{usage()}", file=sys.stderr)
         return 2
     command = import_module(f"millrace.broker.cli.{words[0]}")
     return int(command.run(words[1:], env, run_loop))
+
+
+def _near(word: str) -> str:
+    """The command that was meant, if one is much like it."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, COMMANDS, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

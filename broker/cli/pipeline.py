@@ -42,7 +42,7 @@ def become(python: str, words: Sequence[str], env: Mapping[str, str]) -> int:
 
     if python == sys.executable and find_spec("pyspark") is None:
         print(
-            "millrace: this interpreter has no PySpark: make setup-spark, or pip install 'millrace[spark]'",
+            "millrace: this interpreter has no PySpark: make setup-spark, or pip install 'millrace-kafka[spark]'",
             file=sys.stderr,
         )
         return 2

@@ -28,6 +28,20 @@ log = logging.getLogger(__name__)
 DEFAULT_DATA_DIR = "./millrace-data"
 OWN_FILES = 300  # twice the connections to a store, threads over a directory of objects, logs, the admin listener's
 STOP_BROKEN_S = 60.0
+ABOUT = """\
+Run a node, broker and controller, until a signal ends it (Ctrl-C or SIGTERM; a second one ends it at once).
+
+  millrace serve                                            on 127.0.0.1:9092, data under ./millrace-data
+  millrace serve --data-dir /var/lib/millrace --override num.partitions=3
+  millrace serve --override listeners=PLAINTEXT://0.0.0.0:9092 \\
+      --override 's3.data.buckets=0@s3://my-bucket?region=eu-central-1'
+  KAFKA_NUM_PARTITIONS=3 millrace serve --config server.properties
+
+`millrace settings` prints every setting; `millrace doctor` tries a bucket before a node lives in it.
+The line `millrace ready` on standard output says where clients are served; the log goes to standard error.
+
+Exit codes: 0 after an orderly end, 1 when the node could not start or had to end, 2 for mistakes in the settings.
+"""
 
 
 class ServedBroker(Protocol):
@@ -68,7 +82,7 @@ def parse_options(words: Sequence[str]) -> Options:
     import argparse
 
     parser = argparse.ArgumentParser(
-        "millrace serve", description="Run a node until a signal ends it.", allow_abbrev=False
+        "millrace serve", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--config", metavar="FILE", help="settings, in server.properties syntax")
     parser.add_argument(
@@ -76,6 +90,8 @@ def parse_options(words: Sequence[str]) -> Options:
     )
     parser.add_argument("--data-dir", metavar="DIR", default=DEFAULT_DATA_DIR, help=f"default {DEFAULT_DATA_DIR}")
     found = parser.parse_args(words)
+    if not found.data_dir:
+        parser.error("--data-dir is empty: say a folder (an empty one would be the working directory)")
     return Options(found.config, tuple(found.override), os.path.abspath(found.data_dir))
 
 
@@ -113,7 +129,13 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
         settings.server.connections_max,
         settings.memory,
     )
+    log.info("data directory %s; metadata log %s; WAL %s; data bucket %s", *places_of(options, settings))
     return run_loop(serve(settings))
+
+
+def places_of(options: Options, settings: BrokerSettings) -> tuple[str, str, str, str]:
+    """Where this node keeps what it keeps."""
+    return options.data_dir, settings.controller.log_dir, str(settings.wal), str(settings.data)
 
 
 def say_mistakes(error: SettingsInvalid) -> None:
@@ -170,6 +192,8 @@ async def run_broker(broker: ServedBroker, settings: BrokerSettings) -> int:
         failure = broker.failed.exception()
         assert failure is not None
         _say_failed("did not end in order", failure, settings)
+    if failure is None and refusal is None:
+        log.info("stopped in order")
     return 0 if failure is None and refusal is None else 1
 
 

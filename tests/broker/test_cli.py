@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -97,7 +98,21 @@ def test_help_names_every_command() -> None:
     assert "usage" in found.stderr
     found = millrace("servee")
     assert found.returncode == 2
-    assert "'servee'" in found.stderr
+    assert "'servee'; did you mean serve?" in found.stderr
+    assert "did you mean" not in millrace("frobnicate").stderr
+
+
+def test_the_module_is_the_command() -> None:
+    """`python -m millrace`, as many try first."""
+    found = subprocess.run([sys.executable, "-m", "millrace", "--version"], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stdout) == (0, f"millrace {VERSION}\n")
+
+
+def test_an_empty_data_directory_is_a_mistake() -> None:
+    """An unset variable in a script would serve from the working directory."""
+    found = millrace("serve", "--data-dir", "")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "--data-dir is empty" in found.stderr
 
 
 def test_every_command_is_there() -> None:
@@ -219,6 +234,12 @@ def test_a_ready_line_and_an_orderly_end() -> None:
         rest, errors = process.communicate(timeout=60)
         assert (process.returncode, rest) == (0, "stopping\n"), errors
         assert "memory" in errors
+        places = re.search(r"data directory (\S+); metadata log (\S+); WAL (\S+); data bucket (\S+)", errors)
+        assert places is not None, errors
+        folder = os.path.abspath("millrace-data")
+        found = [folder, f"{folder}/metadata", f"0@file://{folder}/wal", f"0@file://{folder}/objects"]
+        assert [place.partition("?")[0] for place in places.groups()] == found
+        assert errors.rstrip().endswith("stopped in order")
 
 
 def test_a_second_signal_ends_at_once() -> None:

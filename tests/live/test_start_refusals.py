@@ -6,6 +6,7 @@ reads that need it.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -54,6 +55,20 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     produce(broker.address, 10)
     broker.kill()
     return folder
+
+
+def test_a_new_cluster_is_announced(stopped: Path, tmp_path: Path) -> None:
+    """By its first start alone: a mistyped directory would begin another one."""
+    first = (stopped / "broker.log").read_text()
+    found = re.search(r"new cluster, for nothing was there yet: (\S+)", first)
+    assert found is not None, first
+    broker = LiveBroker(tmp_path, settings(tmp_path))
+    copied(stopped, tmp_path)
+    with broker:
+        pass
+    again = (tmp_path / "broker.log").read_text()
+    assert f" cluster {found.group(1)}" in again
+    assert "new cluster" not in again
 
 
 def copied(source: Path, target: Path) -> Path:
