@@ -12,7 +12,7 @@ from millrace.broker.claims import check_claims
 from millrace.broker.known_time import NEWEST
 from millrace.broker.known_time_text import decode_time
 from millrace.broker.metadata_check import check_restored_from
-from millrace.broker.restoring import Restored, Restoring
+from millrace.broker.restoring import Restored, Restoring, unknown_from
 from millrace.kraft.errors import LogCorrupt
 from millrace.kraft.restored_from import (
     FILE,
@@ -191,6 +191,39 @@ def test_logs_of_other_nodes_are_listed_and_their_epochs_left_behind() -> None:
             f"node 2: the object log {(b'w' * 16).hex()} at s3://logs is recovered when that node starts"
         ]
         assert [(wal.node_id, wal.state) for wal in restored.image.wals] == [(2, WalState.RECOVERING)]
+        await up.stop()
+
+    run(main())
+
+
+def test_a_restore_of_a_restore_that_was_never_started_knows_no_ids() -> None:
+    """The ids of its image are lifted ones: of a stream in the WAL nobody can tell whether it was made since, and it is named."""
+
+    async def main() -> None:
+        up = await lost()
+        epoch = up.node.publisher.image.brokers.by_id[NODE].epoch
+        wal = RegisterNodeWalRequest(NODE, epoch, b"w" * 16, "block", "file:///wal", 0)
+        assert (await up.node.channel.send(wal)).error_code == 0
+        await up.backup.reach_committed()
+        restored = await found_in(up)
+        assert restored.restored_from.next_stream_id == restored.loaded.image.streams.next_id
+        assert [wal.state for wal in restored.image.wals] == [WalState.RECOVERING]
+        assert unknown_from(restored.image, NODE) == 0
+        assert unknown_from(restored.image, 2) == restored.image.streams.next_id
+        await up.stop()
+
+    run(main())
+
+
+def test_a_block_wal_that_is_gone_is_said_where_its_owner_was_killed() -> None:
+    """Streams that it opened last are known to nobody: one sentence. An owner that ended in order had told the bucket of everything."""
+
+    async def main() -> None:
+        up = await lost()
+        for number, kind, count in ((7, ClaimKind.CLAIMED, 1), (8, ClaimKind.RELEASED, 0)):
+            claimed(up, NODE, number, 1, kind)
+            losses = (await found_in(up)).losses
+            assert sum("cannot be named" in text for text in losses) == count
         await up.stop()
 
     run(main())
