@@ -293,6 +293,9 @@ async def recover(
     if meta is not None:
         check_meta(settings, meta)
     recovery, snapshot = await replay(disk, store, snapshots, segments)
+    if meta is None and (snapshot is not None or recovery.record_count):
+        # A first start writes it before the first record: a new cluster id would make a stranger of the log.
+        raise LogCorrupt(f"{settings.log_dir}/meta.properties", 0, "it is gone, and the directory holds a metadata log")
     if meta is None:
         # Syncs its folder: a segment that a killed start made there is durable before meta.properties says that there is one.
         await store.save_state(await store.load_state())

@@ -130,16 +130,25 @@ def test_a_directory_is_one_nodes_at_a_time() -> None:
     run(main())
 
 
-@pytest.mark.parametrize("gone", ["00000000000000000000.log", "quorum-state"])
-def test_a_directory_that_lost_its_log_is_refused(gone: str) -> None:
-    """A used directory without segments, or without the votes that were cast, never starts as if it were new."""
+@pytest.mark.parametrize(
+    "gone", [f"{FOLDER}/00000000000000000000.log", f"{FOLDER}/quorum-state", "/data/meta.properties"]
+)
+def test_a_directory_that_lost_a_part_is_refused(gone: str) -> None:
+    """A used directory without segments, without the votes that were cast, or without the cluster's id never starts as if it were new, and
+    starts again when it has its part back."""
 
     async def main() -> None:
         disk = sim_disk()
         await (await open_node(disk)).close()
-        await disk.remove(f"{FOLDER}/{gone}")
-        with pytest.raises(LogCorrupt):
-            await open_node(disk)
+        part = await disk.read_file(gone)
+        assert part is not None
+        await disk.remove(gone)
+        for _ in range(2):
+            with pytest.raises(LogCorrupt):
+                await open_node(disk)
+            assert await disk.read_file(gone) is None
+        await disk.write_file(gone, part)
+        await (await open_node(disk)).close()
 
     run(main())
 
