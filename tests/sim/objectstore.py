@@ -109,6 +109,7 @@ class SimBucket:
         self.is_away = False
         self.tells_date = False  # in its answers
         self.rotten: dict[str, None] = {}  # keys of objects that are damaged for a while
+        self.rotted: set[str] = set()  # keys of objects that ever were
         self.capacity_bytes: int | None = None
         self.hits: Counter[str] = Counter()
         self.on_delete: Callable[[str], None] = lambda key: None  # told before a key goes
@@ -207,6 +208,7 @@ class SimBucket:
 
     def rot(self, key: str, position: int, mask: int = 1) -> None:
         """Flips bits of one stored byte."""
+        self.rotted.add(key)
         content, modified_ms = self.objects[key]
         damaged = bytearray(content)
         damaged[position] ^= mask

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millrace.broker.binding import MARKER_KEY, BindingRefused
 from millrace.protocol.batches import iter_headers
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Files = dict[str, SimFile]
 Objects = dict[str, tuple[bytes, int]]
 OLDER, EMPTIED, ANOTHER = "older bucket", "emptied bucket", "another bucket"
+BUCKET = "the bucket"
 ANOTHER_CLUSTER = "AnotherClusterssBucket"
 
 
@@ -36,7 +37,7 @@ class StrangePlace:
         self._node = node
         self.what = what
         self._words = words
-        self._before: dict[str, object] = {}
+        self._before: dict[str, Any] = {}
         self.is_in_place = False
         self.is_over = False
 
@@ -59,6 +60,9 @@ class StrangePlace:
             return ""
         self.is_over = True
         self._node.world.hits[f"{self.what} refused"] += 1
+        for bucket in (self._before[BUCKET], after[BUCKET]):
+            for key in self._node.world.bucket.rotted & bucket.keys():  # the weather's doing
+                del bucket[key]
         changed = [name for name, value in self._before.items() if after[name] != value]
         return f"{self.what}: refused, and changed: {', '.join(changed)}" if changed else ""
 
@@ -71,7 +75,7 @@ class StrangePlace:
     def put_back(self) -> None:
         raise NotImplementedError
 
-    def _state(self) -> dict[str, object]:
+    def _state(self) -> dict[str, Any]:
         """What a refused start leaves as it was, all three places. Of the log directory what it says: a start ends what the one before was at. (What
         a dead process sent may come late, and is no change of the start's.)"""
         node = self._node
@@ -83,7 +87,7 @@ class StrangePlace:
             "the log directory": log_end(
                 {path: file for path, file in node.disk.files.items() if is_in_log(node, path)}
             ),
-            "the bucket": {key: content for key, (content, _) in objects.items() if key not in late},
+            BUCKET: {key: content for key, (content, _) in objects.items() if key not in late},
         }
 
 
