@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from millrace.runtime.objectstore_s3 import S3ObjectStore
-from tests.attack.test_swapped_places import refusal, wait_uploaded
+from tests.attack.test_restore import wait_saved
+from tests.attack.test_swapped_places import UPLOADS_NEVER, produce, read, refusal, values, wait_uploaded
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.s3_server import S3Server
@@ -112,6 +114,39 @@ def take_over(story: Story, old: LiveBroker, new: LiveBroker) -> None:
         assert new.stop() == 0
 
 
+def take_over_elsewhere(folder: Path) -> None:
+    """On another machine, whose block WAL is a new one: what only the old process's has is named by the restore as lost from an offset on, and by
+    the old process, with its end, as it ends."""
+    bucket = {
+        "s3.data.buckets": f"0@file://{folder / 'objects'}",
+        **UPLOADS_NEVER,
+        "s3.metadata.upload.interval.ms": "100",
+    }
+    old = LiveBroker(folder / "old", bucket, wal="16MiB")
+    new = LiveBroker(folder / "new", {**bucket, "wal.lost.accept": "true"}, wal="16MiB")
+    try:
+        old.start()
+        with Client(old.address) as client:
+            client.create("t")
+        produce(old, range(3), "t")
+        assert old.restart().is_running()  # these are in objects
+        produce(old, range(3, 8), "t")
+        wait_saved(old)
+        options = new.command()[new.command().index("serve") + 1 :]
+        command = [sys.executable, "-m", "millrace.broker", "restore", *options, "--take-over"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert told.returncode == 1, told.stdout + told.stderr
+        assert "t-0: offsets from 3 on: " in told.stdout
+        new.start()
+        assert old.wait_end(END_S) == 1
+        assert "5 records (" in old.log_path.read_text()
+        assert "t-0 [3, 8)" in old.log_path.read_text()
+        assert read(new, "t") == values(range(3))
+    finally:
+        old.kill()
+        new.kill()
+
+
 def from_a_copy(story: Story, other: LiveBroker) -> None:
     """What has not arrived is named, by the pointer and by partition and offsets; when it has, everything is there."""
     whole = asyncio.run(contents(story.server, "lake"))
@@ -134,8 +169,9 @@ def from_a_copy(story: Story, other: LiveBroker) -> None:
 
 def test_a_node_is_restored_while_its_old_process_lives_and_from_a_copy(tmp_path: Path) -> None:
     """Refused without the word; with it the old process ends, and what it committed after the restore is not left out unsaid. Then from a
-    copied bucket whose snapshot and objects lag behind the pointer."""
-    with S3Server(tmp_path / "s3") as server:
+    copied bucket whose snapshot and objects lag behind the pointer. Beside that, with a block WAL that the restored node does not have."""
+    with ThreadPoolExecutor(1) as threads, S3Server(tmp_path / "s3") as server:
+        elsewhere = threads.submit(take_over_elsewhere, tmp_path / "elsewhere")
         story = Story(tmp_path, server)
         old, new = story.node("old"), story.node("new")
         try:
@@ -145,3 +181,4 @@ def test_a_node_is_restored_while_its_old_process_lives_and_from_a_copy(tmp_path
             old.kill()
             new.kill()
         from_a_copy(story, story.node("other", "copy"))
+        elsewhere.result()
