@@ -26,6 +26,7 @@ from millrace.broker.slices import LargeWork, large_places, pause
 from millrace.protocol.apis import API, Api
 from millrace.protocol.codec import decode_request, decode_request_in_steps, encode_response, encode_response_in_steps
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.error_scan import error_scan
 from millrace.protocol.errors import WireError
 from millrace.protocol.header import API_VERSIONS_KEY, decode_request_header
 from millrace.runtime.disk import Buffer
@@ -44,26 +45,31 @@ SLICED_KEYS = BARRIER_KEYS | frozenset((2, 3, 9, 10, 15, 23, 32, 34, 35, 61, 75)
 SLICED_FROM_BYTES = 64 << 10
 # Whose answers may be large where the request is not, and wait for nothing but the loop: behind one that is not made at once nothing is begun.
 WIDE_KEYS = frozenset((3, 9, 15, 16, 23, 32, 34, 35, 61, 74, 75))
+NAMES_OF_CODES = {int(code): code.name for code in ErrorCode}
+UNANSWERED = "UNANSWERED"
 TRACE_FREE = (WireError, asyncio.CancelledError)
 
 
 class Route:
     """One API as this broker serves it. `refuse` is the handler's own error form, if it has one; `is_barrier`: its connection begins nothing
     behind one that is not done; `is_wide`: nor behind one that is answered in slices; `seconds`: from the beginning of a request until its
-    reply's turn in its connection's line."""
+    reply's turn in its connection's line. `error_counts`: errors that were answered, by the code's name, one for each place of an answer that has
+    one; UNANSWERED counts connections that were closed instead. `on_new_error` is told a name when it is counted for the first time."""
 
     __slots__ = (
         "api",
-        "errors_count",
+        "error_counts",
         "handle",
         "is_barrier",
         "is_wide",
         "large_places",
         "max_version",
         "min_version",
+        "on_new_error",
         "refuse",
         "requests_count",
         "response_type",
+        "scan",
         "seconds",
     )
 
@@ -77,8 +83,25 @@ class Route:
         self.max_version = api.max_stable_version
         self.refuse: Callable[[Any, int], Any] | None = getattr(getattr(handle, "__self__", None), "refuse", None)
         self.requests_count = 0
-        self.errors_count = 0
+        self.error_counts: dict[str, int] = {}
+        self.on_new_error: Callable[[str], None] = lambda name: None
+        self.scan = error_scan(api.response_type)
         self.seconds = Histogram()
+
+    def count_errors(self, response: Any) -> None:
+        """Those that the response tells."""
+        if self.scan is not None:
+            found: list[int] = []
+            self.scan(response, found)
+            for code in found:
+                self.count_error(NAMES_OF_CODES.get(code) or str(code))
+
+    def count_error(self, name: str) -> None:
+        count = self.error_counts.get(name)
+        if count is None:
+            self.error_counts[name] = 0
+            self.on_new_error(name)
+        self.error_counts[name] += 1
 
 
 class Late:
@@ -209,12 +232,14 @@ class Dispatcher:
             return response
         correlation_id = exchange.context.correlation_id
         try:
+            exchange.route.count_errors(response)
             return encode_response(exchange.route.api, exchange.version, correlation_id, response)
         except Exception as error:
             refusal = self._answer_error(exchange, error)
         if isinstance(refusal, Verdict):
             return None
         try:
+            exchange.route.count_errors(refusal)
             return encode_response(exchange.route.api, exchange.version, correlation_id, refusal)
         except Exception:
             log.exception("%s: the refusal cannot be encoded either", exchange.route.api.name)
@@ -222,10 +247,10 @@ class Dispatcher:
 
     def _answer_error(self, exchange: Exchange, error: BaseException) -> Any:
         """A response that says the error, or CLOSE."""
-        exchange.route.errors_count += 1
         if isinstance(error, TRACE_FREE):
             if isinstance(error, WireError):
                 log.info("%s of %r: %s", exchange.route.api.name, exchange.context.client_id, error)
+            exchange.route.count_error(UNANSWERED)
             return CLOSE
         code = code_of(error)
         name = exchange.route.api.name
@@ -239,6 +264,7 @@ class Dispatcher:
             return self._refusal(exchange.route, exchange.version, exchange.request, code)
         except Exception:
             log.exception("%s: no refusal could be built", name)
+            exchange.route.count_error(UNANSWERED)
             return CLOSE
 
     def _refusal(self, route: Route, version: int, request: Any, code: ErrorCode) -> Any:
@@ -246,6 +272,7 @@ class Dispatcher:
             return route.refuse(request, code)
         if has_error_code(route.api.response_type, version):
             return route.api.response_type(error_code=int(code))
+        route.count_error(UNANSWERED)
         return CLOSE
 
 
@@ -272,6 +299,7 @@ async def in_bytes(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Enco
     response = await answer
     if isinstance(response, Verdict | Encoded):
         return response
+    exchange.route.count_errors(response)
     steps = encode_response_in_steps(exchange.route.api, exchange.version, exchange.context.correlation_id, response)
     return Encoded(await in_steps(steps, pause))
 

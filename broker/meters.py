@@ -232,8 +232,16 @@ def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatc
             "request waits for memory; those without a reply are not counted"
         )
         route.seconds = registry.histogram("millrace_request_seconds", taken, request=name)
-        errors = "Requests that ended in an error, by API"
-        registry.counter("millrace_request_errors_total", errors, _reader(route, "errors_count"), request=name)
+        errors = (
+            "Errors that clients were told, by API and Kafka's name of the code, one for each place of an answer that has one; UNANSWERED: the "
+            "connection was closed instead"
+        )
+
+        def on_new_error(code: str) -> None:
+            count = _count_of(route.error_counts, code)
+            registry.counter("millrace_request_errors_total", errors, count, request=name, code=code)
+
+        route.on_new_error = on_new_error
 
     dispatcher.on_route = on_route
 

@@ -296,7 +296,25 @@ def test_an_exception_becomes_unknown_server_error(caplog: pytest.LogCaptureFixt
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.exc_info is not None
     assert "a defect" in caplog.text
-    assert exchange.route.errors_count == 1
+    assert exchange.route.error_counts == {"UNKNOWN_SERVER_ERROR": 1}
+
+
+def test_errors_are_counted_by_their_codes() -> None:
+    """Each place of an answer; the first of a code is told, so that a series is made for it; what is answered well counts nothing."""
+    answers = iter((27, 0, 27, 16, 9999))
+
+    def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        return HeartbeatResponse(error_code=next(answers))
+
+    dispatcher = Dispatcher({HEARTBEAT: handle}, never)
+    told: list[str] = []
+    for number in range(5):
+        exchange = dispatcher.begin(frame(HEARTBEAT, 4), CONNECTION)
+        if not number:
+            exchange.route.on_new_error = told.append
+        reply(dispatcher, exchange, exchange.outcome)
+    assert exchange.route.error_counts == {"REBALANCE_IN_PROGRESS": 2, "NOT_COORDINATOR": 1, "9999": 1}
+    assert told == ["REBALANCE_IN_PROGRESS", "NOT_COORDINATOR", "9999"]
 
 
 def test_a_wrong_return_value_is_a_defect_too() -> None:
