@@ -48,7 +48,7 @@ lint: $(DEV_READY) ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q .
 
 types: $(DEV_READY) ## mypy, strict
-	@$(BIN)/mypy -p millrace.runtime -p millrace.protocol -p millrace.wal -p millrace.s3stream -p millrace.kraft -p millrace.broker -p millrace.spark_jobs -p tests.bench -p tests.sim
+	@$(BIN)/mypy -p millrace.runtime -p millrace.protocol -p millrace.wal -p millrace.s3stream -p millrace.kraft -p millrace.broker -p millrace.spark_jobs -p millrace.testing -p tests.bench -p tests.sim
 
 test: ## lint, types and the whole suite
 	@$(MAKE) --no-print-directory -j3 $(SPARK_READY) jars s3-server

@@ -198,7 +198,7 @@ class PosixLogFile:
         self._check()
         position = self._size_bytes
         self._size_bytes += sum(len(part) for part in parts)
-        await self._guard(_write_all, self._fd, list(parts), position)
+        await self._guard(write_all, self._fd, list(parts), position)
 
     async def sync(self) -> None:
         self._check()
@@ -247,7 +247,7 @@ def _open_log(path: str) -> PosixLogFile:
         raise
 
 
-def _write_all(fd: int, parts: list[Buffer], position: int) -> None:
+def write_all(fd: int, parts: list[Buffer], position: int) -> None:
     for first in range(0, len(parts), _PARTS_MAX):
         views = [memoryview(part).cast("B") for part in parts[first : first + _PARTS_MAX] if len(part)]
         while views:
@@ -285,7 +285,7 @@ def _write_file(path: str, data: bytes) -> None:
     temporary = path + ".tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        _write_all(fd, [data], 0)
+        write_all(fd, [data], 0)
         _sync(fd)
     finally:
         os.close(fd)

@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {"runtime": 0, "protocol": 0, "wal": 1, "s3stream": 2, "kraft": 3, "broker": 4}
-PACKAGES = (*LAYERS, "spark_jobs")
+PACKAGES = (*LAYERS, "spark_jobs", "testing")
+TESTING_COMMANDS = ("broker/cli/test.py", "broker/cli/dev.py")
 FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
 
@@ -191,8 +192,8 @@ BANNED_IMPORTS = {
     "concurrent": "Offload",
     "uuid": "Rand.uuid",
 }
-# The edges of the process: where arguments, files named by the user and the system's limits come in.
-EDGES = ("broker/__main__.py", "broker/cli/", "spark_jobs/", "protocol/__main__.py")
+# The edges of the process: where arguments, files named by the user and the system's limits come in. testing/ runs in its user's process.
+EDGES = ("broker/__main__.py", "broker/cli/", "spark_jobs/", "protocol/__main__.py", "testing/")
 
 
 @cache
@@ -229,7 +230,7 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else "?"
 
 
-def layering_faults(package: str, module: str) -> str | None:
+def layering_faults(package: str, module: str, name: str = "") -> str | None:
     if not module.startswith("millrace."):
         return "tests are never imported" if module.split(".")[0] == "tests" else None
     target = module.split(".")[1]
@@ -238,6 +239,13 @@ def layering_faults(package: str, module: str) -> str | None:
         return None if allowed else "spark_jobs imports format modules only"
     if target == "spark_jobs":
         return "nothing imports spark_jobs"
+    if package == "testing":
+        return (
+            None if target in ("protocol", "testing") else "testing imports protocol, and starts a broker as a process"
+        )
+    if target == "testing":
+        is_command = name in TESTING_COMMANDS
+        return None if is_command else "nothing imports testing but the commands that start a broker for tests"
     if target == package:
         return None
     if package == "kraft" and (target == "wal" or (target == "s3stream" and module != "millrace.s3stream.ids")):
@@ -254,7 +262,7 @@ def test_imports_go_one_way() -> None:
         name = name_of(path)
         package = name.split("/")[0]
         for line, module in imported_modules(tree_of(path)):
-            fault = layering_faults(package, module)
+            fault = layering_faults(package, module, name)
             if name.startswith("broker/handlers/") and not name.endswith("__init__.py"):
                 tail = module.removeprefix("millrace.broker.")
                 if tail.startswith("handlers.") or tail in ("connection", "dispatch", "app"):
@@ -408,6 +416,8 @@ def test_every_package_is_installed() -> None:
         ("kraft", "millrace.wal.log"),
         ("kraft", "millrace.s3stream.storage"),
         ("protocol", "millrace.runtime.errors"),
+        ("testing", "millrace.broker.app"),
+        ("broker", "millrace.testing.broker"),
     ],
 )
 def test_a_backward_import_is_seen(package: str, module: str) -> None:

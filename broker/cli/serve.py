@@ -76,6 +76,7 @@ class Options:
     config: str | None
     overrides: tuple[str, ...]
     data_dir: str
+    is_test: bool = False
 
 
 def parse_options(words: Sequence[str]) -> Options:
@@ -89,10 +90,11 @@ def parse_options(words: Sequence[str]) -> Options:
         "--override", metavar="KEY=VALUE", action="append", default=[], help="one setting; wins over all"
     )
     parser.add_argument("--data-dir", metavar="DIR", default=DEFAULT_DATA_DIR, help=f"default {DEFAULT_DATA_DIR}")
+    parser.add_argument("--test-mode", action="store_true", help="for tests: nothing is kept (docs/testing.md)")
     found = parser.parse_args(words)
     if not found.data_dir:
         parser.error("--data-dir is empty: say a folder (an empty one would be the working directory)")
-    return Options(found.config, tuple(found.override), os.path.abspath(found.data_dir))
+    return Options(found.config, tuple(found.override), os.path.abspath(found.data_dir), found.test_mode)
 
 
 def read_settings(options: Options, env: Mapping[str, str]) -> Loaded:
@@ -104,6 +106,10 @@ def read_settings(options: Options, env: Mapping[str, str]) -> Loaded:
         except OSError as error:
             unreadable = [f"--config {options.config}: {error.strerror or error}"]
     given, mistakes = gather(options.overrides, env, text, options.config or "")
+    if options.is_test:
+        from millrace.broker.test_mode import with_test_settings
+
+        given = with_test_settings(given, options.data_dir)
     machine_bytes = process.memory_bytes()
     return load(given, data_dir=options.data_dir, machine_bytes=machine_bytes, mistakes=[*unreadable, *mistakes])
 
@@ -130,7 +136,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
         settings.memory,
     )
     log.info("data directory %s; metadata log %s; WAL %s; data bucket %s", *places_of(options, settings))
-    return run_loop(serve(settings))
+    return run_loop(serve_test(settings) if options.is_test else serve(settings))
 
 
 def places_of(options: Options, settings: BrokerSettings) -> tuple[str, str, str, str]:
@@ -162,6 +168,15 @@ async def serve(settings: BrokerSettings) -> int:
     from millrace.runtime import real_runtime
 
     return await run_broker(Broker(settings, real_runtime()), settings)
+
+
+async def serve_test(settings: BrokerSettings) -> int:
+    """The same in test mode."""
+    from millrace.broker.app import Broker
+    from millrace.broker.test_mode import NOTICE, unsynced_runtime
+
+    log.warning(NOTICE)
+    return await run_broker(Broker(settings, unsynced_runtime()), settings)
 
 
 async def run_broker(broker: ServedBroker, settings: BrokerSettings) -> int:

@@ -7,11 +7,9 @@ that a restarted broker can keep its address (`restart()` does).
 from __future__ import annotations
 
 import os
-import random
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,27 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from millrace.testing.ports import free_port as free_port
 from tests.cpu import cpu_seconds
 
 READY_TIMEOUT_S = 60.0
 STARTS = b"millrace.broker.cli.serve: millrace "  # the first line of a broker's log
-
-
-# Below what systems give to outgoing connections: one of these would take the port of a broker that is being restarted.
-PORTS = range(12_000, 32_000)
-
-
-def free_port() -> int:
-    for _ in range(1_000):
-        port = random.choice(PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
-    raise AssertionError(f"no free port in {PORTS}")
 
 
 class LiveBroker:

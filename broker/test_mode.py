@@ -1,0 +1,51 @@
+"""What `millrace serve --test-mode` changes: settings for tests, and a disk that does not wait for the device.
+
+For brokers that live as long as a test (testing/). Nothing is kept past the machine's own life: a kill and restart of the process keep all that
+was acknowledged, a loss of power keeps nothing. A given setting wins over these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from millrace.broker.config_source import Given
+from millrace.runtime import Runtime
+from millrace.runtime.clock import SystemClock
+from millrace.runtime.disk_unsynced import UnsyncedDisk, open_unsynced_store
+from millrace.runtime.net import LoopNet
+from millrace.runtime.offload import ThreadOffload
+from millrace.runtime.rand import Rand
+from millrace.runtime.steps import line_of
+
+NOTICE = "test mode: nothing is kept; data may be lost with this machine, and faults can be injected"
+WAL_CAPACITY = "64MiB"
+
+TEST_SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "log.retention.check.interval.ms": "1000",
+    "offsets.topic.num.partitions": "1",
+    "memory.max.bytes": "256MiB",
+    "admin.listener": "",
+}
+
+
+def with_test_settings(given: Mapping[str, Given], data_dir: str) -> dict[str, Given]:
+    """What was given, and the settings of test mode for what was not."""
+    wal = {"s3.wal.path": f"0@file://{data_dir}/wal?capacity={WAL_CAPACITY}"}
+    mode = {name: Given(text, "override", "--test-mode") for name, text in (TEST_SETTINGS | wal).items()}
+    return {**mode, **given}
+
+
+def unsynced_runtime() -> Runtime:
+    """This machine's own, its disk without waiting for the device."""
+    return Runtime(
+        SystemClock(),
+        Rand.from_system(),
+        UnsyncedDisk(),
+        LoopNet(),
+        open_unsynced_store,
+        lambda: line_of(asyncio.get_running_loop()),
+        ThreadOffload,
+    )

@@ -1,0 +1,90 @@
+"""The machine's disk without waiting for the device: for data that nobody keeps.
+
+What is written is in the system's page cache on return, so a killed process loses nothing; a machine that loses power loses everything. Of the
+interfaces of disk.py only the durability is left out: order, locks and errors are the real disk's (disk_posix.py). `UnsyncedCalls` is the same
+for a directory of objects. Not here: who may ask for it (broker/test_mode.py).
+"""
+
+from __future__ import annotations
+
+import os
+
+from millrace.runtime.clock import Clock
+from millrace.runtime.disk import BlockFile
+from millrace.runtime.disk_open import disk_error
+from millrace.runtime.disk_posix import PosixDisk, PosixLogFile, write_all
+from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.storeaddress import StoreAddress, open_store
+
+_DURABLE = getattr(os, "O_DSYNC", 0) | getattr(os, "O_SYNC", 0)
+
+
+def open_unsynced(path: str, flags: int, mode: int) -> int:
+    return os.open(path, flags & ~_DURABLE, mode)
+
+
+class UnsyncedLogFile:
+    """A log file whose `sync` gives up the device: everything else is the file's own."""
+
+    def __init__(self, file: PosixLogFile) -> None:
+        self.append = file.append
+        self.read_at = file.read_at
+        self.truncate = file.truncate
+        self.close = file.close
+        self._file = file
+
+    @property
+    def size_bytes(self) -> int:
+        return self._file.size_bytes
+
+    async def sync(self) -> None:
+        """Nothing is durable: it is written."""
+
+
+class UnsyncedDisk(PosixDisk):
+    def __init__(self) -> None:
+        super().__init__(open_fd=open_unsynced)
+
+    async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> BlockFile:
+        return await super().open_block(path, size_bytes, direct="never")
+
+    async def open_log(self, path: str) -> UnsyncedLogFile:  # type: ignore[override]
+        return UnsyncedLogFile(await super().open_log(path))
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """In one step, so no other task sees half of it: these files are small, and the page cache takes them at once."""
+        temporary = path + ".tmp"
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                write_all(fd, [data], 0)
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+        except OSError as error:
+            raise disk_error(error, path) from error
+
+
+class UnsyncedCalls:
+    """`os`, as a directory of objects uses it, without its `fsync` and without direct I/O."""
+
+    open = staticmethod(os.open)
+    pwritev = staticmethod(os.pwritev)
+    pread = staticmethod(os.pread)
+    preadv = staticmethod(os.preadv)
+    rename = staticmethod(os.rename)
+    link = staticmethod(os.link)
+    fstatvfs = staticmethod(os.fstatvfs)
+
+    @staticmethod
+    def fsync(fd: int, /) -> None:
+        """Nothing is durable: it is written."""
+
+
+async def open_unsynced_store(address: StoreAddress, clock: Clock) -> ObjectStore:
+    """The store that an address names; a directory of objects without waiting for the device."""
+    if address.scheme != "file":
+        return await open_store(address, clock)
+    from millrace.runtime.objectstore_local import LocalObjectStore
+
+    return await LocalObjectStore.open(address.target, UnsyncedCalls())

@@ -1,0 +1,167 @@
+"""Broker: a broker process and what a test may ask of it, in calls that block.
+
+Under asyncio a blocking call keeps the client under test from running: ask `broker.aio` there, which is the same with `await`.
+Not here: how it is asked (operations.py, wire.py), how it is started and ended (process.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from millrace.testing import operations
+from millrace.testing.isolation import Snapshot, restore, take_snapshot
+from millrace.testing.operations import Conversation
+from millrace.testing.process import HOST, BrokerProcess
+from millrace.testing.values import Place, Record, TopicPartition, Value
+from millrace.testing.wire import run_blocking
+
+if TYPE_CHECKING:
+    from millrace.testing.aio import AsyncBroker
+
+T = TypeVar("T")
+WAIT_S = 10.0
+
+
+class Broker:
+    """`with Broker() as kafka:` or `async with Broker() as kafka:`; or `start()` and `close()`.
+
+    `settings`: broker settings by their Kafka names, as in `Broker({"num.partitions": "3"})`. Everything is gone after it, also when the process that
+    started it is killed.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self.process = BrokerProcess(settings or {})
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT, for the client under test. It stays the same over restarts."""
+        return self.process.bootstrap_servers
+
+    @cached_property
+    def aio(self) -> AsyncBroker:
+        """The same broker for asynchronous tests."""
+        from millrace.testing.aio import AsyncBroker
+
+        return AsyncBroker(self)
+
+    @property
+    def log_text(self) -> str:
+        """What the broker logged so far."""
+        return self.process.log_text
+
+    # Life
+
+    def start(self) -> None:
+        """Returns when clients are served. Raises BrokerNotStarted. Nothing to do for one that runs."""
+        self.process.start()
+
+    def close(self) -> None:
+        """The end of the broker and all its data. Idempotent."""
+        self.process.close()
+
+    def __enter__(self) -> Broker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> AsyncBroker:
+        await self.aio.start()
+        return self.aio
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aio.close()
+
+    # Topics and records
+
+    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """It has its leaders on return. Raises Refused for one that exists."""
+        self._run(operations.create_topic(topic, partitions, config or {}))
+
+    def topics(self) -> list[str]:
+        """All but internal ones, sorted."""
+        return self._run(operations.topics())
+
+    def produce(
+        self,
+        topic: str,
+        *values: Value,
+        key: Value = None,
+        headers: Mapping[str, Value] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> list[Place]:
+        """Writes one record for each value, all with that key, in one batch; gives their places. Text is UTF-8, dictionaries and lists are
+        JSON, None is null. Without `partition`: the one Kafka's Java producer gives the key; 0 without a key."""
+        return self._run(operations.produce(topic, values, key, headers or {}, partition, timestamp))
+
+    def records(self, topic: str) -> list[Record]:
+        """All that the topic holds now, by partition and offset; none of a topic that there is not."""
+        return self._run(operations.records(topic))
+
+    def wait_for_records(self, topic: str, count: int, timeout: float = WAIT_S) -> list[Record]:
+        """All that the topic holds, as soon as that is `count` records. NotEnoughRecords after `timeout` seconds. The topic may be made
+        meanwhile."""
+        return self._run(operations.wait_for_records(topic, count, timeout))
+
+    # Groups
+
+    def groups(self) -> dict[str, str]:
+        """The states of all groups, by name."""
+        return self._run(operations.groups())
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """The offsets that the group committed; none of a group that there is not."""
+        return self._run(operations.committed(group))
+
+    def lag(self, group: str, topic: str | None = None) -> int:
+        """How many records lie behind what the group committed: of `topic`, or of all topics of which it committed anything."""
+        return self._run(operations.lag(group, topic))
+
+    def expire_member(self, group: str, member: str) -> None:
+        """As if the member's session had timed out: it is out of the group, which rebalances. `member`: its member id, group.instance.id
+        or client.id. LookupError when there is none."""
+        self._run(operations.expire_member(group, member))
+
+    # The process
+
+    def restart(self) -> None:
+        """An orderly stop, and a start at the same address."""
+        self.process.stop()
+        self.process.start()
+
+    def kill(self) -> None:
+        """kill -9. `start()` brings it back at the same address, with all that was acknowledged."""
+        self.process.kill()
+
+    def pause(self) -> None:
+        """The process stands still, and its connections stay open, until `resume()`."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        """Nothing to do for one that goes on."""
+        self.process.resume()
+
+    # Isolation
+
+    def snapshot(self) -> Snapshot:
+        """What there is now, for `restore`."""
+        return self._run(take_snapshot())
+
+    def restore(self, before: Snapshot) -> list[str]:
+        """Removes the topics and groups that came since. Gives the clients that are still in groups that came since. Starts a
+        broker that was killed, and lets one go on that was paused."""
+        self.process.resume()
+        self.process.start()
+        return self._run(restore(before))
+
+    def _run(self, conversation: Conversation[T]) -> T:
+        return run_blocking(conversation, HOST, int(self.bootstrap_servers.rpartition(":")[2]))

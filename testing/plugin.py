@@ -1,0 +1,58 @@
+"""The pytest plugin: fixtures `kafka` and `kafka_broker`, there as soon as millrace is installed (entry point pytest11).
+
+    kafka           the session's broker; topics and groups that the test made are gone after it. Under pytest-xdist each worker has one.
+    kafka_broker    a broker of the test's own
+    kafka_settings  override it in a conftest.py: broker settings of both
+
+Loaded in every run of pytest, so it imports nothing before a test asks for a broker.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from millrace.testing.broker import Broker
+
+
+class ClientLeftRunning(pytest.PytestWarning):
+    """A test ended with a member of its group still joined: it can take records from a later test that uses the same names."""
+
+
+@pytest.fixture(scope="session")
+def kafka_settings() -> Mapping[str, str]:
+    """Broker settings by their Kafka names: override this fixture to have other ones."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kafka_session(kafka_settings: Mapping[str, str]) -> Iterator[Broker]:
+    """The session's broker, started when it is first asked for. What a test of this fixture leaves stays: ask for `kafka`."""
+    from millrace.testing.broker import Broker
+
+    with Broker(kafka_settings) as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka(kafka_session: Broker) -> Iterator[Broker]:
+    """A live broker. What existed before the test stays, and the topics and groups that the test made are gone after it. `kafka.aio` is the same
+    for asynchronous tests."""
+    kafka_session.start()
+    before = kafka_session.snapshot()
+    yield kafka_session
+    for client in kafka_session.restore(before):
+        warnings.warn(f"the test left a client running: {client}", ClientLeftRunning, stacklevel=1)
+
+
+@pytest.fixture
+def kafka_broker(kafka_settings: Mapping[str, str]) -> Iterator[Broker]:
+    """A broker of the test's own, gone after it."""
+    from millrace.testing.broker import Broker
+
+    with Broker(kafka_settings) as broker:
+        yield broker

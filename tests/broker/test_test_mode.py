@@ -1,0 +1,60 @@
+"""Test mode: its settings, and that no other start has what it brings."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from millrace.broker.cli.serve import Options, parse_options, read_settings
+from millrace.runtime.disk import DiskFailed, DiskFull
+from millrace.runtime.disk_unsynced import UnsyncedDisk
+
+
+def test_its_settings_stand_behind_those_given(tmp_path: Path) -> None:
+    """Each is there where nothing else was said, and a given one wins, also one of the environment."""
+    given = ("offsets.topic.num.partitions=5", "admin.listener=127.0.0.1:1")
+    env = {"KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "7"}
+    settings = read_settings(Options(None, given, str(tmp_path), is_test=True), env).settings
+    assert settings.groups.offsets_partitions_count == 5
+    assert settings.groups.initial_rebalance_delay_ms == 7
+    assert settings.groups.session_timeout_min_ms == 100
+    assert settings.topics.retention_check_interval_ms == 1_000
+    assert settings.memory.total_bytes <= 256 << 20
+
+
+def test_a_start_without_it_has_none_of_them(tmp_path: Path) -> None:
+    """It is a word of the command line alone."""
+    options = parse_options(["--data-dir", str(tmp_path)])
+    assert not options.is_test
+    settings = read_settings(options, {}).settings
+    assert settings.groups.initial_rebalance_delay_ms == 3_000
+    assert settings.groups.offsets_partitions_count == 50
+    assert parse_options(["--test-mode"]).is_test
+
+
+def test_a_disk_without_the_device_keeps_what_it_is_given(tmp_path: Path) -> None:
+    """Files, logs and block files hold what was written, for the next process; a failure is the house's error."""
+
+    async def use() -> None:
+        disk = UnsyncedDisk()
+        await disk.write_file(f"{tmp_path}/small", b"first")
+        await disk.write_file(f"{tmp_path}/small", b"second")
+        assert (await disk.read_file(f"{tmp_path}/small"), await disk.list_folder(str(tmp_path))) == (
+            b"second",
+            ["small"],
+        )
+        log = await disk.open_log(f"{tmp_path}/log")
+        await log.append([b"one", b"two"])
+        await log.sync()
+        assert (log.size_bytes, await log.read_at(0, 10)) == (6, b"onetwo")
+        await log.close()
+        block = await disk.open_block(f"{tmp_path}/block", 8_192)
+        await block.write_at(4_096, memoryview(bytearray(b"x" * 4_096)))
+        assert (block.is_direct, await block.read_at(4_096, 2)) == (False, b"xx")
+        await block.close()
+        with pytest.raises((DiskFailed, DiskFull)):
+            await disk.write_file(f"{tmp_path}/none/small", b"")
+
+    asyncio.run(use())

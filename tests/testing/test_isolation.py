@@ -1,0 +1,91 @@
+"""Each test has its own topics and groups; and nothing is left of a broker when whoever started it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer
+
+from millrace.testing import Broker
+
+END_S = 20.0
+
+
+def test_what_came_with_a_test_goes_with_it(kafka_session: Broker) -> None:
+    """Also of a client that still runs, which is named; what existed stays, with what was added to it."""
+    kafka_session.produce("before", "kept")
+    snapshot = kafka_session.snapshot()
+    kafka_session.produce("before", "added")
+    kafka_session.produce("made", "x")
+    consumer = KafkaConsumer(
+        "made", bootstrap_servers=kafka_session.bootstrap_servers, group_id="workers", client_id="left"
+    )
+    while not consumer.assignment():
+        consumer.poll(100)
+    assert kafka_session.restore(snapshot) == ["left in group workers"]
+    assert (kafka_session.topics(), kafka_session.groups()) == (["before"], {})
+    assert [record.text for record in kafka_session.records("before")] == ["kept", "added"]
+    consumer.close(autocommit=False)
+
+
+def test_a_broker_that_a_test_killed_or_paused_is_there_for_the_next(kafka_session: Broker) -> None:
+    """And it has what existed before."""
+    kafka_session.produce("before", "kept")
+    snapshot = kafka_session.snapshot()
+    kafka_session.kill()
+    kafka_session.restore(snapshot)
+    kafka_session.pause()
+    kafka_session.restore(snapshot)
+    assert kafka_session.records("before")
+
+
+OWNER = """
+import os, signal, sys, time
+from millrace.testing import Broker
+broker = Broker()
+broker.start()
+if sys.argv[1] == "paused":
+    broker.pause()
+print(broker.process.pid, broker.process._folder, flush=True)
+if sys.argv[1] == "left":
+    sys.exit(0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["running", "paused", "left"])
+def test_nothing_is_left_of_whoever_started_it(how: str) -> None:
+    """Killed with kill -9 while the broker runs or is paused, or ended without closing it: neither a process nor a folder stays."""
+    owner = subprocess.run([sys.executable, "-c", OWNER, how], capture_output=True, text=True, timeout=60, check=False)
+    assert owner.returncode == (0 if how == "left" else -signal.SIGKILL), owner.stderr
+    pid, folder = owner.stdout.split()
+    deadline = time.monotonic() + END_S
+    while (is_alive(int(pid)) or Path(folder).exists()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_alive(int(pid))
+    assert not Path(folder).exists()
+
+
+def test_a_closed_broker_leaves_nothing() -> None:
+    """On return of the context, and of a second close."""
+    with Broker() as broker:
+        pid, folder = broker.process.pid, Path(broker.process._folder)
+        assert (folder / "data").is_dir()
+    broker.close()
+    assert not is_alive(pid)
+    assert not folder.exists()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
