@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millrace.broker import app, claims, metadata_check, wal_binding
+from millrace.broker import app, claims, metadata_check, restore_plan, restoring, wal_binding
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.coordinators.shard_loop import ShardLoop
 from millrace.broker.object_cleaner import ObjectCleaner
@@ -216,6 +216,33 @@ BUGS = {
         do.says_in_time(()),
         ("epoch-stays", "epoch-goes-on"),
         where=with_weather("salvage"),
+    ),
+    "restored-not-lifted": Bug(
+        "a restored log gives out what the lost one gave",
+        4,
+        restore_plan,
+        "lift_records",
+        do.lifts_nothing,
+        ("given-again", "epoch-stays", "producer-id-again"),
+        where=with_weather("lost log"),
+    ),
+    "loss-unnamed": Bug(
+        "a restore does not say what the lost log held",
+        1,
+        restoring,
+        "ranges_in_wal",
+        do.says([]),
+        ("loss-not-named",),
+        where=with_weather("lost log"),
+    ),
+    "lost-wal-unasked": Bug(
+        "a restored log directory starts without its WAL, and nobody was asked",
+        1,
+        app,
+        "judge_wal",
+        do.takes_any_wal,
+        ("loss-not-asked",),
+        where=with_weather("lost log"),
     ),
     "ack-out-of-order": Bug(
         "all writes are confirmed with the first", 1, BlockWriter, "_on_written", do.confirms_all_in_flight, DURABLE

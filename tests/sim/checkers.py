@@ -41,6 +41,7 @@ class Found:
     cluster_id: str = ""
     objects: dict[str, int] = field(default_factory=dict)  # key -> bytes
     contents: dict[str, bytes] = field(default_factory=dict)  # of the same keys
+    orphans: dict[int, None] = field(default_factory=dict)  # objects that restored metadata does not know
     expired_ms: int = 0  # deadlines up to here have passed, and the node has had time to see it
 
 
@@ -249,7 +250,7 @@ class ObjectsMatch:
                 object_id = parse_object_key(found.cluster_id, key)
                 if object_id is not None and object_id in found.image.objects.by_id:
                     sizes[object_id] = size_bytes  # linked or not: a composite that was put need not be committed
-                elif object_id is None or object_id not in linked:
+                elif object_id is None or (object_id not in linked and object_id not in found.orphans):
                     lines.append(f"orphan-object: {key}")
         for object_id, stored in found.image.objects.by_id.items():
             if stored.state is ObjectState.PREPARED:

@@ -133,6 +133,9 @@ class OwnerAcknowledges(LogProbe):
         self._under_way.clear()
         self._header = device_header(self.node)
 
+    def on_restored(self) -> None:
+        self.on_start()  # the log may be gone, too
+
     def on_write(self, position: int, data: bytes) -> None:
         block = decode_block_header(memoryview(data), 0) if position >= RING_START else None
         if block is not None:
@@ -291,6 +294,9 @@ class TrimmedIsCommitted(LogProbe):
 
     def on_start(self) -> None:
         self._header = device_header(self.node)
+
+    def on_restored(self) -> None:
+        self.on_start()  # the log may be gone, too
 
     def on_write(self, position: int, data: bytes) -> None:
         header = self._header

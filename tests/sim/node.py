@@ -37,6 +37,7 @@ from millrace.wal.log import WriteAheadLog
 from millrace.wal.object.layout import log_prefix, parse_key
 from tests.sim.disk import Fail, Fate, SimDisk, any_fate, drop, holes, keep, tear
 from tests.sim.loop import Life, own_context
+from tests.sim.lost_log import LostLog
 from tests.sim.objectstore import SimObjectStore, StoreFaults
 from tests.sim.rival import Rival
 from tests.sim.salvage import Salvage
@@ -219,6 +220,10 @@ class SimNode:
         self.salvage: Salvage | None = None  # damage to the log, which a start is to find
         self.given_up: dict[tuple[int, int], None] = {}  # stream and end of entries of the log that an operator gave up
         self.begin_salvage: Callable[[Rand], None] = lambda rand: None  # the run knows whose history it is
+        self.lost_log: LostLog | None = None  # the log directory goes at a start, and is restored
+        self.begin_loss: Callable[[Rand], None] = lambda rand: None  # as begin_salvage
+        self.on_restored: Callable[[], None] = lambda: None  # metadata begins anew
+        self.orphans: dict[int, None] = {}  # objects in the bucket that restored metadata does not know
         self.rival: Rival | None = None  # who is first where a conditional put loses
         self.failing_until = 0  # the life in which a write was made to fail
         self.fate_name = "any"  # what is written when a strike comes
@@ -392,6 +397,8 @@ class SimNode:
             self._adopt(self.disk.restart(fate, power_was_cut=self.disk.was_cut.is_set()))
             self.on_restart()
         self.on_start()
+        if self.lost_log is not None:
+            await self.lost_log.lose_and_restore()
         if self.strange is not None:
             self.strange.swap()
         self.life_count += 1

@@ -45,6 +45,10 @@ class MetadataGrows(Probe):
     def on_start(self) -> None:
         self._is_first = True
 
+    def on_restored(self) -> None:
+        """Offsets and epochs go on above; streams are as the bucket had them."""
+        self._streams.clear()
+
     def on_image(self, image: MetadataImage) -> None:
         self.count += 1
         last, self._last = self._last, image
@@ -74,6 +78,9 @@ class ObjectsLive(Probe):
         self._last: object = None
         self._shown_us = 0  # when the last image was
         self._shown_life = 0
+
+    def on_restored(self) -> None:
+        self._states.clear()
 
     def on_image(self, image: MetadataImage) -> None:
         if image.objects is not self._last:
@@ -198,6 +205,7 @@ class Probes:
         history.on_told = self._on_told
         history.on_watermark = self._on_watermark
         node.on_image = self._on_image
+        node.on_restored = self._on_restored
         node.on_start = self._on_start
         node.disk.on_write = self._on_write
         node.disk.on_durable = self._on_durable
@@ -222,6 +230,10 @@ class Probes:
         self._node.image = image
         for probe in self.all:
             probe.on_image(image)
+
+    def _on_restored(self) -> None:
+        for probe in self.all:
+            probe.on_restored()
 
     def _on_start(self) -> None:
         for probe in self.all:

@@ -34,6 +34,7 @@ from tests.sim.client import SimClient
 from tests.sim.history import History, Place, TopicStory
 from tests.sim.look import ALL_LOOKUPS, judge, look
 from tests.sim.loop import SimLoop, run_simulation
+from tests.sim.lost_log import LostLog
 from tests.sim.members import Member
 from tests.sim.node import SimNode, StartFailed
 from tests.sim.plan import ALL, LATE, PLAIN, SOON, Plan
@@ -147,6 +148,7 @@ class Run:
         self.history.on_promise = self.node.on_promise
         self.node.on_strike = self._on_strike
         self.node.begin_salvage = self._begin_salvage
+        self.node.begin_loss = self._begin_loss
         self.outcome = Outcome(plan, findings=self.history.findings)
         self.checkers = all_checkers()
         self.probes = Probes(self.node, self.history)
@@ -181,6 +183,9 @@ class Run:
     def _begin_salvage(self, rand: Rand) -> None:
         self.node.salvage = Salvage(self.node, self.history, rand)
 
+    def _begin_loss(self, rand: Rand) -> None:
+        self.node.lost_log = LostLog(self.node, self.history, rand)
+
     async def _keep_up(self) -> None:
         while self._is_wanted:
             await self._bring_up()
@@ -209,8 +214,9 @@ class Run:
                 if self.node.strange is not None and self.node.strange.is_in_place:
                     self.history.find("strange-place-served", f"{self.node.strange.what}: a start did not see it")
                     raise StrangePlaceServed  # nothing that follows means anything
-                if self.node.salvage is not None:
-                    self.node.salvage.settle()
+                for hurt in (self.node.salvage, self.node.lost_log):
+                    if hurt is not None:
+                        hurt.settle()
                 return
             except StartFailed as failed:
                 if not self._is_strange_refused(failed.__cause__):
@@ -229,7 +235,7 @@ class Run:
     def _judge_start(self, error: BaseException | None) -> None:
         """Why a process ended before it served. Raises what nothing excuses."""
         hits = self.world.hits
-        if self.node.salvage is not None and self.node.salvage.judge(error):
+        if any(hurt is not None and hurt.judge(error) for hurt in (self.node.salvage, self.node.lost_log)):
             return
         if isinstance(error, WalCorrupt) and self.node.has_a_header():
             self.history.find("header-not-enough", str(error))
@@ -360,6 +366,7 @@ class Run:
         controller = self._controller
         assert controller is not None
         found = Found(image=controller.publisher.image, cluster_id=controller.cluster_id)
+        found.orphans = self.node.orphans
         found.contents = {key: content for key, (content, _) in self.world.bucket.objects.items()}
         found.objects = {key: len(content) for key, content in found.contents.items()}
         if not self.world.clock.was_set:  # else the controller goes by how long it has run

@@ -52,6 +52,7 @@ class Kept:
     end: int
     at: int  # where its record begins, in its block or object
     record_bytes: int
+    epoch: int  # of the stream
 
 
 class Salvage:
@@ -96,7 +97,7 @@ class Salvage:
         if not sure:
             return False
         block = sure[self._rand.below(len(sure))]
-        kept = [list(_entries_of_block(file.durable, geometry, one)) for one in blocks]
+        kept = [list(entries_of_block(file.durable, geometry, one)) for one in blocks]
         index = blocks.index(block)
         self._damaged, self._behind = kept[index], [one for more in kept[index + 1 :] for one in more]
         node.disk.flip(WAL_FILE, geometry.physical(block.position) + self._rand.below(block.length))
@@ -252,7 +253,7 @@ def blocks_from(data: bytearray, geometry: Geometry, position: int) -> list[Bloc
     return found
 
 
-def _entries_of_block(ring: bytearray, geometry: Geometry, block: BlockHeader) -> Iterator[Kept]:
+def entries_of_block(ring: bytearray, geometry: Geometry, block: BlockHeader) -> Iterator[Kept]:
     start = geometry.physical(block.position)
     yield from _entries(bytes(ring[start : start + block.length]), BLOCK_HEADER_BYTES, block.record_count)
 
@@ -268,7 +269,7 @@ def _entries(data: bytes, at: int, count: int) -> Iterator[Kept]:
     try:
         for _ in range(count):
             header, _, end = decode_entry(view, at + RECORD_HEADER_BYTES)
-            yield Kept(header.stream_id, header.base_offset, header.end, at, end - at)
+            yield Kept(header.stream_id, header.base_offset, header.end, at, end - at, header.epoch)
             at = end
     except ObjectCorrupt:
         return

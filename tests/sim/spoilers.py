@@ -22,7 +22,7 @@ from millrace.protocol.batches import CRC_START, BatchHeader
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.protocol.stream_records import DoomObjectsRecord
+from millrace.protocol.stream_records import DoomObjectsRecord, NodeClaimRecord, NodeWalRecord
 from millrace.runtime.disk import Buffer
 from millrace.s3stream import recovery
 from millrace.s3stream.compaction import copying
@@ -213,6 +213,13 @@ def skips_a_block_more(old: Any) -> Any:
         return found[1:] if self._seek == self._walk else found
 
     return _look_for_next
+
+
+def lifts_nothing(old: Any) -> Any:
+    def lift_records(*args: Any) -> Any:
+        return (record for record in old(*args) if isinstance(record, NodeWalRecord | NodeClaimRecord))
+
+    return lift_records
 
 
 # 5. compaction

@@ -240,3 +240,15 @@ def test_what_an_operator_gives_up_is_all_that_is_lost(settings: str) -> None:
         hits += outcome.hits
     assert hits["salvage: refused"]
     assert hits["salvage: records given up"]
+
+
+@pytest.mark.parametrize("settings", ["plain", "object wal"])
+def test_a_lost_log_directory_is_restored(settings: str) -> None:
+    """From the bucket, with the log there or gone: what the restore does not name is there, and nothing is given out again."""
+    hits: Counter[str] = Counter()
+    for seed in range(3):
+        outcome = run_plan(Plan(f"{seed}", (), "any", "lost log", settings, "plain+idempotent+reader", 8))
+        assert not outcome.findings, outcome.findings[:3]
+        hits += outcome.hits
+    assert hits[f"restore: with a log of {'blocks' if settings == 'plain' else 'objects'}"]
+    assert settings != "plain" or hits["restore: without a log"]

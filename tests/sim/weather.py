@@ -14,6 +14,7 @@ quiet: then progress is demanded. Several may come together, joined with "+" in 
                    its way to the store, without its controller
     stray write    a write of the log lands elsewhere on the device and reports success: what is lost and overwritten is found at the next start
     salvage        a byte of the log's records is wrong at one start, which refuses; then wal.corruption is skip, or truncate, for one start
+    lost log       the log directory is lost, half the time a log of blocks with it, and restored from the bucket
     wal rot        a byte of the log, or of an object of it, is wrong at one start: it is read around, or refused by its name and mended
     older log      a start finds an older copy of its log directory, is refused, and finds the right one again
     older wal      the same of the WAL's volume
@@ -38,7 +39,9 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from millrace.kraft.tables.objects import ObjectState
 from millrace.runtime.rand import Rand
+from millrace.s3stream.objects.keys import parse_object_key
 from millrace.wal.block.layout import (
     BLOCK_BYTES,
     RING_START,
@@ -121,7 +124,7 @@ async def rot(world: World, node: SimNode, rand: Rand) -> None:
     for _ in range(4):
         bucket = world.bucket
         spots = []
-        for key in [key for key in bucket.objects if "/objects/" in key and rand.below(3) == 0]:
+        for key in [key for key in bucket.objects if is_settled(key, node) and rand.below(3) == 0]:
             position = rand.below(max(1, len(bucket.objects[key][0])))
             if bucket.objects[key][0]:
                 bucket.rot(key, position)
@@ -132,6 +135,13 @@ async def rot(world: World, node: SimNode, rand: Rand) -> None:
         for key, position, damaged in spots:
             if bucket.objects.get(key) is damaged:  # else it was put again, or deleted
                 bucket.rot(key, position)
+
+
+def is_settled(key: str, node: SimNode) -> bool:
+    """An object that nobody puts again: a repeat that finds other bytes than its own ends the process, as it should."""
+    object_id = parse_object_key(node.cluster_id, key)
+    stored = None if object_id is None or node.image is None else node.image.objects.get(object_id)
+    return stored is not None and stored.state is not ObjectState.PREPARED
 
 
 async def full_disk(world: World, node: SimNode, rand: Rand) -> None:
@@ -356,6 +366,17 @@ async def salvaged(world: World, node: SimNode, rand: Rand) -> None:
         await node.ready()
 
 
+async def lost_log(world: World, node: SimNode, rand: Rand) -> None:
+    """From now on: the first start at which the bucket knows enough."""
+    await node.ready()
+    node.begin_loss(rand)
+    for _ in range(4):
+        await asyncio.sleep((200 + rand.below(600)) / 1000)
+        if node.is_ready and node.lost_log is not None and node.lost_log.is_due:
+            node.kill()
+        await node.ready()
+
+
 async def slow_net(world: World, node: SimNode, rand: Rand) -> None:
     usual_us, world.net.delay_us = world.net.delay_us, (1_000, 60_000)
     await asyncio.sleep(LASTS_S / 2)
@@ -448,6 +469,7 @@ WEATHERS: dict[str, Blow] = {
     "lost races": lost_races,
     "stray write": stray_write,
     "salvage": salvaged,
+    "lost log": lost_log,
     "replaced": replaced,
     "slow net": slow_net,
     "cut net": severed(is_one_way=False),
