@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from millrace.testing import operations
 from millrace.testing.operations import Conversation
 from millrace.testing.process import HOST
+from millrace.testing.seed import read_seed, write_seed
 from millrace.testing.values import Place, Record, TopicPartition, Value
 from millrace.testing.wire import run_async
 
@@ -57,6 +58,9 @@ class AsyncBroker:
         timestamp: int | None = None,
     ) -> list[Place]:
         return await self._run(operations.produce(topic, values, key, headers or {}, partition, timestamp))
+
+    async def seed(self, lines: Iterable[str]) -> int:
+        return await self._run(write_seed(read_seed(lines)))
 
     async def records(self, topic: str) -> list[Record]:
         return await self._run(operations.records(topic))

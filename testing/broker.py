@@ -6,7 +6,7 @@ Not here: how it is asked (operations.py, wire.py), how it is started and ended 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +15,7 @@ from millrace.testing import operations
 from millrace.testing.isolation import Snapshot, restore, take_snapshot
 from millrace.testing.operations import Conversation
 from millrace.testing.process import HOST, BrokerProcess
+from millrace.testing.seed import read_seed, write_seed
 from millrace.testing.values import Place, Record, TopicPartition, Value
 from millrace.testing.wire import run_blocking
 
@@ -28,12 +29,12 @@ WAIT_S = 10.0
 class Broker:
     """`with Broker() as kafka:` or `async with Broker() as kafka:`; or `start()` and `close()`.
 
-    `settings`: broker settings by their Kafka names, as in `Broker({"num.partitions": "3"})`. Everything is gone after it, also when the process that
-    started it is killed.
+    `settings`: broker settings by their Kafka names, as in `Broker({"num.partitions": "3"})`. `port`: 0 for a free one. Everything
+    is gone after it, also when the process that started it is killed.
     """
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        self.process = BrokerProcess(settings or {})
+    def __init__(self, settings: Mapping[str, str] | None = None, port: int = 0) -> None:
+        self.process = BrokerProcess(settings or {}, port)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -102,6 +103,11 @@ class Broker:
         """Writes one record for each value, all with that key, in one batch; gives their places. Text is UTF-8, dictionaries and lists are
         JSON, None is null. Without `partition`: the one Kafka's Java producer gives the key; 0 without a key."""
         return self._run(operations.produce(topic, values, key, headers or {}, partition, timestamp))
+
+    def seed(self, lines: Iterable[str]) -> int:
+        """Writes the records of JSON lines, as in {"topic": "orders", "key": "a", "value": {"id": 1}}; gives how many. ValueError names a line
+        that cannot be read, and nothing is written then."""
+        return self._run(write_seed(read_seed(lines)))
 
     def records(self, topic: str) -> list[Record]:
         """All that the topic holds now, by partition and offset; none of a topic that there is not."""

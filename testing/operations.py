@@ -9,11 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.protocol.error_codes import ErrorCode
 from millrace.testing.errors import NotEnoughRecords, Refused
 from millrace.testing.values import Place, Record, TopicPartition, Value, encoded, partition_of
+
+if TYPE_CHECKING:
+    from millrace.protocol.records import Record as WireRecord
 
 T = TypeVar("T")
 LATEST, EARLIEST = -1, -2
@@ -132,7 +135,6 @@ def produce(
     timestamp: int | None,
 ) -> Conversation[list[Place]]:
     """All in one batch; they are durable, as far as test mode goes, on return."""
-    from millrace.protocol.batch_build import build_batch
     from millrace.protocol.records import Record as WireRecord
 
     if not values:
@@ -140,13 +142,28 @@ def produce(
     raw_key = encoded(key)
     indexes = yield from partitions_of(topic, creates=True)
     assert indexes is not None
-    index = partition
-    if index is None:
-        index = 0 if raw_key is None else partition_of(raw_key, len(indexes))
-    now = int(time.time() * 1000) if timestamp is None else timestamp
+    index = place_of(raw_key, indexes) if partition is None else partition
+    now = now_ms() if timestamp is None else timestamp
     raw_headers = tuple((name.encode(), encoded(text)) for name, text in headers.items())
-    batch = build_batch([WireRecord(raw_key, encoded(value), now, raw_headers) for value in values])
-    data = message("produce", "PartitionProduceData", index=index, records=batch)
+    base = yield from write_batch(
+        topic, index, [WireRecord(raw_key, encoded(value), now, raw_headers) for value in values]
+    )
+    return [Place(topic, index, base + place) for place in range(len(values))]
+
+
+def place_of(key: bytes | None, indexes: Sequence[int]) -> int:
+    return 0 if key is None else partition_of(key, len(indexes))
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def write_batch(topic: str, index: int, records: Sequence[WireRecord]) -> Conversation[int]:
+    """The offset of the first."""
+    from millrace.protocol.batch_build import build_batch
+
+    data = message("produce", "PartitionProduceData", index=index, records=build_batch(records))
     request = message(
         "produce",
         "ProduceRequest",
@@ -157,7 +174,8 @@ def produce(
     response = yield Call("Produce", 12, request)
     part = response.responses[0].partition_responses[0]
     check(f"produce to {topic}-{index}", part.error_code, part.error_message)
-    return [Place(topic, index, part.base_offset + place) for place in range(len(values))]
+    base: int = part.base_offset
+    return base
 
 
 def offsets(places: Iterable[TopicPartition], timestamp: int) -> Conversation[dict[TopicPartition, int]]:

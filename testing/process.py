@@ -30,10 +30,11 @@ LOG_SHOWN_CHARS = 4_000
 
 
 class BrokerProcess:
-    """`settings`: broker settings by name, over those of test mode."""
+    """`settings`: broker settings by name, over those of test mode. `port`: 0 for a free one."""
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str], port: int = 0) -> None:
         self._settings = dict(settings)
+        self._given_port = port
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: Guard | None = None
         self._folder = ""
@@ -77,18 +78,19 @@ class BrokerProcess:
         if self._guard is None:
             self._folder = tempfile.mkdtemp(prefix="millrace-test-")
             self._guard = Guard(self._folder)
-        is_chosen = self._port != 0
+        was_started = self._port != 0
+        is_chosen = was_started or self._given_port != 0
         try:
             for tried in range(1, PORTS_TRIED_MAX + 1):
-                if not is_chosen:
-                    self._port = free_port()
+                if not was_started:
+                    self._port = self._given_port or free_port()
                 self._begin()
                 if self._wait_ready():
                     return
                 if is_chosen or tried == PORTS_TRIED_MAX or "in use" not in self.log_text:
                     raise BrokerNotStarted(f"the broker did not get ready\n{self.log_text[-LOG_SHOWN_CHARS:]}")
         except BaseException:
-            if not is_chosen:
+            if not was_started:
                 self.close()
             raise
 
@@ -124,6 +126,11 @@ class BrokerProcess:
             seen += chunk
         self.ready_line = seen.decode(errors="replace").strip()
         return True
+
+    def wait(self) -> int:
+        """Until the process ends by itself; its exit code."""
+        assert self._process is not None
+        return self._process.wait()
 
     def kill(self) -> None:
         """kill -9, and wait for the end. What was acknowledged is there after the next `start`."""

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {"runtime": 0, "protocol": 0, "wal": 1, "s3stream": 2, "kraft": 3, "broker": 4}
 PACKAGES = (*LAYERS, "spark_jobs", "testing")
-TESTING_COMMANDS = ("broker/cli/test.py", "broker/cli/dev.py")
+TESTING_COMMANDS = ("broker/cli/test.py", "broker/cli/dev.py", "broker/cli/testing_options.py")
 FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
 

@@ -15,6 +15,8 @@ RunLoop = Callable[[Coroutine[Any, Any, int]], int]
 # name -> what `millrace --help` says; the module of that name has run(words, env, run_loop) -> exit code.
 COMMANDS = {
     "serve": "run a node: broker and controller",
+    "test": "run a command with a broker of its own: millrace test -- npm test",
+    "dev": "serve a broker to try things out; nothing is kept",
     "pipeline": "run a Spark pipeline over the topics",
     "doctor": "try whether a bucket is fit for a broker",
     "fsck": "check a bucket against its metadata",

@@ -1,0 +1,58 @@
+"""`millrace test -- COMMAND`: runs a command with a broker of its own, and leaves nothing behind.
+
+Its exit code is the command's; 125 when there was no broker to run it with, 126 and 127 as in a shell. What is written to standard output is the
+command's alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from millrace.broker.cli import RunLoop
+from millrace.broker.cli.testing_options import add_options, fill, settings_of, topics_of
+
+VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
+NO_BROKER = 125
+
+
+def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
+    parser = argparse.ArgumentParser(
+        "millrace test",
+        usage="millrace test [OPTIONS] -- COMMAND [ARGUMENT ...]",
+        description=f"Run a command with a broker of its own: its address is in {VARIABLE}. Nothing is kept.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--env",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="another variable to put the address in, as SPRING_KAFKA_BOOTSTRAP_SERVERS or KAFKA_BROKERS",
+    )
+    add_options(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="what to run, with its arguments")
+    found = parser.parse_args(words)
+    command = found.command[1:] if found.command[:1] == ["--"] else found.command
+    if not command:
+        parser.error("there is no command to run: millrace test -- npm test")
+    try:
+        settings, topics = settings_of(found.override), topics_of(found.topic)
+    except ValueError as error:
+        parser.error(str(error))
+    from millrace.testing.broker import Broker
+    from millrace.testing.command import run_command
+    from millrace.testing.errors import BrokerNotStarted, Refused
+
+    with closing(Broker(settings)) as broker:
+        try:
+            broker.start()
+            fill(broker, topics, found.seed)
+        except (BrokerNotStarted, Refused, ValueError, OSError) as error:
+            print(f"millrace: {error}", file=sys.stderr)
+            return NO_BROKER
+        address = broker.bootstrap_servers
+        print(f"millrace: a broker at {address} for this command; nothing is kept", file=sys.stderr)
+        return run_command(command, {**env, **dict.fromkeys((VARIABLE, *found.env), address)})
