@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from millrace.broker.addresses import AdvertisedAddresses, Endpoint
 from millrace.broker.admin_http import AdminHttp, health_pages
@@ -85,6 +85,9 @@ from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner, WriteAheadLog
 from millrace.wal.opening import identify_wal, kind_of, open_wal
 
+if TYPE_CHECKING:  # loaded in test mode alone
+    from millrace.broker.injection import Injection
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -97,8 +100,10 @@ BACKUP_CLOSE_MS = 5_000
 class Broker:
     """One node. `failed` gets an exception when it cannot go on: the process ends, and the next start recovers."""
 
-    def __init__(self, settings: BrokerSettings, runtime: Runtime) -> None:
+    def __init__(self, settings: BrokerSettings, runtime: Runtime, injection: Injection | None = None) -> None:
+        """`injection`: faults that tests ask for; in test mode alone."""
         self._settings = settings
+        self._injection = injection
         self._runtime = runtime
         self._registry = Registry()
         self._line = runtime.line()
@@ -520,8 +525,11 @@ class Broker:
 
     async def _serve(self, parts: Parts) -> None:
         loop, settings = asyncio.get_running_loop(), self._settings
-        dispatcher = Dispatcher(build_handlers(parts), loop.create_task)
+        handlers = build_handlers(parts)
+        dispatcher = Dispatcher(self._injection.wrap(handlers) if self._injection else handlers, loop.create_task)
         server = Server(self._runtime.net, dispatcher, parts.budget, settings.server, self._line)
+        if self._injection:
+            self._injection.attach(server, parts)
         self.listeners = await server.start(settings.listeners.clients)
         parts.cache.addresses = AdvertisedAddresses(self.listeners, settings.listeners.advertised)
         self._ends_with("listeners", lambda: server.stop(DRAIN_MS))

@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millrace.broker.addresses import Endpoint
@@ -59,6 +59,7 @@ class Server:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
         self.relief = Relief(self._loop, budget, self._connections, self._end_slow)
+        self.on_reason: Callable[[str], None] | None = None  # told why a connection is ended, in test mode
         self.accepted_count = 0
         self.refused_count = 0
         self._parts = ConnectionParts(
@@ -146,6 +147,8 @@ class Server:
         connection.abort(is_reset=True)
 
     def _on_ended(self, connection: Connection, reason: str) -> None:
+        if self.on_reason is not None:
+            self.on_reason(reason)
         self._log.ended(self._loop.time(), connection.peer, reason)
 
     def _on_lost(self, connection: Connection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from millrace.testing import operations
@@ -91,6 +92,27 @@ class AsyncBroker:
 
     async def resume(self) -> None:
         self.blocking.resume()
+
+    async def fail(self, api: str, code: str | int, times: int | None = 1) -> None:
+        await asyncio.to_thread(self.blocking.fail, api, code, times)
+
+    async def slow(self, api: str, ms: int) -> None:
+        await asyncio.to_thread(self.blocking.slow, api, ms)
+
+    async def fill_disk(self) -> None:
+        await asyncio.to_thread(self.blocking.fill_disk)
+
+    async def drop_connections(self) -> int:
+        return await asyncio.to_thread(self.blocking.drop_connections)
+
+    async def run_retention(self, as_of: datetime | None = None) -> int:
+        return await asyncio.to_thread(self.blocking.run_retention, as_of)
+
+    async def heal(self) -> None:
+        await asyncio.to_thread(self.blocking.heal)
+
+    async def unserved(self) -> list[str]:
+        return await asyncio.to_thread(self.blocking.unserved)
 
     async def _run(self, conversation: Conversation[T]) -> T:
         return await run_async(conversation, HOST, int(self.bootstrap_servers.rpartition(":")[2]))

@@ -7,11 +7,13 @@ Not here: how it is asked (operations.py, wire.py), how it is started and ended 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.testing import operations
+from millrace.testing.control import ask
 from millrace.testing.isolation import Snapshot, restore, take_snapshot
 from millrace.testing.operations import Conversation
 from millrace.testing.process import HOST, BrokerProcess
@@ -156,6 +158,46 @@ class Broker:
         """Nothing to do for one that goes on."""
         self.process.resume()
 
+    # Faults: of the client under test alone, and gone after the test
+
+    def fail(self, api: str, code: str | int, times: int | None = 1) -> None:
+        """The next `times` requests of `api` are refused with `code`, before they do anything; None: all, until `heal()`. `code`: Kafka's number or
+        name, as in `fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)`. ValueError for an API that cannot be refused so."""
+        self._control("fail", api=api, code=code, times="" if times is None else times)
+
+    def slow(self, api: str, ms: int) -> None:
+        """Answers of `api` leave so much later, until `heal()`: what they answer is done at once."""
+        self._control("slow", api=api, ms=ms)
+
+    def fill_disk(self) -> None:
+        """Producers are refused with KAFKA_STORAGE_ERROR, until `heal()`."""
+        self._control("fill-disk")
+
+    def drop_connections(self) -> int:
+        """Every client loses its connection, by a reset; how many did."""
+        return int(self._control("drop-connections")["dropped"])
+
+    def run_retention(self, as_of: datetime | None = None) -> int:
+        """Retention of all topics as if it were `as_of`, or now; how many offsets it dropped."""
+        moment = datetime.now(UTC) if as_of is None else as_of
+        return int(self._control("run-retention", as_of=int(moment.timestamp() * 1000))["dropped"])
+
+    def heal(self) -> None:
+        """The end of all faults; a paused broker goes on."""
+        self.process.resume()
+        self._control("clear")
+
+    def unserved(self) -> list[str]:
+        """What clients asked for since the last call that Millrace does not serve (transactions, for one), as sentences. The fixtures fail the
+        test with them; a test that asks first has taken them."""
+        if not self.process.is_running or self.process.is_paused:
+            return []
+        found: list[str] = self._control("unserved")["unserved"]
+        return found
+
+    def _control(self, command: str, **arguments: object) -> dict[str, Any]:
+        return ask(self.process.control_port, command, **arguments)
+
     # Isolation
 
     def snapshot(self) -> Snapshot:
@@ -163,10 +205,10 @@ class Broker:
         return self._run(take_snapshot())
 
     def restore(self, before: Snapshot) -> list[str]:
-        """Removes the topics and groups that came since. Gives the clients that are still in groups that came since. Starts a
+        """Removes the topics and groups that came since, and all faults. Gives the clients that are still in such groups. Starts a
         broker that was killed, and lets one go on that was paused."""
-        self.process.resume()
         self.process.start()
+        self.heal()
         return self._run(restore(before))
 
     def _run(self, conversation: Conversation[T]) -> T:

@@ -10,7 +10,7 @@ Loaded in every run of pytest, so it imports nothing before a test asks for a br
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +21,34 @@ if TYPE_CHECKING:
 
 class ClientLeftRunning(pytest.PytestWarning):
     """A test ended with a member of its group still joined: it can take records from a later test that uses the same names."""
+
+
+MARKER = (
+    "kafka_unserved: the test may use what the broker does not serve (transactions, compaction, ...); else it fails"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, None]:
+    """A test whose client asked for what is not served fails with a sentence that says so; one that failed of it has the sentence, too."""
+    try:
+        yield
+    except Exception as error:
+        for sentence in _unserved(item):
+            error.add_note(sentence)
+        raise
+    found = _unserved(item)
+    if found and item.get_closest_marker("kafka_unserved") is None:
+        pytest.fail("\n".join([*found, "(a test that may: @pytest.mark.kafka_unserved)"]), pytrace=False)
+
+
+def _unserved(item: pytest.Item) -> list[str]:
+    given: dict[str, Broker] = getattr(item, "funcargs", {})
+    return [sentence for name in ("kafka", "kafka_broker") if name in given for sentence in given[name].unserved()]
 
 
 @pytest.fixture(scope="session")

@@ -70,6 +70,18 @@ class BrokerProcess:
         except FileNotFoundError:
             return ""
 
+    @property
+    def control_port(self) -> int:
+        """Where faults are asked for."""
+        if not self.is_running:
+            raise BrokerNotStarted("the broker is not running: call start() or restart()")
+        return int(self.ready_line.rpartition(":")[2])
+
+    @property
+    def control_url(self) -> str:
+        """For tests in other languages: POST URL/fail?api=Produce&code=..."""
+        return f"http://{HOST}:{self.control_port}"
+
     def start(self) -> None:
         """Returns when clients are served. Raises BrokerNotStarted. Nothing to do for one that runs."""
         if self.is_running:

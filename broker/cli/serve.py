@@ -171,15 +171,24 @@ async def serve(settings: BrokerSettings) -> int:
 
 
 async def serve_test(settings: BrokerSettings) -> int:
-    """The same in test mode."""
+    """The same in test mode, with a control listener for faults."""
     from millrace.broker.app import Broker
+    from millrace.broker.injection import Injection
+    from millrace.broker.injection_http import ControlServer
     from millrace.broker.test_mode import NOTICE, unsynced_runtime
 
     log.warning(NOTICE)
-    return await run_broker(Broker(settings, unsynced_runtime()), settings)
+    runtime, injection = unsynced_runtime(), Injection()
+    control = ControlServer(runtime.net, injection)
+    port = await control.start()
+    try:
+        return await run_broker(Broker(settings, runtime, injection), settings, f" control http://127.0.0.1:{port}")
+    finally:
+        await control.stop()
 
 
-async def run_broker(broker: ServedBroker, settings: BrokerSettings) -> int:
+async def run_broker(broker: ServedBroker, settings: BrokerSettings, more: str = "") -> int:
+    """`more`: said behind the ready line."""
     asked_to_stop = _watch_signals()
 
     def on_fatal(error: CallbackFailed) -> None:
@@ -195,7 +204,7 @@ async def run_broker(broker: ServedBroker, settings: BrokerSettings) -> int:
     refusal = None if starting.cancelled() else starting.exception()
     if not starting.cancelled() and refusal is None and not asked_to_stop.done():
         process.keep_start_out_of_collections()
-        print(ready_line(broker, settings), flush=True)
+        print(ready_line(broker, settings) + more, flush=True)
         await asyncio.wait([asked_to_stop, broker.failed], return_when=asyncio.FIRST_COMPLETED)
     failure = broker.failed.exception() if broker.failed.done() else None
     if failure is not None:  # what it made of the start is no news

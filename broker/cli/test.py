@@ -15,6 +15,7 @@ from millrace.broker.cli import RunLoop
 from millrace.broker.cli.testing_options import add_options, fill, settings_of, topics_of
 
 VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
+CONTROL_VARIABLE = "MILLRACE_CONTROL_URL"
 NO_BROKER = 125
 
 
@@ -55,4 +56,5 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
             return NO_BROKER
         address = broker.bootstrap_servers
         print(f"millrace: a broker at {address} for this command; nothing is kept", file=sys.stderr)
-        return run_command(command, {**env, **dict.fromkeys((VARIABLE, *found.env), address)})
+        known = {**dict.fromkeys((VARIABLE, *found.env), address), CONTROL_VARIABLE: broker.process.control_url}
+        return run_command(command, {**env, **known})

@@ -32,6 +32,32 @@ def test_has_a_broker_of_its_own(kafka_broker, kafka):
     assert kafka_broker.topics() == []
     assert kafka_broker.produce("a", "x", partition=2)
 
+def compact(kafka):
+    from kafka.admin import KafkaAdminClient, NewTopic
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    admin.create_topics([NewTopic("c", 1, 1, topic_configs={"cleanup.policy": "compact"})])
+    admin.close()
+
+def test_compacts(kafka):
+    compact(kafka)
+
+def test_compacts_and_fails(kafka):
+    compact(kafka)
+    assert kafka.topics() == []
+
+@pytest.mark.kafka_unserved
+def test_may_compact(kafka):
+    compact(kafka)
+
+def test_leaves_faults(kafka):
+    kafka.fail("Produce", "UNKNOWN_SERVER_ERROR", times=None)
+
+def test_has_none_of_them(kafka):
+    from kafka import KafkaProducer
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    producer.send("a", b"x").get(10)
+    producer.close()
+
 def test_leaves_a_client(kafka):
     from kafka import KafkaConsumer
     consumer = KafkaConsumer("t", bootstrap_servers=kafka.bootstrap_servers, group_id="g", client_id="forgotten")
@@ -42,7 +68,8 @@ def test_leaves_a_client(kafka):
 
 
 def test_fixtures_isolate_and_warn(tmp_path: Path) -> None:
-    """Settings are overridden by a fixture, each test starts clean, and a client that a test did not close is named."""
+    """Settings are overridden by a fixture, each test starts clean, a client that a test did not close is named, and what is not served fails the
+    test with a sentence, unless it says that it may."""
     (tmp_path / "test_it.py").write_text(TESTS)
     words = [
         sys.executable,
@@ -63,6 +90,7 @@ def test_fixtures_isolate_and_warn(tmp_path: Path) -> None:
         check=False,
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
+    assert "2 failed, 8 passed" in done.stdout, done.stdout + done.stderr
+    sentence = "log compaction is not done by Millrace yet: a compacted topic keeps everything"
+    assert done.stdout.count(sentence) == 2, "one test failed with it, the other one has it as a note"
     assert "the test left a client running: forgotten in group g" in done.stdout
