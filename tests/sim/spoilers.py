@@ -198,21 +198,16 @@ def writes_one_header(old: Any) -> Any:
     return _write_header
 
 
-def steps_over_damage(old: Any) -> Any:
-    def __init__(self: RecoveryScan, header: Any, *others: Any, **named: Any) -> None:
-        old(self, header, *others, **(named | {"policy": "skip"}))
+def mistakes_policy(meant: str, taken: str) -> Callable[[Any], Any]:
+    """Recovery does about damage what another wal.corruption says."""
 
-    return __init__
+    def make(old: Any) -> Any:
+        def __init__(self: RecoveryScan, header: Any, *others: Any, policy: str = "refuse", **named: Any) -> None:
+            old(self, header, *others, policy=taken if policy == meant else policy, **named)
 
+        return __init__
 
-def skips_a_block_more(old: Any) -> Any:
-    """The first sound block behind damage is lost with it."""
-
-    def _look_for_next(self: RecoveryScan, data: memoryview) -> Any:
-        found = old(self, data)
-        return found[1:] if self._seek == self._walk else found
-
-    return _look_for_next
+    return make
 
 
 def lifts_nothing(old: Any) -> Any:

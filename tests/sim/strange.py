@@ -99,7 +99,12 @@ class OlderPlace(StrangePlace):
     """Made when the copy is taken."""
 
     def __init__(self, node: SimNode, *, is_log: bool) -> None:
-        super().__init__(node, "older log directory" if is_log else "older WAL")
+        # (A WAL that was lost since, with the log directory, is another one's copy by now.)
+        super().__init__(
+            node,
+            "older log directory" if is_log else "older WAL",
+            ("older", "is not the one that this node wrote last"),
+        )
         self._is_log = is_log
         self._copy = copied(node.disk, self._is_ours)
         self._current: Files = {}
