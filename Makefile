@@ -58,6 +58,9 @@ test: ## lint, types and the whole suite
 quick: $(DEV_READY) ## the suite without the parts that start other runtimes
 	@$(BIN)/python -m pytest --ignore=tests/compat --ignore=tests/spark_jobs
 
+test-wheel: $(DEV_READY) jars ## the wheel in a fresh environment as a stranger uses it: examples, 200 tests, pytest -n 4, Node, Java; some minutes
+	@$(BIN)/python -m tests.testing.wheel
+
 compat: $(SPARK_READY) tools-system jars ## every client against every kind of record, group and tool; some minutes
 	@MILLRACE_COMPAT=full $(BIN)/python -m pytest tests/compat --durations=15
 
@@ -144,4 +147,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build spark_jobs/jars .mypy_cache .ruff_cache
 
-.PHONY: attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs
+.PHONY: test-wheel attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs

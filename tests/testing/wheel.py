@@ -1,0 +1,148 @@
+"""The wheel as a stranger uses it: `python -m tests.testing.wheel` (make test-wheel).
+
+Builds the wheel from what is committed, installs it into a fresh environment beside pytest and client libraries from the registry, and runs there the
+examples, two hundred tests with a topic each, one after the other and by four workers, a Node client (npm) and a Java one (the jars of `make
+jars`) through `millrace test`, and a test run that is killed. Some minutes, mostly pip's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBS = ROOT / "tests" / "compat" / "java" / "libs"
+PACKAGES = (
+    "pytest",
+    "pytest-xdist",
+    "kafka-python",
+    "aiokafka",
+    "confluent-kafka",
+    "faststream[kafka]",
+    "fastapi",
+    "httpx",
+)
+PYTHON_EXAMPLES = ("confluent_orders", "fastapi_aiokafka", "faststream_orders")
+END_S = 20.0
+
+MANY = '''
+import pytest
+
+@pytest.mark.parametrize("number", range(200))
+def test_topic(kafka, number):
+    """The same names in each: whatever an earlier one left would be seen."""
+    assert kafka.topics() == []
+    kafka.create_topic("orders", partitions=1 + number % 3)
+    kafka.produce("orders", str(number))
+    kafka.produce("made-on-the-way", "x")
+    assert [record.text for record in kafka.wait_for_records("orders", 1)] == [str(number)]
+'''
+
+KILLED = """
+import os, signal
+
+def test_kills_its_own_process(kafka):
+    kafka.produce("orders", "x")
+    print(kafka.process.pid, kafka.process._folder, file=open("left", "w"))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class Stranger:
+    """A fresh environment in `folder`; `say` prints what passed, with its seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "venv" / "bin"
+        self.projects = folder / "examples"  # away from this repository's settings of pytest
+
+    def run(self, name: str, *words: str | Path, cwd: Path, env: dict[str, str] | None = None, code: int = 0) -> str:
+        began = time.monotonic()
+        known = {name: text for name, text in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+        done = subprocess.run(words, cwd=cwd, env={**known, **(env or {})}, capture_output=True, text=True, check=False)
+        if done.returncode != code:
+            sys.exit(f"{name}: exit code {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+        print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
+        return done.stdout
+
+    def install(self) -> None:
+        source, wheels = self.folder / "source", self.folder / "wheels"
+        source.mkdir()
+        archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
+        subprocess.run(["tar", "x", "-C", source], input=archive, check=True)
+        shutil.copytree(source / "examples", self.projects)
+        self.run("environment", sys.executable, "-m", "venv", self.folder / "venv", cwd=self.folder)
+        pip = self.bin / "pip"
+        self.run("wheel", pip, "wheel", "-q", "--no-deps", "-w", wheels, source, cwd=self.folder)
+        (wheel,) = wheels.iterdir()
+        self.run("pip install", pip, "install", "-q", wheel, *PACKAGES, cwd=self.folder)
+
+    def examples(self) -> None:
+        for name in PYTHON_EXAMPLES:
+            out = self.run(name, self.bin / "pytest", "-q", cwd=self.projects / name)
+            assert "passed" in out, out
+        self.run("unittest_orders", self.bin / "python", "-m", "unittest", "-q", cwd=self.projects / "unittest_orders")
+
+    def many(self) -> None:
+        project = self.folder / "many"
+        project.mkdir()
+        (project / "test_many.py").write_text(MANY)
+        for name, words in (("200 tests", ()), ("200 tests, pytest -n 4", ("-n", "4"))):
+            out = self.run(name, self.bin / "pytest", "-q", *words, cwd=project)
+            assert re.search(r"\b200 passed", out), out
+
+    def killed(self) -> None:
+        project = self.folder / "killed"
+        project.mkdir()
+        (project / "test_killed.py").write_text(KILLED)
+        self.run("a run that is killed", self.bin / "pytest", "-q", cwd=project, code=-signal.SIGKILL)
+        pid, folder = (project / "left").read_text().split()
+        deadline = time.monotonic() + END_S
+        while (Path(f"/proc/{pid}").exists() or Path(folder).exists()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not Path(f"/proc/{pid}").exists(), f"the broker {pid} is left"
+        assert not Path(folder).exists(), f"{folder} is left"
+
+    def node(self) -> None:
+        project = self.projects / "kafkajs_orders"
+        self.run("npm install", "npm", "install", "--silent", "--no-audit", "--no-fund", cwd=project)
+        words = ("test", "--env", "KAFKA_BROKERS", "--", "npm", "test", "--silent")
+        self.run("kafkajs", self.bin / "millrace", *words, cwd=project)
+
+    def java(self) -> None:
+        project = self.projects / "java_orders"
+        words = ("test", "--topic", "orders:3", "--", "java", "-cp", f"{LIBS}/*", "Orders.java")
+        assert "read 1" in self.run("java", self.bin / "millrace", *words, cwd=project)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m tests.testing.wheel")
+    parser.add_argument("--keep", action="store_true", help="keep the environment, and print where it is")
+    keep = parser.parse_args().keep
+    folder = Path(tempfile.mkdtemp(prefix="millrace-wheel-"))
+    try:
+        stranger = Stranger(folder)
+        stranger.install()
+        stranger.examples()
+        stranger.many()
+        stranger.killed()
+        stranger.node()
+        stranger.java()
+    finally:
+        if keep:
+            print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
