@@ -11,7 +11,8 @@ JOBS = ("ingest",)
 def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in JOBS:
         print(
-            f"usage: python -m millrace.spark_jobs JOB --config FILE [--once]\njobs: {', '.join(JOBS)}", file=sys.stderr
+            f"usage: python -m millrace.spark_jobs JOB --config FILE [--once] [--trace]\njobs: {', '.join(JOBS)}",
+            file=sys.stderr,
         )
         return 2
     job = importlib.import_module(f"millrace.spark_jobs.jobs.{sys.argv[1]}")

@@ -25,6 +25,8 @@ class IngestSettings:
     table_path: str
     checkpoint: str
     starting_offsets: str = "earliest"
+    on_recreated_topic: str = "fail"
+    on_lost_records: str = "fail"
     max_offsets_per_trigger: int = 2_000_000
     trigger_interval_s: int = 10
     kafka_options: dict[str, str] = field(default_factory=dict)
@@ -42,7 +44,7 @@ OPTION_TAKEN = {
     "startingtimestamp": "set [kafka] starting_offsets",
     "maxoffsetspertrigger": "set [kafka] max_offsets_per_trigger",
     "includeheaders": "headers are always taken",
-    "failondataloss": "without it records are missed or taken twice",
+    "failondataloss": "set [kafka] on_lost_records or on_recreated_topic",
 }
 SPARK_TAKEN = {"spark.sql.session.timezone": "a date is a day in UTC, else a batch that is run again would repeat rows"}
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s,:\[\]]+):([0-9]{1,5})")
@@ -77,6 +79,8 @@ def settings_from(document: dict[str, Any]) -> IngestSettings:
         table_path=table["path"],
         checkpoint=table["checkpoint"],
         starting_offsets=kafka.get("starting_offsets", "earliest"),
+        on_recreated_topic=kafka.get("on_recreated_topic", "fail"),
+        on_lost_records=kafka.get("on_lost_records", "fail"),
         max_offsets_per_trigger=kafka.get("max_offsets_per_trigger", 2_000_000),
         trigger_interval_s=run.get("trigger_interval_s", 10),
         kafka_options={key: _text(value) for key, value in kafka.get("options", {}).items()},
@@ -191,6 +195,8 @@ KNOWN: dict[str, dict[str, Check]] = {
         "topics": _are_topics,
         "topic_pattern": _is_text,
         "starting_offsets": _is_one_of("earliest", "latest"),
+        "on_recreated_topic": _is_one_of("fail", "restart"),
+        "on_lost_records": _is_one_of("fail", "skip"),
         "max_offsets_per_trigger": _is_count,
         "options": _is_table,
     },

@@ -6,9 +6,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from millrace.spark_jobs.refusal import Refused
+
+BESIDE = ".new"
+
 
 class Files:
-    """Paths are folders and URLs as Spark takes them, or what `below` gave."""
+    """Paths are folders and URLs as Spark takes them, or what `below` gave. Of this machine's files Hadoop's checksums (.NAME.crc) are left out:
+    what is written here carries its own, and a file may be edited."""
 
     def __init__(self, session: SparkSession) -> None:
         self._java: Any = session.sparkContext._jvm
@@ -22,44 +27,65 @@ class Files:
         files, place = self._open(path)
         return str(files.makeQualified(place).toString())
 
-    def exists(self, path: str) -> bool:
-        files, place = self._open(path)
-        return bool(files.exists(place))
-
     def names(self, folder: str) -> list[str]:
         """What is in a folder; nothing where there is none."""
         files, place = self._open(folder)
         return [str(found.getPath().getName()) for found in files.listStatus(place)] if files.exists(place) else []
 
+    def matching(self, pattern: str) -> list[str]:
+        """Paths by Hadoop's patterns."""
+        files, place = self._open(pattern)
+        return [str(found.getPath().toString()) for found in files.globStatus(place) or ()]
+
     def text(self, path: str) -> str:
-        """Of the whole file; nothing where there is none."""
+        """Of the whole file; nothing where there is none. What `write_whole` was killed at is read from beside it."""
+        return self._text(path) or self._text(path + BESIDE)
+
+    def _text(self, path: str) -> str:
         files, place = self._open(path)
         if not files.exists(place):
             return ""
         stream = files.open(place)
-        text = str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        stream.close()
-        return text
+        try:
+            return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
 
     def make_folder(self, path: str) -> None:
+        """Raises Refused where the file system does not say why it cannot."""
         files, place = self._open(path)
-        files.mkdirs(place)
+        if not files.mkdirs(place):
+            raise Refused(f"{path} cannot be made: nothing may be written in the folder above it")
+
+    def remove(self, path: str) -> None:
+        """A file, or a folder with what is in it."""
+        files, place = self._open(path)
+        files.delete(place, True)
 
     def write_whole(self, path: str, text: str) -> None:
-        """Written beside and renamed: killed anywhere, there is all of the file or none.
+        """Durable on return where the file system can tell. Written beside, then renamed: killed anywhere, `text` finds the old file or the new one.
 
-        An empty file in its place is removed, since HDFS and S3 rename over nothing. A file that another process put there meanwhile stays
-        where the file system renames over nothing, and is replaced where it does: read it again to know whose it is.
+        HDFS and S3 rename over nothing, so the old file is deleted first, with the new one whole beside it.
         """
         files, place = self._open(path)
-        beside = place.suffix(".new")
+        beside = self._java.org.apache.hadoop.fs.Path(path + BESIDE)
         stream = files.create(beside, True)
-        stream.write(bytearray(text.encode()))
-        stream.close()
-        if files.exists(place) and not files.getFileStatus(place).getLen():
-            files.delete(place, False)
+        try:
+            stream.write(bytearray(text.encode()))
+            stream.hsync()
+        finally:
+            stream.close()
+        files.delete(place if not self._is_local(files) else self._checksum(place), False)
         files.rename(beside, place)
+
+    def _checksum(self, place: Any) -> Any:
+        """Where Spark's view of this machine's files would look for one; an old one does not fit what is written here."""
+        return self._java.org.apache.hadoop.fs.Path(place.getParent(), f".{place.getName()}.crc")
+
+    def _is_local(self, files: Any) -> bool:
+        return str(files.getUri().getScheme()) == "file"
 
     def _open(self, path: str) -> tuple[Any, Any]:
         place = self._java.org.apache.hadoop.fs.Path(path)
-        return place.getFileSystem(self._configuration), place
+        files = place.getFileSystem(self._configuration)
+        return (files.getRaw() if self._is_local(files) else files), place

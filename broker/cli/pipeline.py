@@ -25,14 +25,15 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     runner.add_argument("pipeline", choices=sorted(PIPELINES))
     runner.add_argument("--config", required=True, metavar="FILE", help="the pipeline's settings, TOML")
     runner.add_argument("--once", action="store_true", help="take what is there now, then end")
+    runner.add_argument("--trace", action="store_true", help="show what Spark and Kafka say of an error")
     runner.add_argument("--python", default=sys.executable, metavar="PATH", help="an interpreter that has PySpark")
     given = parser.parse_args(words)
     if given.command == "list":
         for name, text in PIPELINES.items():
             print(f"{name:<10} {text}")
         return 0
-    once = ["--once"] if given.once else []
-    words = ["-m", "millrace.spark_jobs", given.pipeline, "--config", given.config, *once]
+    flags = [flag for flag, is_given in (("--once", given.once), ("--trace", given.trace)) if is_given]
+    words = ["-m", "millrace.spark_jobs", given.pipeline, "--config", given.config, *flags]
     return become(given.python, words, env)
 
 

@@ -46,7 +46,7 @@ WRONG = [
     ("kafka.options.kafka.client.rack = 1", "[kafka.options] kafka is a table: write names with dots in quotes"),
     (
         "kafka.options.failOnDataLoss = false",
-        "[kafka.options] failOnDataLoss is the pipeline's own: without it records are missed or taken twice",
+        "[kafka.options] failOnDataLoss is the pipeline's own: set [kafka] on_lost_records or on_recreated_topic",
     ),
     ("spark.driver = {memory = '2g'}", "[spark] driver is a table: write names with dots in quotes"),
     (

@@ -1,0 +1,69 @@
+"""How far Spark is by the files of its checkpoint, and the files that make it go on from elsewhere. Pure.
+
+Spark writes `offsets/N` before it runs batch N and `commits/N` after it. An entry of offsets is a line `v1`, a line of settings and a line
+with the source's positions; a batch is told as done by its number alone, so a batch that holds nothing can be put between two others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millrace.spark_jobs.binding import Offsets, by_topic
+from millrace.spark_jobs.refusal import Refused
+
+OFFSETS, COMMITS, INITIAL = "offsets", "commits", "sources/0"
+NO_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`planned`: the newest batch that was written down, None before the first; `is_done`: it was finished, too."""
+
+    planned: int | None
+    is_done: bool
+
+    @property
+    def next_batch(self) -> int:
+        """The number of the batch that Spark runs next, begun or not."""
+        if self.planned is None:
+            return 0
+        return self.planned + 1 if self.is_done else self.planned
+
+    @property
+    def base(self) -> str | None:
+        """The file whose positions the next batch begins at."""
+        if self.planned is None:
+            return None
+        return f"{OFFSETS}/{self.next_batch - 1}" if self.next_batch else f"{INITIAL}/0"
+
+
+def progress_of(offset_names: Sequence[str], commit_names: Sequence[str], checkpoint: str) -> Progress:
+    """From the names in the two folders; raises Refused where files are missing among them."""
+    planned, done = _newest(offset_names), _newest(commit_names)
+    if planned is None and done is None:
+        return Progress(None, False)
+    if planned is None or (done is not None and done > planned) or planned - (-1 if done is None else done) > 1:
+        raise Refused(
+            f"the checkpoint {checkpoint} has lost files: the newest of {OFFSETS} is {planned}, of {COMMITS} {done}; "
+            "restore it from a copy, or begin with a new table and a new checkpoint"
+        )
+    return Progress(planned, planned == done)
+
+
+def positions_in(text: str, name: str) -> Offsets:
+    """Of an entry of offsets, or of the positions that the first batch began at."""
+    try:
+        return by_topic(json.loads(text.lstrip("\0").splitlines()[-1]))
+    except (IndexError, ValueError, AttributeError, TypeError):
+        raise Refused(f"{name} is not what Spark 4.0 writes: restore the checkpoint from a copy") from None
+
+
+def moved_entry(entry: str, offsets: Offsets) -> str:
+    """An entry of offsets with other positions."""
+    return "\n".join([*entry.splitlines()[:2], json.dumps(offsets, separators=(",", ":"))])
+
+
+def _newest(names: Sequence[str]) -> int | None:
+    return max((int(name) for name in names if name.isdigit()), default=None)

@@ -1,0 +1,40 @@
+"""One sentence and an exit code for each failure that can be foreseen."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.spark_jobs.failures import failure_of
+
+KAFKA = "org.apache.kafka.common.errors."
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "said", "code"),
+    [
+        (f"{KAFKA}TimeoutException", "Timed out waiting.\nmore", "b:1 was not reached: Timed out waiting.", 3),
+        (
+            "org.apache.kafka.common.config.ConfigException",
+            "No resolvable bootstrap urls given",
+            "no host of b:1 has",
+            3,
+        ),
+        ("org.apache.kafka.common.config.ConfigException", "Invalid value x", "[kafka.options]: Invalid value x", 2),
+        (f"{KAFKA}SaslAuthenticationException", "no", "b:1 refused the user or the password", 2),
+        (f"{KAFKA}TopicAuthorizationException", "no", "b:1 allows this user no access to the topics", 2),
+        ("java.io.FileNotFoundException", "/t/x (Permission denied)", "t is not writable: /t/x (Permission denied)", 2),
+        ("java.io.IOException", "No space left on device", "t is on a full disk: No space left on device", 2),
+        ("java.lang.ClassNotFoundException", "Class o.a.h.fs.s3a.S3AFileSystem not found", "t is in S3, and Spark", 2),
+        ("a.b.Other", "first\nat line\n" * 700, "Other: first; --trace shows all of it", 1),
+        ("a.b.Other", "", "Other: no reason given; --trace shows all of it", 1),
+        ("a.b.Other", "x" * 5000, "Other: xxx", 1),
+    ],
+)
+def test_one_sentence(name: str, message: str, said: str, code: int) -> None:
+    """By the deepest cause, whatever is around it; never longer than a few lines of a screen."""
+    sentence, found = failure_of(
+        [("o.a.s.StreamingQueryException", "[STREAM_FAILED] long\n" * 400), (name, message)], "b:1", "t"
+    )
+    assert (sentence[: len(said)], found) == (said, code)
+    assert len(sentence.splitlines()) == 1
+    assert len(sentence) < 400
