@@ -143,8 +143,11 @@ class StrangeBucket(StrangePlace):
         self._current: Objects = {}
 
     def can_be_told(self) -> bool:
-        """Not while a request of the dead is still to come, which would find the wrong bucket, or an object is damaged for a while."""
+        """Not while a request of the dead is still to come, which would find the wrong bucket, or an object is damaged for a while; nor before the
+        first start of a restored log directory is through, which takes the bucket for what it was restored from."""
         node = self._node
+        if node.lost_log is not None and node.lost_log.is_begun:
+            return False
         return not node.world.bucket.late and not node.world.bucket.rotten and node.replaced is None
 
     def put(self) -> None:
