@@ -244,7 +244,10 @@ class Broker:
             )
         if refused is not None:
             raise refused
-        await check_bucket_age(patient, bucket, bound_cluster, node.cluster_id, image, settings.node_id)
+        is_restored = await read_restored_from(disk, settings.controller.log_dir) is not None
+        await check_bucket_age(
+            patient, bucket, bound_cluster, node.cluster_id, image, settings.node_id, is_restored=is_restored
+        )
         self._watch.enter("looking at the WAL")
         place = self._wal_place(stores)
         self._wal_binding = judge_wal(

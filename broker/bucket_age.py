@@ -17,7 +17,6 @@ from millrace.broker.claim_format import claim_key, series_prefix
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.objects import ObjectState
-from millrace.kraft.tables.wals import WalState
 from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.keys import object_key
@@ -53,12 +52,19 @@ def newest_committed(image: MetadataImage) -> list[ObjectId]:
 
 
 async def check_bucket_age(
-    store: ObjectStore, bucket: str, bound_cluster: str | None, cluster_id: str, image: MetadataImage, node_id: int
+    store: ObjectStore,
+    bucket: str,
+    bound_cluster: str | None,
+    cluster_id: str,
+    image: MetadataImage,
+    node_id: int,
+    *,
+    is_restored: bool,
 ) -> None:
-    """Changes nothing. `bound_cluster`: whose the bucket is by its marker, None without one; another cluster's is not judged here. Raises
-    BindingRefused for a bucket that is older than this metadata, and what the store raises."""
-    was_restored = any(wal.state is WalState.RECOVERING for wal in image.wals.of_node(node_id))
-    if was_restored or bound_cluster not in (None, cluster_id):
+    """Changes nothing. `bound_cluster`: whose the bucket is by its marker, None without one; another cluster's is not judged here.
+    `is_restored`: no start on the restored log directory was through yet. Raises BindingRefused for a bucket that is older than this metadata,
+    and what the store raises."""
+    if is_restored or bound_cluster not in (None, cluster_id):
         return
     reason = await _older_claims(store, cluster_id, image, node_id) or await _older_objects(store, cluster_id, image)
     if reason and bound_cluster is None:

@@ -56,8 +56,10 @@ async def bucket_of(image: MetadataImage, claims_end: int = MEANT) -> MemoryObje
     return store
 
 
-async def check(store: MemoryObjectStore, image: MetadataImage, bound: str | None = CLUSTER_ID) -> None:
-    await check_bucket_age(store, "the bucket", bound, CLUSTER_ID, image, NODE)
+async def check(
+    store: MemoryObjectStore, image: MetadataImage, bound: str | None = CLUSTER_ID, *, is_restored: bool = False
+) -> None:
+    await check_bucket_age(store, "the bucket", bound, CLUSTER_ID, image, NODE, is_restored=is_restored)
 
 
 @pytest.mark.parametrize("claims_end", range(1, MEANT + 2))
@@ -137,8 +139,19 @@ def test_who_is_not_asked() -> None:
         with pytest.raises(BindingRefused):
             await check(empty, image)
         await check(empty, image, "another")
+        await check(empty, image, is_restored=True)
+
+    run(main())
+
+
+def test_a_lost_wal_that_is_recovered_no_more_hides_nothing() -> None:
+    """A node that was restored without its WAL keeps that in its list for good."""
+
+    async def main() -> None:
+        image = await metadata(NEWEST_ASKED)
         delta = MetadataDelta(image)
         delta.apply(wal_record(replace(WAL, state=WalState.RECOVERING)))
-        await check(empty, delta.done(image.offset, image.epoch))
+        with pytest.raises(BindingRefused, match="older than the metadata log"):
+            await check(MemoryObjectStore(HandClock()), delta.done(image.offset, image.epoch))
 
     run(main())

@@ -252,3 +252,12 @@ def test_a_lost_log_directory_is_restored(settings: str) -> None:
         hits += outcome.hits
     assert hits[f"restore: with a log of {'blocks' if settings == 'plain' else 'objects'}"]
     assert settings != "plain" or hits["restore: without a log"]
+
+
+def test_an_older_bucket_is_told_after_a_restore_without_its_log() -> None:
+    """Log directory and WAL were lost, the loss accepted, and a start served; then a copy of the bucket of before is put back."""
+    words = "seed=731175 weather=strict store+older bucket+lost log fate=keep settings=many snapshots cut@write414 cut@turn5016 kill@write236"
+    outcome = run_plan(parse_plan(words))
+    assert not outcome.findings, outcome.findings[:3]
+    assert outcome.hits["older bucket refused"]
+    assert outcome.hits["restore: without a log"]
