@@ -80,7 +80,7 @@ from millrace.s3stream.ownership import UNOWNED, Ownership
 from millrace.s3stream.recovery import Recovered
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.uploader import no_wait
-from millrace.wal.identity import NO_WAL_ID, MetadataMark
+from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark
 from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner, WriteAheadLog
 from millrace.wal.opening import identify_wal, kind_of, open_wal
@@ -329,11 +329,12 @@ class Broker:
 
     async def _open_wal(self, node: ControllerNode, client: ControllerClient, stores: NodeStores) -> WriteAheadLog:
         """On return the WAL is this start's; one that is not the node's registered one is empty."""
-        settings, binding = self._settings, self._wal_binding
-        has_identity = node.publisher.image.features.has_identities
+        settings, binding, image = self._settings, self._wal_binding, node.publisher.image
+        has_identity = image.features.has_identities
         new_id = self._runtime.rand.split("WAL id").uuid() if has_identity else NO_WAL_ID
+        mark = MetadataMark(image.offset, image.epoch) if has_identity else NO_MARK
         least_end = -1 if settings.is_lost_wal_accepted else binding.committed_end
-        owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch, new_id, least_end)
+        owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch, new_id, least_end, mark)
         wal = await self._asked_of_wal(open_wal(self._wal_place(stores), owner))
         self._ends_with("WAL", wal.close)
         if binding.is_foreign:
@@ -342,7 +343,7 @@ class Broker:
         return wal
 
     async def _register_wal(self, node: ControllerNode, client: ControllerClient, wal: WriteAheadLog) -> None:
-        """On return metadata names the WAL, and the WAL names the metadata: before the first append."""
+        """On return metadata names the WAL, and the WAL names the metadata, or its next object does: before the first append."""
         settings, image = self._settings, node.publisher.image
         await client.register_wal(
             wal.wal_id,

@@ -178,7 +178,7 @@ class Storage:
         self.append_wal, self._is_open = self._wal.append, True
 
     async def mark_opened(self) -> None:
-        """On return the WAL durably names the metadata under which streams were opened: before the first append to them, so that an older
+        """On return the WAL durably names the metadata under which streams were opened, or will with what is appended to them: so an older
         copy of the metadata log is told by it; and what opened them survives the metadata log where the WAL may."""
         await self._wal.mark_metadata()
         await self._before_append()

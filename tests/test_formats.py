@@ -137,7 +137,7 @@ def test_a_stranger_reads_each_record_by_the_page(written: Any) -> None:
 FIELD = re.compile(r"^\s*(?:\w+ +)?(\d+)\s+([iu]\d+|\d+ B)\s+\S")
 SIZED = {
     "block_wal.md": [300, 32, 16, block_layout.BLOCK_HEADER_BYTES, record.RECORD_HEADER_BYTES],
-    "object_wal.md": [object_layout.HEADER_BYTES - 4],
+    "object_wal.md": [object_layout.HEADER_BYTES - 4] * 2,
     "objects.md": [
         object_format.ENTRY_HEADER_BYTES,
         object_format.BLOCK_HEADER_BYTES,

@@ -108,7 +108,7 @@ class ObjectWalSettings:
     """What may wait for upload, `capacity`. At least 256 KiB. A longer log is a longer recovery."""
 
     batch_bytes_max: int = 8 * MIB
-    """An object is closed at this size, `maxBytesInBatch`; only a single larger record makes a larger one. 64 KiB or more."""
+    """An object is closed at this size, `maxBytesInBatch`; only a single larger record makes a larger one. 64 KiB to 1 GiB."""
 
     batch_interval_ms: int | None = None
     """Uploads begin this far apart, `batchInterval`, full batches aside: it bounds requests, and what they cost. 0 favours latency:
@@ -160,8 +160,8 @@ class ObjectWalSettings:
             found.append(f"WAL capacity is {self.capacity_bytes} bytes; it must be at least 256 KiB")
         if not 0 <= self.interval_ms <= BATCH_INTERVAL_MS_MAX:
             found.append(f"batchInterval is {self.interval_ms}; it must lie in 0..{BATCH_INTERVAL_MS_MAX}")
-        if self.batch_bytes_max < 64 * KIB:
-            found.append(f"maxBytesInBatch is {self.batch_bytes_max} bytes; it must be at least 64 KiB")
+        if not 64 * KIB <= self.batch_bytes_max <= 1024 * MIB:
+            found.append(f"maxBytesInBatch is {self.batch_bytes_max} bytes; it must lie in 64 KiB..1 GiB")
         if self.unflushed_bytes_max < 256 * KIB:
             found.append(f"maxUnflushedBytes is {self.unflushed_bytes_max} bytes; it must be at least 256 KiB")
         if not 1 <= self.uploads_max <= 1000:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NewType, Protocol, runtime_checkable
 
 from millrace.runtime.disk import Buffer
-from millrace.wal.identity import NO_WAL_ID, MetadataMark
+from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark
 
 WalPosition = NewType("WalPosition", int)
 
@@ -35,6 +35,7 @@ class WalOwner:
     committed_end: int = (
         -1
     )  # metadata says that the log was committed up to there: one that ends before is an older copy
+    mark: MetadataMark = NO_MARK  # the highest committed metadata offset as it opens the log: its own start is below. NO_MARK without `new_wal_id`
 
 
 @dataclass(slots=True)
@@ -98,12 +99,13 @@ class WriteAheadLog(Protocol):
         ...
 
     def see_metadata(self, mark: MetadataMark) -> None:
-        """The next header that is written names this committed metadata offset. A log in a store may pass it over: the metadata in
-        the bucket says as much."""
+        """Every header that is written from now on names this committed metadata offset, or a later one. So whoever trims because of a
+        commit shows it first: where a trim is durable, a mark is that covers what allowed it."""
         ...
 
     async def mark_metadata(self) -> None:
-        """On return the log durably names the last mark that `see_metadata` gave it, if its headers have room for one. Many share a write."""
+        """On return the log durably names the last mark that `see_metadata` gave it. Many share a write. A log in a store, of which each write is
+        paid for, may leave it to the next record or trim: neither is durable without it."""
         ...
 
     async def reset(self) -> None:

@@ -197,6 +197,35 @@ def test_an_older_copy_of_the_log_directory_is_refused(tmp_path: Path, kind: str
         assert read(broker) == values(range(60))
 
 
+@pytest.mark.parametrize("kind", ["block", "object"])
+def test_an_older_log_directory_beside_an_older_bucket_is_refused(tmp_path: Path, kind: str) -> None:
+    """Both were put back from one moment and fit each other; the write-ahead log went on, and was trimmed for what they lack."""
+    wal, logs, objects = tmp_path / "wal", tmp_path / "data" / "metadata", tmp_path / "data" / "objects"
+    settings = {**wal_at(wal, kind), **UPLOADS_OFTEN}
+    with broker_on(tmp_path, settings) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        produce(broker, range(10))
+        wait_uploaded(broker)
+        for place in (logs, objects):
+            copy(place, tmp_path / "older" / place.name)
+        produce(broker, range(10, 30))
+        wait_uploaded(broker)
+        broker.kill()
+    for place in (logs, objects):
+        copy(place, tmp_path / "current" / place.name)
+        copy(tmp_path / "older" / place.name, place)
+    before = digest(wal, tmp_path / "data")
+    said = refusal(broker_on(tmp_path, settings))
+    assert f"the metadata log is older than the WAL {wal}" in said
+    assert "put the current metadata log directory back" in said
+    assert digest(wal, tmp_path / "data") == before
+    for place in (logs, objects):
+        copy(tmp_path / "current" / place.name, place)
+    with broker_on(tmp_path, settings) as broker:
+        assert read(broker) == values(range(30))
+
+
 def test_an_accepted_loss_raises_leader_epochs_and_says_what_is_given_up(tmp_path: Path) -> None:
     """Offsets are given again, under a higher leader epoch; the start names partition and offset."""
     wal = tmp_path / "wal"

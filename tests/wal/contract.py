@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
 
 import pytest
@@ -14,8 +15,11 @@ import pytest
 from millrace.protocol.crc32c import crc32c
 from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalClosed, WalFenced, WalFull, WalMismatch
+from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark, WalIdentity
 from millrace.wal.log import WalOwner, WriteAheadLog
 from tests.wal.build import KIB, Journal, owner, payload
+
+SOME_ID = bytes(range(16))
 
 
 class Yard(Protocol):
@@ -27,6 +31,10 @@ class Yard(Protocol):
         """As the implementation opens it: neither recovered nor started."""
         ...
 
+    async def identify(self) -> WalIdentity:
+        """What the log says of itself, where nobody has it open."""
+        ...
+
     def crash(self) -> None:
         """Ends whatever log is open here as a power cut does."""
         ...
@@ -36,13 +44,14 @@ class Yard(Protocol):
         ...
 
 
-async def recovered(yard: Yard, epoch: int) -> tuple[WriteAheadLog, list[bytes]]:
-    wal = await yard.open(owner(epoch))
+async def recovered(yard: Yard, epoch: int, wal_id: bytes = NO_WAL_ID) -> tuple[WriteAheadLog, list[bytes]]:
+    """`wal_id`: for a log that has none."""
+    wal = await yard.open(replace(owner(epoch), new_wal_id=wal_id))
     return wal, [bytes(record.payload) async for record in wal.recover()]
 
 
-async def started(yard: Yard, epoch: int) -> tuple[WriteAheadLog, list[bytes], Journal]:
-    wal, found = await recovered(yard, epoch)
+async def started(yard: Yard, epoch: int, wal_id: bytes = NO_WAL_ID) -> tuple[WriteAheadLog, list[bytes], Journal]:
+    wal, found = await recovered(yard, epoch, wal_id)
     journal = Journal()
     wal.start(journal.on_confirmed, journal.on_failed)
     return wal, found, journal
@@ -266,6 +275,63 @@ async def a_closed_log_takes_nothing(yard: Yard) -> None:
     assert (await recovered(yard, 3))[1] == [payload(1)]
 
 
+async def metadata_is_named_through_crashes_and_owners(yard: Yard) -> None:
+    """Once a record is durable that came after a mark, the log names that metadata, before and after it has other owners, who may know less."""
+    mark = NO_MARK
+    for epoch in range(1, 5):
+        wal, _, journal = await started(yard, epoch, SOME_ID)
+        assert (await yard.survivor().identify()).mark == mark
+        if epoch != 3:
+            mark = MetadataMark(100 * epoch, epoch)
+            wal.see_metadata(mark)
+            wal.see_metadata(MetadataMark(mark.offset - 1, epoch))
+            await wal.mark_metadata()
+        await journal.reach(wal.append(payload(epoch)).end)
+        assert (await yard.survivor().identify()).mark == mark
+        if epoch % 2:
+            yard.crash()
+        else:
+            await wal.close()
+        assert (await yard.survivor().identify()).mark == mark
+
+
+async def a_durable_trim_names_the_metadata_that_allowed_it(yard: Yard) -> None:
+    """At every turn of the loop: where a record is forgotten, the log names the commit after which it was trimmed, or a later one."""
+    wal, _, journal = await started(yard, 1, SOME_ID)
+    for number in range(1, 5):
+        records = [wal.append(payload(10 * number + one)) for one in range(3)]
+        await journal.reach(records[-1].end)
+        wal.see_metadata(MetadataMark(number, 1))
+        trim = asyncio.create_task(wal.trim(records[-1].end))
+        wal.append(payload(10 * number + 9))
+        while not trim.done():
+            await _check_named(yard.survivor(), number)
+            await asyncio.sleep(0.002)
+        await trim
+        await _check_named(yard.survivor(), number)
+        assert (await yard.survivor().identify()).mark >= MetadataMark(number, 1)
+
+
+async def _check_named(yard: Yard, number: int) -> None:
+    mark = (await yard.identify()).mark
+    _, found = await recovered(yard, 2)
+    for earlier in range(1, number + 1):
+        assert payload(10 * earlier) in found or mark.offset >= earlier, (earlier, mark)
+
+
+async def a_log_without_an_identity_names_no_metadata(yard: Yard) -> None:
+    """In a cluster of millrace.version 0 nothing is written that the build before would not read."""
+    wal, _, journal = await started(yard, 1)
+    wal.see_metadata(MetadataMark(7, 1))
+    await wal.mark_metadata()
+    record = wal.append(payload(1))
+    await journal.reach(record.end)
+    await wal.trim(record.end)
+    assert (await yard.survivor().identify()).mark == NO_MARK
+    await wal.close()
+    assert (await yard.survivor().identify()).mark == NO_MARK
+
+
 CHECKS: tuple[Callable[[Yard], Awaitable[None]], ...] = (
     records_come_back_in_order_after_a_close,
     what_is_confirmed_survives_a_crash,
@@ -283,4 +349,7 @@ CHECKS: tuple[Callable[[Yard], Awaitable[None]], ...] = (
     an_epoch_that_is_not_higher_is_fenced,
     another_cluster_is_refused,
     a_closed_log_takes_nothing,
+    metadata_is_named_through_crashes_and_owners,
+    a_durable_trim_names_the_metadata_that_allowed_it,
+    a_log_without_an_identity_names_no_metadata,
 )

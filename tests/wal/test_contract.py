@@ -13,13 +13,16 @@ from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
 from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
+from millrace.wal.block.device import identify as identify_block
 from millrace.wal.block.kind import BLOCK
 from millrace.wal.block.log import BlockWal
 from millrace.wal.errors import WalFenced
+from millrace.wal.identity import WalIdentity
 from millrace.wal.kind import WalPlace, WalWords
 from millrace.wal.log import WalOwner, WriteAheadLog
 from millrace.wal.object.kind import OBJECT
 from millrace.wal.object.log import ObjectWal
+from millrace.wal.object.log import identify as identify_objects
 from millrace.wal.opening import OPENERS, identify_wal, kind_of, open_wal
 from tests.sim.disk import SimDisk, drop
 from tests.sim.loop import run_simulation
@@ -28,7 +31,7 @@ from tests.wal import build
 from tests.wal.contract import CHECKS, Yard
 from tests.wal.object.build import QUICK, StillClock, copy_of, make_bucket, small_settings, store_on
 from tests.wal.object.build import open_wal as open_object_wal
-from tests.wal.shelf.log import SHELF, SHELVES, Shelf, open_shelf
+from tests.wal.shelf.log import SHELF, SHELVES, Shelf, identify_shelf, open_shelf
 
 UNEVEN = StoreFaults(latency_ms=(1, 150))
 
@@ -41,6 +44,9 @@ class BlockYard:
 
     async def open(self, owner: WalOwner) -> WriteAheadLog:
         return await BlockWal.open(self._disk, build.PATH, build.small_settings(), owner)
+
+    async def identify(self) -> WalIdentity:
+        return found(await identify_block(self._disk, build.PATH))
 
     def crash(self) -> None:
         self._disk = self._disk.restart(drop)
@@ -63,6 +69,10 @@ class ObjectYard:
         self._stores.append(store)
         return await open_object_wal(self._bucket, owner, store, fence=self._fence)
 
+    async def identify(self) -> WalIdentity:
+        store = store_on(self._bucket, "identify", self._faults)
+        return found(await identify_objects(store, build.owner().node_id, Rand(b"identify")))
+
     def crash(self) -> None:
         self._stores[-1].cut(takes_effect=False)
 
@@ -84,13 +94,20 @@ class ShelfYard:
     async def open(self, owner: WalOwner) -> WriteAheadLog:
         return await open_shelf(place(f"0@shelf://{self._name}?capacity=262144"), owner)
 
+    async def identify(self) -> WalIdentity:
+        return found(await identify_shelf(place(f"0@shelf://{self._name}"), build.owner().node_id))
+
     def crash(self) -> None:
         pass
 
     def survivor(self) -> ShelfYard:
         shelf = SHELVES[self._name]
-        copy = Shelf(shelf.cluster_id, shelf.node_id, shelf.epoch, [*shelf.records], shelf.trim, shelf.end)
-        return ShelfYard(copy)
+        return ShelfYard(replace(shelf, records=[*shelf.records]))
+
+
+def found(identity: WalIdentity | None) -> WalIdentity:
+    assert identity is not None, "there is a log"
+    return identity
 
 
 YARDS: dict[str, Callable[[], Yard]] = {

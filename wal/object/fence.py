@@ -48,13 +48,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
 from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalCorrupt, WalFenced
+from millrace.wal.identity import NO_MARK, MetadataMark
 from millrace.wal.log import WalOwner
 from millrace.wal.object.layout import (
     NO_EPOCH,
@@ -85,6 +86,7 @@ class Taken:
     link: Place | None  # None: nobody ever wrote to it
     root_token: bytes  # of the first owner; ours where the root is put anew
     is_root_damaged: bool = False
+    mark: MetadataMark = NO_MARK  # what its owner knew as it came; without that, what the log named
 
 
 class Fence(Protocol):
@@ -191,9 +193,10 @@ class _Names:
 
     async def _take(self, listing: Listing, tip: Tip | None, check_replaced: Callable[[], Awaitable[None]]) -> Taken:
         """`tip`: None where nobody ever took the log."""
-        link, passed = (None, ()) if tip is None else (tip.link, tip.passed)
+        link, passed, mark = (None, (), NO_MARK) if tip is None else (tip.link, tip.passed, tip.mark)
         extent = await self._extent(listing, link, passed, check_replaced)
-        return Taken(listing, extent, link, self._root_token, self._is_root_damaged)
+        mark = mark if self._owner.mark == NO_MARK else self._owner.mark
+        return Taken(listing, extent, link, self._root_token, self._is_root_damaged, mark)
 
     async def _extent(
         self,
@@ -272,7 +275,7 @@ class ConditionalFence(_Names):
 
     async def _seal_one(self, tip: Tip, slot: int) -> bool:
         place = Place(tip.place.epoch, slot)
-        stamp = Stamp(tip.place.slot, 0, Place(0, 0), 0)
+        stamp = replace(NO_STAMP, confirmed_slot=tip.place.slot, mark=self._owner.mark)
         header = self._header(Kind.SEAL, place, self.token, stamp, tip.link)
         try:
             key = object_key(self._reader.prefix, place)
@@ -322,5 +325,7 @@ class ReservationFence(_Names):
         present = await self._reader.named(key)
         if present is not None and present.token != self.token:
             raise WalFenced(self.epoch, present.epoch)
-        claim = self._header(Kind.CLAIM, Place(self.epoch, 0), self.token, NO_STAMP, None)
+        claim = self._header(
+            Kind.CLAIM, Place(self.epoch, 0), self.token, replace(NO_STAMP, mark=self._owner.mark), None
+        )
         await self._reader.store.put(key, [claim.encode()])

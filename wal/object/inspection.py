@@ -18,6 +18,7 @@ from millrace.runtime.objectstore import ObjectMissing, ObjectStore
 from millrace.runtime.objectstore_retry import RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalCorrupt
+from millrace.wal.identity import NO_MARK, MetadataMark
 from millrace.wal.kind import WalReport
 from millrace.wal.log import WalOwner, WalRecord
 from millrace.wal.object.layout import (
@@ -89,6 +90,7 @@ class Inspected:
     trim: int = 0
     position: int = 0  # where the log begins
     end: int = 0
+    mark: MetadataMark = NO_MARK
     record_count: int = 0
     held: list[Held] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
@@ -122,6 +124,7 @@ class Inspected:
             "head": self.position,
             "trim": self.trim,
             "tail": self.end,
+            "metadata": None if self.mark == NO_MARK else self.mark._asdict(),
             "objects": {kind: {"count": count, "bytes": size} for kind, (count, size) in self.counts().items()},
             "listed": [asdict(one) for one in self.listed],
             "damages": [asdict(damage) for damage in self.damages],
@@ -136,13 +139,18 @@ class Inspected:
             return WalReport(self.facts(), [f"{who}: the log was never used"], [], [], [])
         state = "closed in order" if self.is_closed else "not closed in order, or in use"
         reach = f"begins at {self.position}, forgotten below {self.trim}, ends at {self.end}"
+        about = [f"{who}, epoch {self.epoch}; {state}", reach]
+        if self.mark != NO_MARK:
+            about.append(
+                f"written when metadata was committed up to offset {self.mark.offset} of epoch {self.mark.epoch}"
+            )
         rows = [(kind, count, size) for kind, (count, size) in self.counts().items()]
         harms = [
             f"{fault}; the log was found by its other objects" if self.is_found else f"the log cannot be found: {fault}"
             for fault in self.faults
         ]
         harms += [damage_line(damage) for damage in self.damages]
-        return WalReport(self.facts(), [f"{who}, epoch {self.epoch}; {state}", reach], rows, self._notes(), harms)
+        return WalReport(self.facts(), about, rows, self._notes(), harms)
 
     def _notes(self) -> list[str]:
         listed = self.listed
@@ -321,6 +329,7 @@ class LogInspection:
         found.is_found = listing.newest_object() is not None
         found.epoch = max([tip.place.epoch, *listing.claims, *listing.sizes])
         found.is_closed, found.trim, found.position, found.end = tip.is_closed, extent.trim, extent.position, extent.end
+        found.mark = tip.mark
         garbage = dict.fromkeys(find_garbage(listing, extent, tip.place.epoch))
         live = dict.fromkeys(extent.places())
         ends = {segment.epoch: segment.end for segment in extent.segments}

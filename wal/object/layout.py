@@ -20,12 +20,17 @@ from enum import IntEnum
 
 from millrace.protocol.crc32c import crc32c
 from millrace.wal.errors import WalCorrupt, WalMismatch
+from millrace.wal.identity import NO_MARK, MetadataMark
 
-VERSION = 1
+VERSION = 1  # of a header that names no metadata
+VERSION_METADATA = 2  # of one that does; in a cluster of millrace.version 1 or above
 MAGIC = b"MROBJWAL"
 # magic, version, kind, fence, node, epoch, token, log epoch, slot, position, body, records, confirmed slot, trim, head (epoch, slot,
 # position), link (epoch, slot end), cluster
 _HEADER = struct.Struct(">8sHBBiq8sqqqqQqqqqqqq64s")
+# As before up to the position; body, records, slots before it that are not confirmed, quorum epoch, metadata offset; then as before from the trim on
+_HEADER_METADATA = struct.Struct(">8sHBBiq8sqqqIIIiqqqqqqq64s")
+assert _HEADER_METADATA.size == _HEADER.size, "positions count headers, and a listing tells seals by their size"
 _CRC = struct.Struct(">I")
 CLUSTER_ID_BYTES_MAX = 64
 HEADER_BYTES = 200
@@ -67,6 +72,9 @@ class Stamp:
     trim: int  # a position
     head: Place  # the first object that holds something above the trim, or this one
     head_position: int
+    mark: MetadataMark = (
+        NO_MARK  # the highest committed metadata offset that it knew; without one the header is of version 1
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +100,17 @@ class ObjectHeader:
 
     def encode(self) -> bytes:
         stamp, link = self.stamp, self.link or Place(NO_EPOCH, 0)
-        body = _HEADER.pack(
-            MAGIC, VERSION, self.kind, self.fence, self.node_id, self.epoch, self.token, self.place.epoch, self.place.slot,
-            self.position, self.body_bytes, self.record_count, stamp.confirmed_slot, stamp.trim, stamp.head.epoch,
-            stamp.head.slot, stamp.head_position, link.epoch, link.slot, encode_cluster_id(self.cluster_id),
+        if stamp.mark == NO_MARK:
+            form, version = _HEADER, VERSION
+            middle: tuple[int, ...] = self.body_bytes, self.record_count, stamp.confirmed_slot
+        else:
+            form, version = _HEADER_METADATA, VERSION_METADATA
+            pending_count = self.place.slot - stamp.confirmed_slot
+            middle = self.body_bytes, self.record_count, pending_count, stamp.mark.epoch, stamp.mark.offset
+        body = form.pack(
+            MAGIC, version, self.kind, self.fence, self.node_id, self.epoch, self.token, self.place.epoch, self.place.slot,
+            self.position, *middle, stamp.trim, stamp.head.epoch, stamp.head.slot, stamp.head_position, link.epoch, link.slot,
+            encode_cluster_id(self.cluster_id),
         )  # fmt: skip
         return body + _CRC.pack(crc32c(body)) + _PADDING
 
@@ -113,14 +128,18 @@ def decode_header(data: bytes | memoryview, position: int) -> ObjectHeader:
         raise WalCorrupt(position, "the object has no header")
     if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(bytes(data[: _HEADER.size])):
         raise WalCorrupt(position, "the object's header does not pass its checksum")
+    version = int.from_bytes(data[8:10], "big")
+    if version not in (VERSION, VERSION_METADATA):
+        raise WalMismatch("version", VERSION_METADATA, version)
+    form = _HEADER if version == VERSION else _HEADER_METADATA
     (
-        _, version, kind, fence, node_id, epoch, token, log_epoch, slot, stored_position, body_bytes, record_count,
-        confirmed_slot, trim, head_epoch, head_slot, head_position, link_epoch, link_slot, cluster_id,
-    ) = _HEADER.unpack_from(data)  # fmt: skip
-    if version != VERSION:
-        raise WalMismatch("version", VERSION, version)
+        _, _, kind, fence, node_id, epoch, token, log_epoch, slot, stored_position, body_bytes, record_count, *middle,
+        trim, head_epoch, head_slot, head_position, link_epoch, link_slot, cluster_id,
+    ) = form.unpack_from(data)  # fmt: skip
+    mark = NO_MARK if version == VERSION else MetadataMark(middle[2], middle[1])
+    confirmed_slot = middle[0] if version == VERSION else slot - middle[0]
     try:
-        stamp = Stamp(confirmed_slot, trim, Place(head_epoch, head_slot), head_position)
+        stamp = Stamp(confirmed_slot, trim, Place(head_epoch, head_slot), head_position, mark)
         link = None if link_epoch == NO_EPOCH else Place(link_epoch, link_slot)
         return ObjectHeader(
             Kind(kind), FenceKind(fence), cluster_id.rstrip(b"\0").decode(), node_id, epoch, token,

@@ -23,7 +23,7 @@ from millrace.runtime.objectstore import ObjectMissing, ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.wal.config import ObjectWalSettings
 from millrace.wal.errors import WalClosed, WalCorrupt, WalFull, WalMismatch, WalOutdated
-from millrace.wal.identity import NO_MARK, MetadataMark, WalIdentity
+from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark, WalIdentity
 from millrace.wal.log import WalOwner, WalRecord
 from millrace.wal.object.batcher import Batcher, ClosedBatch, wait_ms
 from millrace.wal.object.fence import Fence, Taken, make_fence
@@ -107,6 +107,7 @@ class ObjectWal:
         self._closing_slot = -1
         self._is_recovered = self._is_started = self._is_closed = self._is_flush_due = False
         self._failure: BaseException | None = None
+        self._mark = taken.mark
         self._moved = asyncio.Event()  # a group was confirmed, or the log failed
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # when it is due, in the loop's seconds
@@ -129,10 +130,12 @@ class ObjectWal:
             raise
 
     def see_metadata(self, mark: MetadataMark) -> None:
-        """Nothing: what such a log holds was made known to the bucket's metadata before it was acknowledged."""
+        """As the contract says; the header of an object is made as its first put begins."""
+        if self._owner.new_wal_id != NO_WAL_ID and mark.offset > self._mark.offset:
+            self._mark = mark
 
     async def mark_metadata(self) -> None:
-        """As `see_metadata`."""
+        """Leaves it to the next object, whose header is paid for anyway: until then nothing is durable that depends on it."""
 
     @property
     def has_given_up(self) -> bool:
@@ -308,7 +311,7 @@ class ObjectWal:
         place = Place(self._owner.epoch, batch.slot)
         head, head_position = self._objects.head_for(self._trim_asked) or (place, batch.position)
         self._trim_stamped = self._trim_asked
-        stamp = Stamp(self._writer.confirmed_slot, self._trim_asked, head, head_position)
+        stamp = Stamp(self._writer.confirmed_slot, self._trim_asked, head, head_position, self._mark)
         header = ObjectHeader(
             Kind.CLOSING if batch.slot == self._closing_slot else Kind.RECORDS,
             self._fence.kind,
@@ -446,20 +449,31 @@ async def identify(store: ObjectStore, node_id: int, rand: Rand) -> WalIdentity 
     except WalCorrupt:
         return WalIdentity(None, None, NO_MARK)
     reader = LogReader(store, WalOwner(root.cluster_id, node_id, LATER_EPOCH), rand)
-    return WalIdentity(wal_id_of(root.token), await _last_owner(reader, root.epoch), NO_MARK, root.cluster_id)
+    epoch, mark = await _last_owner(reader, root.epoch)
+    return WalIdentity(wal_id_of(root.token), epoch, mark, root.cluster_id)
 
 
-async def _last_owner(reader: LogReader, first_epoch: int) -> int | None:
-    """The epoch of whoever sealed the log last, or None where damage hides it, or an owner at work moves on too fast: opening it tells more."""
+async def _last_owner(reader: LogReader, first_epoch: int) -> tuple[int | None, MetadataMark]:
+    """The epoch of whoever sealed or claimed the log last, or None where damage hides it, or an owner at work moves on too fast: opening it
+    tells more. And what metadata the log names. An owner's objects name ever more, and the first word of each later one, its seal or claim,
+    more than those before it, for its own start is in the metadata. So the newest says it, whether its object counts or not; a durable trim is
+    in that object or in one before it. A later owner's word counts alone: one that was replaced may have named a fork of the metadata until
+    it was sealed out."""
     for _ in range(LOOKS_MAX):
         try:
-            tip = await reader.search(find_tip(await reader.list(), first_epoch, LATER_EPOCH, b"", None))
+            listing = await reader.list()
+            tip = await reader.search(find_tip(listing, first_epoch, LATER_EPOCH, b"", None))
+            epoch = max(listing.claims, default=tip.place.epoch)
+            if epoch <= tip.place.epoch:
+                return tip.place.epoch, tip.mark
+            claim = await reader.named(claim_key(reader.prefix, epoch))
         except ObjectMissing:
             continue
         except (WalCorrupt, WalMismatch):
-            return None
-        return tip.place.epoch
-    return None
+            return None, NO_MARK
+        if claim is not None:
+            return epoch, tip.mark if claim.stamp.mark == NO_MARK else claim.stamp.mark
+    return None, NO_MARK
 
 
 def wal_id_of(root_token: bytes) -> bytes:

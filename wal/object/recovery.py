@@ -31,6 +31,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 
 from millrace.wal.errors import WalCorrupt, WalFenced, WalMismatch
+from millrace.wal.identity import NO_MARK, MetadataMark
 from millrace.wal.log import WalRecord
 from millrace.wal.object.layout import (
     HEADER_BYTES,
@@ -104,6 +105,7 @@ class Tip:
     passed: tuple[
         Place, ...
     ] = ()  # objects of the anchor's owner behind the end of its log, whose headers cannot be read
+    mark: MetadataMark = NO_MARK  # the metadata that the last owner on the way named, who knew what those before it did
 
 
 def find_tip(
@@ -112,6 +114,7 @@ def find_tip(
     """Raises WalFenced when an owner is found that is not before us, WalMismatch when one may live that would not feel our fence; None: of who
     only looks."""
     anchor, is_closed = listing.newest_object(), False
+    mark = NO_MARK
     link: Place | None = None
     passed: tuple[Place, ...] = ()
     is_claimed = any(epoch > (NO_EPOCH if anchor is None else anchor.epoch) for epoch in listing.claims)
@@ -124,7 +127,7 @@ def find_tip(
         _check_older(own_epoch, anchor.epoch)
         header = yield from _last_readable(listing, anchor.epoch, anchor.slot + 1)
         tip = Place(anchor.epoch, listing.run_end(anchor.epoch, header.stamp.confirmed_slot))
-        link = tip if tip.slot else header.link
+        link, mark = tip if tip.slot else header.link, header.stamp.mark
         last = max(header.place.slot + 1, tip.slot)
         passed = tuple(
             Place(anchor.epoch, slot) for slot in listing.objects_before(anchor.epoch, anchor.slot + 1) if slot >= last
@@ -138,14 +141,15 @@ def find_tip(
         seal = yield tip
         if seal is None:
             raise WalCorrupt(0, f"the seal at {tip} cannot be read, and nobody can say who owns the log")
+        mark = mark if seal.stamp.mark == NO_MARK else seal.stamp.mark
         if seal.token == own_token and seal.epoch == own_epoch:
-            return Tip(tip, link, is_closed, is_ours=True, passed=passed)
+            return Tip(tip, link, is_closed, is_ours=True, passed=passed, mark=mark)
         _check_older(own_epoch, seal.epoch)
         if seal.epoch <= tip.epoch:
             raise WalCorrupt(seal.position, f"epoch {tip.epoch} is sealed by epoch {seal.epoch}, which is no later one")
         tip, is_closed = Place(seal.epoch, 0), False
     _check_older(own_epoch, tip.epoch)
-    return Tip(tip, link, is_closed, is_ours=False, passed=passed)
+    return Tip(tip, link, is_closed, is_ours=False, passed=passed, mark=mark)
 
 
 def _last_readable(listing: Listing, epoch: int, end: int) -> Generator[Place, ObjectHeader | None, ObjectHeader]:

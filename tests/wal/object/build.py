@@ -65,17 +65,18 @@ async def open_wal(bucket: SimBucket, who: WalOwner, store: ObjectStore | None =
 
 
 async def recover_wal(
-    bucket: SimBucket, epoch: int, store: ObjectStore | None = None, **changes: Any
+    bucket: SimBucket, who: int | WalOwner, store: ObjectStore | None = None, **changes: Any
 ) -> tuple[ObjectWal, list[WalRecord]]:
-    wal = await open_wal(bucket, owner(epoch), store, **changes)
+    """`who`: an owner, or the epoch of one that brings no id."""
+    wal = await open_wal(bucket, owner(who) if isinstance(who, int) else who, store, **changes)
     return wal, [record async for record in wal.recover()]
 
 
 async def start_wal(
-    bucket: SimBucket, epoch: int, store: ObjectStore | None = None, **changes: Any
+    bucket: SimBucket, who: int | WalOwner, store: ObjectStore | None = None, **changes: Any
 ) -> tuple[ObjectWal, list[bytes], Journal]:
     """Started, with the payloads it recovered."""
-    wal, records = await recover_wal(bucket, epoch, store, **changes)
+    wal, records = await recover_wal(bucket, who, store, **changes)
     journal = Journal()
     wal.start(journal.on_confirmed, journal.on_failed)
     return wal, [bytes(record.payload) for record in records], journal

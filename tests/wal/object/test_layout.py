@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millrace.protocol.crc32c import crc32c
 from millrace.wal.errors import WalCorrupt, WalMismatch
+from millrace.wal.identity import MetadataMark
 from millrace.wal.object.layout import (
     HEADER_BYTES,
     SEAL_BYTES,
@@ -30,21 +33,35 @@ HEADER = ObjectHeader(
     Kind.RECORDS, FenceKind.RESERVATION, "cluster-of-22-letters!", 7, 1 << 50, b"12345678", Place(1 << 50, 99), 1 << 60, 4096, 3,
     Stamp(98, 1 << 59, Place(5, 2), (1 << 59) - 7), Place(5, 17),
 )  # fmt: skip
+NAMING = replace(HEADER, stamp=replace(HEADER.stamp, mark=MetadataMark((1 << 61) + 5, (1 << 31) - 2)))  # metadata
+BY_VERSION = {1: HEADER, 2: NAMING}
 
 
+@pytest.mark.parametrize("version", BY_VERSION)
 @pytest.mark.parametrize("link", [None, Place(5, 17)])
-def test_a_header_comes_back(link: Place | None) -> None:
-    """Each field has its place, in a header of the size that is drawn."""
-    header = ObjectHeader(*[link if name == "link" else getattr(HEADER, name) for name in HEADER.__slots__])
+def test_a_header_comes_back(version: int, link: Place | None) -> None:
+    """Each field has its place, in a header of the size that is drawn; one that names no metadata is of version 1."""
+    header = replace(BY_VERSION[version], link=link)
     data = header.encode()
     assert len(data) == HEADER_BYTES
+    assert int.from_bytes(data[8:10], "big") == version
     assert decode_header(data, 0) == header
     assert header.end == (1 << 60) + HEADER_BYTES + 4096
 
 
-def test_every_flipped_byte_is_seen() -> None:
-    """In whatever field the damage is, the header is refused with the place where it was due."""
-    data = HEADER.encode()
+@pytest.mark.parametrize("kind", Kind)
+def test_any_kind_can_name_metadata(kind: Kind) -> None:
+    """A seal far above the first slot that is empty, and the first object of an owner with nothing confirmed, too."""
+    for slot, confirmed_slot in ((0, 0), (1023, 0), ((1 << 40) + 1023, 1 << 40)):
+        stamp = replace(NAMING.stamp, confirmed_slot=confirmed_slot)
+        header = replace(NAMING, kind=kind, place=Place(3, slot), stamp=stamp)
+        assert decode_header(header.encode(), 0) == header
+
+
+@pytest.mark.parametrize("version", BY_VERSION)
+def test_every_flipped_byte_is_seen(version: int) -> None:
+    """In whatever field the damage is, the header is refused with the place where it was due; so is one that is cut."""
+    data = BY_VERSION[version].encode()
     for at in range(196):
         damaged = bytearray(data)
         damaged[at] ^= 0x10
@@ -57,14 +74,16 @@ def test_every_flipped_byte_is_seen() -> None:
 
 
 def test_a_later_version_is_named() -> None:
-    """A sound header of a version that is not ours is no damage, and a kind that we do not know is."""
-    data = bytearray(HEADER.encode())
-    data[9] = 2
+    """A sound header of a version that is not ours is no damage, and a kind that we do not know is. The sum of either version lies where that of
+    a later one will: a build that knows version 1 alone says so of version 2."""
+    data = bytearray(NAMING.encode())
+    assert data[192:196] == crc32c(bytes(data[:192])).to_bytes(4, "big")
+    data[9] = 3
     data[192:196] = crc32c(bytes(data[:192])).to_bytes(4, "big")
     with pytest.raises(WalMismatch) as mismatch:
         decode_header(data, 0)
-    assert (mismatch.value.field, mismatch.value.expected, mismatch.value.found) == ("version", 1, 2)
-    data[9:11] = bytes([1, 77])
+    assert (mismatch.value.field, mismatch.value.expected, mismatch.value.found) == ("version", 2, 3)
+    data[9:11] = bytes([2, 77])
     data[192:196] = crc32c(bytes(data[:192])).to_bytes(4, "big")
     with pytest.raises(WalCorrupt, match="kind"):
         decode_header(data, 0)

@@ -102,7 +102,8 @@ class ShelfWal:
         self._shelf.records = [record for record in self._shelf.records if record[1] > self._shelf.trim]
 
     def see_metadata(self, mark: MetadataMark) -> None:
-        self._shelf.mark = max(self._shelf.mark, mark)
+        if self.wal_id != NO_WAL_ID:
+            self._shelf.mark = max(self._shelf.mark, mark)
 
     async def mark_metadata(self) -> None:
         """What is seen is on the shelf."""
