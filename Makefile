@@ -94,6 +94,9 @@ bench: $(DEV_READY) ## every figure the broker is held to, beside the device und
 bench-paired: $(DEV_READY) ## this version and another checkout's by turns, what a change costs (BASE, a folder with its own .venv; PAIRS, 10)
 	@$(BIN)/python -m tests.bench.paired --base $(BASE) --pairs $${PAIRS:-10}
 
+bench-testing: $(DEV_READY) jars ## a broker for tests beside Apache Kafka's jars: ready, first record, isolation, memory (ROUNDS, 5)
+	@$(BIN)/python -m tests.bench.testing --rounds $${ROUNDS:-5}
+
 bench-cold: $(DEV_READY) ## what a reader of history costs those at the tail, and its rate beside the store's own (STORE=memory, disk or s3)
 	@$(BIN)/python -m tests.bench.cold_reader --store $${STORE:-memory}
 
@@ -147,4 +150,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build spark_jobs/jars .mypy_cache .ruff_cache
 
-.PHONY: test-wheel attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs
+.PHONY: test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs

@@ -187,8 +187,8 @@ async def serve_test(settings: BrokerSettings) -> int:
         await control.stop()
 
 
-async def run_broker(broker: ServedBroker, settings: BrokerSettings, more: str = "") -> int:
-    """`more`: said behind the ready line."""
+async def run_broker(broker: ServedBroker, settings: BrokerSettings, control: str = "") -> int:
+    """`control`: in test mode, where faults are asked for; said behind the ready line."""
     asked_to_stop = _watch_signals()
 
     def on_fatal(error: CallbackFailed) -> None:
@@ -203,8 +203,8 @@ async def run_broker(broker: ServedBroker, settings: BrokerSettings, more: str =
         await asyncio.wait([starting])
     refusal = None if starting.cancelled() else starting.exception()
     if not starting.cancelled() and refusal is None and not asked_to_stop.done():
-        process.keep_start_out_of_collections()
-        print(ready_line(broker, settings) + more, flush=True)
+        process.keep_start_out_of_collections(is_searched=not control)
+        print(ready_line(broker, settings) + control, flush=True)
         await asyncio.wait([asked_to_stop, broker.failed], return_when=asyncio.FIRST_COMPLETED)
     failure = broker.failed.exception() if broker.failed.done() else None
     if failure is not None:  # what it made of the start is no news

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Mapping
@@ -58,6 +59,15 @@ class ApacheKafka:
             assert time.monotonic() < deadline, f"Kafka is not ready after {READY_S:.0f} s"
             time.sleep(0.5)
         return self
+
+    def memory_mib(self) -> float:
+        """Resident memory of its process."""
+        assert self._process is not None
+        return (
+            int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+            * os.sysconf("SC_PAGE_SIZE")
+            / (1 << 20)
+        )
 
     def _answers(self) -> bool:
         try:
