@@ -107,7 +107,11 @@ def test_a_member_is_expired_by_any_of_its_names(kafka: Broker) -> None:
     """The group is without it at once; a name that nobody has is an error that lists those there are."""
     kafka.create_topic("orders")
     consumer = KafkaConsumer(
-        "orders", bootstrap_servers=kafka.bootstrap_servers, group_id="billing", client_id="worker-1"
+        "orders",
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id="billing",
+        client_id="worker-1",
+        metadata_max_age_ms=500,  # one that joins before it has seen the topic looks again
     )
     while not consumer.assignment():
         consumer.poll(100)
@@ -137,12 +141,13 @@ def test_a_paused_broker_keeps_its_connections(kafka: Broker) -> None:
     """A request that it was sent meanwhile is answered when it goes on."""
 
     async def ask() -> None:
+        await kafka.aio.create_topic("paused")
         await kafka.aio.pause()
         waiting = asyncio.ensure_future(kafka.aio.topics())
         done, _ = await asyncio.wait([waiting], timeout=0.05)
         assert not done
         await kafka.aio.resume()
-        assert await waiting == []
+        assert "paused" in await waiting
 
     asyncio.run(ask())
 

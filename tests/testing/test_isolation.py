@@ -24,7 +24,11 @@ def test_what_came_with_a_test_goes_with_it(kafka_session: Broker) -> None:
     kafka_session.produce("before", "added")
     kafka_session.produce("made", "x")
     consumer = KafkaConsumer(
-        "made", bootstrap_servers=kafka_session.bootstrap_servers, group_id="workers", client_id="left"
+        "made",
+        bootstrap_servers=kafka_session.bootstrap_servers,
+        group_id="workers",
+        client_id="left",
+        metadata_max_age_ms=500,
     )
     while not consumer.assignment():
         consumer.poll(100)

@@ -60,7 +60,7 @@ def test_has_none_of_them(kafka):
 
 def test_leaves_a_client(kafka):
     from kafka import KafkaConsumer
-    consumer = KafkaConsumer("t", bootstrap_servers=kafka.bootstrap_servers, group_id="g", client_id="forgotten")
+    consumer = KafkaConsumer("t", bootstrap_servers=kafka.bootstrap_servers, group_id="g", client_id="forgotten", metadata_max_age_ms=500)
     kafka.create_topic("t")
     while not consumer.assignment():
         consumer.poll(100)
