@@ -50,6 +50,10 @@ def frames(size: int, *, is_idempotent: bool) -> Iterator[memoryview]:
         yield memoryview(encode_request(API[0], 9, 7, "bench", produce_request({("a", 0): data}, 9)))[4:]
 
 
+def records_of(request: Any) -> Any:
+    return request.topic_data[0].partition_data[0].records
+
+
 class NoStorage:
     """Stands in for a stream's engine: gives offsets, confirms when told."""
 
@@ -123,9 +127,17 @@ async def produce_costs(seconds: float, size: int, *, is_idempotent: bool) -> No
     no_storage = NoStorage(partition.data)
     partition.data = DataOnly(partition.data, no_storage)  # type: ignore[assignment]
     requests = {id(frame): decode(frame) for frame in ready}
+    batches = {number: records_of(request) for number, (_, request) in requests.items()}
+
+    def decoded() -> tuple[RequestContext, Any]:
+        """The next request, with its records: a handler that answered one has taken them out of it."""
+        number = id(following())
+        context, request = requests[number]
+        request.topic_data[0].partition_data[0].records = batches[number]
+        return context, request
 
     async def handlers_alone() -> int:
-        futures = [house.produce_handler.handle(*requests[id(following())]) for _ in range(IN_FLIGHT)]
+        futures = [house.produce_handler.handle(*decoded()) for _ in range(IN_FLIGHT)]
         no_storage.confirm()
         assert all(future.done() for future in futures)
         partition.state.unsaved_bytes = 0
