@@ -96,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_bulk = False  # what the frame that is begun was charged as
         self._key = -1  # of the frame that is next
         self._kept_bytes = 0  # of `_frames`, in memory of their own
-        self.arrival = Arrival(parts.budget, self)
+        self.arrival = Arrival(parts.budget, self, self._unread)
         self.received_bytes = 0  # in its life
         self.pinned_bytes = 0  # charged for what waits in the transport
         self._is_reading = True
@@ -132,20 +132,36 @@ class Connection(asyncio.BufferedProtocol):
         """Of its replies, those that its peer has told us it has, in its life. What the system holds for it counts as unread."""
         return self._writer.written_bytes - self._writer.unsent_bytes - unacknowledged_bytes(self._transport)
 
-    def awaited(self) -> tuple[int, int | None]:
-        """What is missing until it holds nothing of what arrived, and how far its peer has come with it; None where that is not the peer's to
-        do. While we do not read, the peer goes on into the system's memory; who has sent plenty there waits for us."""
+    def awaited(self) -> tuple[int, int, bool]:
+        """What is missing until it holds nothing of what arrived, how far its peer has come with it, and whether it is ours to go on. Where we
+        do not read, or little at a time, the peer goes on into the system's memory; who has sent plenty there waits for us."""
         if not self._frames:
             rest_bytes = self._splitter.pending_bytes - self._splitter.received_bytes
-            unread_bytes = unread_of(self._transport) if self._is_queued else 0
-            is_ours = self._is_queued and unread_bytes >= min(rest_bytes, UNREAD_PLENTY_BYTES)
-            return rest_bytes, None if is_ours else self.received_bytes + unread_bytes
-        if self._is_queued or self._is_yielding:
-            return 0, None
+            unread_bytes = self._unread()
+            is_ours = unread_bytes >= min(rest_bytes, UNREAD_PLENTY_BYTES)
+            return rest_bytes, self.received_bytes + unread_bytes, is_ours
         first = self._exchanges[0] if self._exchanges else None
-        if first is None or first.route.api.key not in KEPT_BY_GROUPS:
-            return 0, None
-        return self._kept_bytes, self.received_bytes
+        is_kept = first is not None and first.route.api.key in KEPT_BY_GROUPS
+        if self._is_queued or self._is_yielding or not is_kept:
+            return 0, self.received_bytes, True
+        return self._kept_bytes, self.received_bytes, False
+
+    def receive_rest(self) -> None:
+        """Has the rest of its frame read where it waits for room and the system has it all, as far as that may be (arrival.py)."""
+        splitter, memory = self._splitter, self.arrival.memory
+        if memory is None or self._frames or not (self._is_queued and splitter.pending_bytes):
+            return
+        if self.arrival.is_all_here(splitter.received_bytes, splitter.pending_bytes):
+            memory.forget(self)
+            self._on_room()
+
+    @property
+    def frame_began_at(self) -> int:
+        """Its position, of the bytes that were received, where the frame begins of which a part is here."""
+        return self.received_bytes - self._splitter.received_bytes
+
+    def _unread(self) -> int:
+        return unread_of(self._transport)
 
     # Arrivals
 
@@ -238,7 +254,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_queued = True
         is_reading = memory is self._budget.replies
         is_known = self._is_good_reader() if is_reading else self.received_bytes >= KNOWN_BYTES
-        memory.wait(self, self._on_room, (self.info.peer_host, is_known))
+        memory.wait(self, self._on_room, self.info.peer_host, is_known=is_known)
 
     def _is_good_reader(self) -> bool:
         """It has had answers of some size, and all of them have reached it."""

@@ -6,8 +6,9 @@ admission until their reply was handed to the transport, and what a reader leave
     used_bytes < limit_bytes     the next in line is admitted, however large its frame
 
 so that use is bounded by the limit plus one frame, and a frame larger than the limit still passes. While anybody waits nobody
-overtakes: one that was woken is admitted for one frame, then goes to the end of the line. Groups take turns, by address and by whether a
-connection has done its part before: a thousand connections of one address wait for each other, and those of another wait for one of them.
+overtakes: one that was woken is admitted for one frame, then goes to the end of the line. Those who have done their part before take turns with
+those who have not, and in each of both classes addresses take turns: a thousand connections of one address wait for each other, and those of
+another wait for one of them; a thousand addresses that nobody knows yet wait for each other, too.
 
 There is a line for each part, so that those who wait for one thing do not hold up those who want another: producers that wait for room in
 the WAL keep their frames, readers that do not read keep their replies, senders that do not send keep a part of a frame, and none of them may
@@ -33,11 +34,15 @@ REPLY_SHARES = 4
 REPLY_SHARE_BYTES_MIN = 64 << 10
 
 
+Line = OrderedDict[Hashable, OrderedDict[Hashable, Callable[[], None]]]
+"""Those who wait, by address; whose turn is next first."""
+
+
 class RequestMemory:
     """`defer` runs a call soon, outside the caller's stack: a release must not run other connections' requests inside it.
 
-    `has_overrun`: one at a time may take what it likes beyond the limit. Where all that is used is held by those who wait for more, nobody would
-    ever go on otherwise. The line's first is woken as `overrun_by`, and stays that until `end_overrun`.
+    `has_overrun`: one of each class at a time may take what it likes beyond the limit. Where all that is used is held by those who wait for more,
+    nobody would ever go on otherwise. The line's first is woken so, and may go on so until `end_overrun`.
     """
 
     def __init__(
@@ -48,11 +53,16 @@ class RequestMemory:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.waits_count = 0
-        self.overrun_by: Hashable = None
+        self._overrun_by: dict[bool, Hashable] = {}  # by class
         self._defer = defer
         self.on_short: Callable[[], object] = lambda: None  # somebody has to wait, since all is used
-        self._groups: dict[Hashable, Hashable] = {}  # of everybody in line
-        self._line: OrderedDict[Hashable, OrderedDict[Hashable, Callable[[], None]]] = OrderedDict()  # by group
+        self.on_crowded: Callable[[], object] = lambda: None  # several times the limit is used (arrival.py)
+        self._groups: dict[Hashable, tuple[bool, Hashable]] = {}  # class and address of everybody in line
+        self._lines: tuple[Line, Line] = (
+            OrderedDict(),
+            OrderedDict(),
+        )  # of those who are not known, and of those who are
+        self._is_turn_of_known = True
         self._is_waking = False
         self._watched_bytes = -1
         self._on_watched: Callable[[], object] = lambda: None
@@ -91,13 +101,15 @@ class RequestMemory:
         assert self.used_bytes >= 0, self.used_bytes
         self._wake_soon()
 
-    def wait(self, who: Hashable, on_room: Callable[[], None], group: Hashable = None) -> None:
+    def wait(
+        self, who: Hashable, on_room: Callable[[], None], address: Hashable = None, *, is_known: bool = False
+    ) -> None:
         """Joins the end of the line, and says so to `on_short` when all is used. `on_room` is called once, in turn; it may take or leave what
-        it asked for. Groups take turns: one of each, then the next of the first."""
+        it asked for. `is_known`: it has done its part before. The two classes take turns, and in each the addresses."""
         assert who not in self._groups
         self.waits_count += 1
-        self._groups[who] = group
-        self._line.setdefault(group, OrderedDict())[who] = on_room
+        self._groups[who] = is_known, address
+        self._lines[is_known].setdefault(address, OrderedDict())[who] = on_room
         if self.used_bytes >= self.limit_bytes:
             self.on_short()
         self._wake_soon()
@@ -106,44 +118,60 @@ class RequestMemory:
         """Leaves the line, if in it, and is overrun for no longer."""
         self.end_overrun(who)
         if who in self._groups:
-            group = self._groups.pop(who)
-            del self._line[group][who]
-            if not self._line[group]:
-                del self._line[group]
+            is_known, address = self._groups.pop(who)
+            line = self._lines[is_known]
+            del line[address][who]
+            if not line[address]:
+                del line[address]
 
     def end_overrun(self, who: Hashable) -> None:
         """It takes no more than others, if it did: the next one may."""
-        if self.overrun_by is who:
-            self.overrun_by = None
-            self._wake_soon()
+        for is_known, one in list(self._overrun_by.items()):
+            if one is who:
+                del self._overrun_by[is_known]
+                self._wake_soon()
 
     @property
-    def _has_room(self) -> bool:
-        return self.used_bytes < self.limit_bytes or (self._has_overrun and self.overrun_by is None)
+    def overrunning_count(self) -> int:
+        return len(self._overrun_by)
+
+    def is_overrun_by(self, who: Hashable) -> bool:
+        return who in self._overrun_by.values()
+
+    def _next_class(self) -> bool | None:
+        """Whose turn it is; None when nobody may be woken."""
+        has_room = self.used_bytes < self.limit_bytes
+        for is_known in (self._is_turn_of_known, not self._is_turn_of_known):
+            if self._lines[is_known] and (has_room or (self._has_overrun and is_known not in self._overrun_by)):
+                return is_known
+        return None
 
     def _wake_soon(self) -> None:
-        if self._groups and not self._is_waking and self._has_room:
+        if self._groups and not self._is_waking and self._next_class() is not None:
             self._is_waking = True
             self._defer(self._wake)
 
-    def _pop(self) -> tuple[Hashable, Callable[[], None]]:
-        group, members = next(iter(self._line.items()))
+    def _pop(self, is_known: bool) -> tuple[Hashable, Callable[[], None]]:
+        self._is_turn_of_known = not is_known
+        line = self._lines[is_known]
+        address, members = next(iter(line.items()))
         who, on_room = members.popitem(last=False)
         del self._groups[who]
         if members:
-            self._line.move_to_end(group)
+            line.move_to_end(address)
         else:
-            del self._line[group]
+            del line[address]
         return who, on_room
 
     def _wake(self) -> None:
         self._is_waking = False
         for _ in range(len(self._groups)):
-            if not (self._groups and self._has_room):
+            is_known = self._next_class()
+            if is_known is None:
                 return
-            who, on_room = self._pop()
+            who, on_room = self._pop(is_known)
             if self.used_bytes >= self.limit_bytes:
-                self.overrun_by = who
+                self._overrun_by[is_known] = who
             on_room()
         self._wake_soon()
 

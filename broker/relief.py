@@ -4,6 +4,7 @@
     are charged: at most every HURRY_S while somebody waits.
   * From WATCHED of a part on, the pace of those is looked at who hold parts of frames or leave replies unsent, every LOOK_S. When all is
     used up, those who go on too slowly are ended (pace.py).
+  * Reads are wide again (receiver.py) when nobody waits for memory for parts of frames, and there is some.
 
 Not here: what is charged (memory.py, arrival.py). While there is enough for all, nothing runs.
 """
@@ -17,7 +18,15 @@ from functools import partial
 
 from millrace.broker.connection import Connection
 from millrace.broker.memory import RequestBudget, RequestMemory
-from millrace.broker.pace import READ_REST_S, SEND_REST_S, Holding, Pace, plan_endings
+from millrace.broker.pace import (
+    QUICK_BYTES_S,
+    READ_REST_S,
+    SEND_REST_S,
+    Holding,
+    Pace,
+    plan_endings,
+    plan_slow_endings,
+)
 
 HURRY_S = 0.2
 LOOK_S = 0.1
@@ -25,7 +34,7 @@ WATCHED = 0.5
 
 
 class Relief:
-    """`end(connection, reason)` closes it now."""
+    """`end(connection, reason)` closes it now. `on_enough`: frames that are on their way have room."""
 
     def __init__(
         self,
@@ -33,11 +42,13 @@ class Relief:
         budget: RequestBudget,
         connections: Mapping[int, Connection],
         end: Callable[[Connection, str], None],
+        on_enough: Callable[[], object] = lambda: None,
     ) -> None:
         self._loop = loop
         self._budget = budget
         self._connections = connections
         self._end = end
+        self._on_enough = on_enough
         self._hurries: dict[bool, asyncio.TimerHandle] = {}
         self._look_timer: asyncio.TimerHandle | None = None
         self._paces: dict[tuple[str, int], Pace] = {}
@@ -93,9 +104,16 @@ class Relief:
             ):
                 continue  # nobody waits, and one alone may hold more than the limit
             rest_s = READ_REST_S if name == "replies" else SEND_REST_S
-            for holding in plan_endings(holdings, part.used_bytes, part.limit_bytes, rest_s):
+            endings = plan_endings(holdings, part.used_bytes, part.limit_bytes, rest_s)
+            if name != "replies":
+                self._pass_on(part, holdings)
+                ended = {holding.who for holding in endings}
+                endings += plan_slow_endings([one for one in holdings if one.who not in ended], part.limit_bytes)
+            for holding in endings:
                 self._end_slow(name, holding)
         self._paces = paces
+        if not any(self._is_used_up(self.looked_at[name]) for name in ("small_arrivals", "large_arrivals")):
+            self._on_enough()
         is_filled = any(
             part.used_bytes >= part.limit_bytes * WATCHED or part.is_short for part in self.looked_at.values()
         )
@@ -104,6 +122,15 @@ class Relief:
         else:
             self._look_timer = None
             self._watch()
+
+    def _pass_on(self, part: RequestMemory, holdings: list[Holding[Connection]]) -> None:
+        """Who may overrun the part and is slow makes way for the next in line."""
+        for holding in holdings:
+            if holding.bytes_s is not None and holding.bytes_s < QUICK_BYTES_S:
+                part.end_overrun(holding.who)
+
+    def _is_used_up(self, part: RequestMemory) -> bool:
+        return part.is_short or part.used_bytes >= part.limit_bytes
 
     def _end_slow(self, name: str, holding: Holding[Connection]) -> None:
         self.ended_counts[name] += 1
@@ -114,35 +141,52 @@ class Relief:
             f"connections wait for (queued.max.request.bytes); its client may connect again",
         )
 
-    def _pace(self, paces: dict[tuple[str, int], Pace], name: str, number: int, done_bytes: int) -> float | None:
+    def _holding(
+        self,
+        paces: dict[tuple[str, int], Pace],
+        name: str,
+        connection: Connection,
+        held_bytes: int,
+        rest_bytes: int,
+        done_bytes: int,
+        *,
+        is_ours: bool = False,
+        task: int = 0,
+    ) -> Holding[Connection]:
         now_s = self._loop.time()
-        pace = self._paces.get((name, number))
+        key = name, connection.info.id
+        pace = self._paces.get(key)
         if pace is None:
-            paces[name, number] = Pace(now_s, done_bytes)
-            return None
-        paces[name, number] = pace
-        return pace.see(now_s, done_bytes)
+            pace = Pace(now_s, done_bytes, task)
+        paces[key] = pace
+        bytes_s = pace.see_held_up(now_s, done_bytes) if is_ours else pace.see(now_s, done_bytes, task)
+        return Holding(connection, connection.info.peer_host, held_bytes, rest_bytes, bytes_s, pace.since_s)
 
     def _arrivals(
         self, name: str, part: RequestMemory, paces: dict[tuple[str, int], Pace]
     ) -> list[Holding[Connection]]:
         found = []
-        for number, connection in self._connections.items():
+        for connection in self._connections.values():
             if connection.arrival.memory is part:
+                connection.receive_rest()
+            if connection.arrival.memory is part and connection.arrival.held_bytes:
                 if part.used_bytes >= part.limit_bytes:
                     connection.hurry()  # what waits for news may hold up whole frames behind it
-                rest_bytes, done_bytes = connection.awaited()
-                bytes_s = None if done_bytes is None else self._pace(paces, name, number, done_bytes)
-                held_bytes = connection.arrival.held_bytes
-                found.append(Holding(connection, connection.info.peer_host, held_bytes, rest_bytes, bytes_s))
+                rest_bytes, done_bytes, is_ours = connection.awaited()
+                held_bytes, task = connection.arrival.held_bytes, connection.frame_began_at
+                found.append(
+                    self._holding(
+                        paces, name, connection, held_bytes, rest_bytes, done_bytes, is_ours=is_ours, task=task
+                    )
+                )
         return found
 
     def _replies(self, paces: dict[tuple[str, int], Pace]) -> list[Holding[Connection]]:
         found = []
-        for number, connection in self._connections.items():
+        for connection in self._connections.values():
             if connection.pinned_bytes:
                 connection.charge_unsent()
                 held_bytes = connection.pinned_bytes
-                bytes_s = self._pace(paces, "replies", number, connection.acknowledged_bytes)
-                found.append(Holding(connection, connection.info.peer_host, held_bytes, held_bytes, bytes_s))
+                done_bytes = connection.acknowledged_bytes
+                found.append(self._holding(paces, "replies", connection, held_bytes, held_bytes, done_bytes))
         return found

@@ -58,14 +58,17 @@ class Server:
         self._listeners: list[Listener] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
-        self.relief = Relief(self._loop, budget, self._connections, self._end_slow)
+        receiver = Receiver()
+        for part in (budget.small_arrivals, budget.large_arrivals):
+            part.on_crowded = receiver.narrow
+        self.relief = Relief(self._loop, budget, self._connections, self._end_slow, receiver.widen)
         self.on_reason: Callable[[str], None] | None = None  # told why a connection is ended, in test mode
         self.accepted_count = 0
         self.refused_count = 0
         self._parts = ConnectionParts(
             dispatcher=dispatcher,
             budget=budget,
-            receiver=Receiver(),
+            receiver=receiver,
             line=line,
             turns=StepLine(),
             request_bytes_max=settings.request_bytes_max,

@@ -6,31 +6,27 @@ Runs in a thread with a connection of its own. `with Bystander(broker, step) as 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
+from tests.attack.background import Background
 from tests.live import LiveBroker
 from tests.live.client import Client
 
 PAUSE_S = 0.005
-END_TIMEOUT_S = 60.0
 
 
-class Bystander:
+class Bystander(Background):
     """`step(client)`: one request and its answer; raises AssertionError when the answer is wrong."""
 
     def __init__(self, broker: LiveBroker, step: Callable[[Client], object], timeout_s: float = 120.0) -> None:
+        super().__init__()
         self._broker = broker
         self._step = step
         self._timeout_s = timeout_s
         self.latencies_s: list[float] = []
         self.peak_memory_bytes = broker.memory_bytes()
-        self.error: BaseException | None = None
         self._asked_at: float | None = None
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
     @property
     def slowest_s(self) -> float:
@@ -40,29 +36,14 @@ class Bystander:
         return max([waiting, *self.latencies_s])
 
     def _run(self) -> None:
-        try:
-            with Client(self._broker.address, self._timeout_s) as client:
-                while not self._is_over.wait(PAUSE_S):
-                    self._asked_at = time.monotonic()
-                    self._step(client)
-                    self.latencies_s.append(time.monotonic() - self._asked_at)
-                    self._asked_at = None
-                    self.peak_memory_bytes = max(self.peak_memory_bytes, self._broker.memory_bytes())
-        except BaseException as error:
-            self.error = error
-
-    def __enter__(self) -> Bystander:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join(END_TIMEOUT_S)
-        assert not self._thread.is_alive(), "the bystander still waits for an answer"
-        if self.error is not None and kind is None:
-            raise self.error
+        self._has_begun.set()
+        with Client(self._broker.address, self._timeout_s) as client:
+            while not self._is_over.wait(PAUSE_S):
+                self._asked_at = time.monotonic()
+                self._step(client)
+                self.latencies_s.append(time.monotonic() - self._asked_at)
+                self._asked_at = None
+                self.peak_memory_bytes = max(self.peak_memory_bytes, self._broker.memory_bytes())
 
 
 def produce_one(topic: str) -> Callable[[Client], object]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
@@ -17,12 +16,13 @@ from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from millrace.protocol.messages.metadata import MetadataRequest
 from tests.attack import IS_FULL
 from tests.attack.bystander import Bystander
+from tests.attack.crowd import Attacker, Crowd
 from tests.live import LiveBroker
 from tests.live.client import MIB, Client
 
 SETTINGS = {"queued.max.request.bytes": str(16 * MIB), "memory.max.bytes": "128MiB"}
 READERS = 100
-SECONDS = 60.0 if IS_FULL else 2.5
+SECONDS = 60.0 if IS_FULL else 1.5
 SLOWEST_S = 1.0
 WIDE_PARTITIONS = 2_000
 
@@ -56,66 +56,25 @@ METADATA = encode_request(NAMED["Metadata"], 12, 1, "slow", MetadataRequest(topi
 HANDSHAKES = encode_request(NAMED["ApiVersions"], 2, 1, "slow", NAMED["ApiVersions"].request_type()) * 2000
 
 
-class SlowReaders:
-    """`count` clients that send `requests` at once and then read `rate_bytes_s` each. Who is cut off connects anew. `window_bytes`: what
-    their systems take of what they do not read; 0 for as much as they like."""
+class SlowReaders(Crowd):
+    """Clients that send `requests` at once and then read `rate_bytes_s` each."""
 
     def __init__(
         self, broker: LiveBroker, requests: bytes, rate_bytes_s: float, window_bytes: int = 0, count: int = READERS
     ) -> None:
-        self._address = ("127.0.0.1", broker.port)
+        super().__init__(broker, count, window_bytes=window_bytes)
         self._requests = requests
         self._rate_bytes_s = rate_bytes_s
-        self._window_bytes = window_bytes
-        self._count = count
-        self._clients: list[socket.socket] = []
-        self._is_over = threading.Event()
-        self._has_begun = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.cut_count = 0
 
-    def _connect(self) -> socket.socket:
-        made = socket.socket()
-        if self._window_bytes:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._window_bytes)
-        made.connect(self._address)
-        made.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            made.send(self._requests)
-        return made
+    def _begin(self, one: Attacker) -> None:
+        one.sent_bytes = one.socket.send(self._requests)
 
-    def _run(self) -> None:
-        last_s = time.monotonic()
-        while not self._is_over.wait(0.1):
-            while len(self._clients) < self._count:
-                with contextlib.suppress(OSError):
-                    self._clients.append(self._connect())
-            self._has_begun.set()
-            due_bytes, last_s = int(self._rate_bytes_s * (time.monotonic() - last_s)), time.monotonic()
-            for client in list(self._clients):
-                try:
-                    with contextlib.suppress(BlockingIOError):
-                        if due_bytes and not client.recv(due_bytes):
-                            raise ConnectionResetError
-                        client.send(b"")
-                    if client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                        raise ConnectionResetError
-                except OSError:
-                    self.cut_count += 1
-                    self._clients.remove(client)
-                    client.close()
-        for client in self._clients:
-            client.close()
-
-    def __enter__(self) -> SlowReaders:
-        self._thread.start()
-        assert self._has_begun.wait(60)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
+    def _go_on(self, one: Attacker, elapsed_s: float) -> None:
+        due_bytes = int(self._rate_bytes_s * elapsed_s)
+        if due_bytes and not one.socket.recv(due_bytes):
+            raise ConnectionResetError
+        if one.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise ConnectionResetError
 
 
 @pytest.mark.parametrize(

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from millrace.broker.arrival import AT_ONCE_FACTOR
 from millrace.protocol.apis import NAMED
 from millrace.protocol.header import request_header
 from tests.attack import IS_FULL
 from tests.attack.bystander import Bystander
+from tests.attack.crowd import Attacker, Crowd
 from tests.live import LiveBroker
 from tests.live.client import MIB, Client
 
 SETTINGS = {"queued.max.request.bytes": str(16 * MIB), "memory.max.bytes": "128MiB"}
 KIB = 1 << 10
-SECONDS = 60.0 if IS_FULL else 2.5
+SECONDS = 60.0 if IS_FULL else 1.5
+CROWD = 1000 if IS_FULL else 400
 SLOWEST_S = 1.5
 
 
@@ -32,9 +33,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
         yield started
 
 
-class Tricklers:
-    """Clients that announce `frame_bytes`, send `first_bytes` of them at once, and then `rate_bytes_s` in steps of a tenth of a second.
-    Whoever is cut off connects anew."""
+class Tricklers(Crowd):
+    """Clients that announce `frame_bytes`, send `first_bytes` of them at once, and then `rate_bytes_s`."""
 
     def __init__(
         self,
@@ -43,58 +43,25 @@ class Tricklers:
         frame_bytes: int,
         first_bytes: int,
         rate_bytes_s: float,
-        begin: bytes = b"",
+        addresses: int = 1,
     ) -> None:
-        self._address = ("127.0.0.1", broker.port)
-        self._count = count
+        super().__init__(broker, count, addresses)
         head = request_header(NAMED["Produce"], 12, 1, "trickle")
         self._frame_bytes = frame_bytes
-        self._start = begin + struct.pack(">i", frame_bytes) + head + bytes(first_bytes - len(head))
-        self._first_bytes = first_bytes
+        self._first = struct.pack(">i", frame_bytes) + head + bytes(first_bytes - len(head))
         self._rate_bytes_s = rate_bytes_s
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.cut_count = 0
-        self.has_begun = threading.Event()
 
-    def _run(self) -> None:
-        clients: list[list[float | socket.socket]] = []
-        with contextlib.ExitStack() as stack:
-            while not self._is_over.wait(0.1):
-                while len(clients) < self._count:
-                    with contextlib.suppress(OSError):
-                        made = stack.enter_context(socket.create_connection(self._address, 30))
-                        made.sendall(self._start)
-                        made.setblocking(False)
-                        clients.append([made, time.monotonic(), self._first_bytes])
-                self.has_begun.set()
-                for client in list(clients):
-                    made, began_s, sent_bytes = client
-                    assert isinstance(made, socket.socket)
-                    assert not isinstance(began_s, socket.socket)
-                    due = self._first_bytes + int(self._rate_bytes_s * (time.monotonic() - began_s)) - int(sent_bytes)  # type: ignore[arg-type]
-                    due = min(due, self._frame_bytes - 1 - int(sent_bytes))  # type: ignore[arg-type]
-                    try:
-                        with contextlib.suppress(BlockingIOError):
-                            assert made.recv(1000), "closed"
-                        if due > 0:
-                            client[2] += made.send(bytes(due))  # type: ignore[operator]
-                    except BlockingIOError:
-                        continue
-                    except (OSError, AssertionError):
-                        self.cut_count += 1
-                        clients.remove(client)
-                        made.close()
+    def _begin(self, one: Attacker) -> None:
+        one.sent_bytes = one.socket.send(self._first)
 
-    def __enter__(self) -> Tricklers:
-        self._thread.start()
-        assert self.has_begun.wait(60)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
+    def _go_on(self, one: Attacker, elapsed_s: float) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not one.socket.recv(1000):
+                raise ConnectionResetError
+        due = len(self._first) + int(self._rate_bytes_s * (time.monotonic() - one.began_s))
+        due = min(due, self._frame_bytes - 1) - one.sent_bytes
+        if due > 0:
+            one.sent_bytes += one.socket.send(bytes(due))
 
 
 @pytest.mark.parametrize(
@@ -124,3 +91,28 @@ def test_tricklers_do_not_stop_producers(
         peak = max(one.peak_memory_bytes for one in found.values())
     print(f"\nslowest answer, s: {slowest}, answers {answers}, cut {tricklers.cut_count}, peak {peak / MIB:.0f} MiB")
     assert max(slowest.values()) < SLOWEST_S
+
+
+def test_a_crowd_of_addresses_at_the_least_pace_holds_its_part_of_memory(broker: LiveBroker) -> None:
+    """Each of them goes on as it must, from an address of its own; together they hold no more than what is there for parts of frames, a few
+    times over, and those who produced before are answered."""
+    limit_bytes = 2 * MIB
+    held_bytes: list[float] = []
+
+    def step(client: Client) -> None:
+        client.produce("steady", [b"x" * 100])
+        held_bytes.append(broker.metrics()['millrace_request_memory_part_bytes{part="large_arrivals"}'])
+
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(Bystander(broker, step))
+        usual = stack.enter_context(Bystander(broker, lambda client: client.produce("steady", [b"x" * 60_000])))
+        large = stack.enter_context(Bystander(broker, lambda client: client.produce("steady", [b"x" * 900_000])))
+        senders = stack.enter_context(Tricklers(broker, CROWD, 800_000, 250_000, 80_000, CROWD))
+        time.sleep(SECONDS)
+        slowest = [one.slowest_s for one in (found, usual, large)]
+        answers = [len(one.latencies_s) for one in (found, usual, large)]
+    print(
+        f"\nat most {max(held_bytes) / MIB:.1f} MiB of {limit_bytes / MIB:.0f} held, slowest {slowest}, answers {answers}, cut {senders.cut_count}"
+    )
+    assert max(held_bytes) <= AT_ONCE_FACTOR * limit_bytes + MIB
+    assert max(slowest) < SLOWEST_S

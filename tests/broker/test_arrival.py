@@ -7,8 +7,9 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.broker.arrival import FREE_BYTES, Arrival, step_of
+from millrace.broker.arrival import AT_ONCE_FACTOR, CROWDED_FACTOR, FREE_BYTES, WAITING_BYTES, Arrival, step_of
 from millrace.broker.memory import SMALL_FRAME_BYTES, RequestBudget, RequestMemory
+from millrace.broker.receiver import NARROW_BYTES, RECEIVE_BYTES
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -106,3 +107,40 @@ def test_whoever_sends_gets_through(frames: list[list[int]], piece: int, seed: i
         assert budget.large_arrivals.used_bytes <= bound
         run(calls)
     assert budget.used_bytes == 0
+
+
+def test_a_crowd_holds_a_few_times_the_limit() -> None:
+    """A thousand senders each have a quarter of a MiB ready of a frame that they do not end: those that come first are read widely, the others a
+    little, which is charged to nobody."""
+    budget, calls = budget_of(16 * MIB)
+    memory, width = budget.large_arrivals, [RECEIVE_BYTES]
+
+    def narrow() -> None:
+        width[0] = NARROW_BYTES
+
+    memory.on_crowded = narrow
+    senders = [Sender(budget, [MIB], 0) for _ in range(1000)]
+    for sender in senders:
+        sender.piece = width[0]
+        sender.receive()
+        run(calls)
+    assert memory.used_bytes <= CROWDED_FACTOR * memory.limit_bytes + 2 * RECEIVE_BYTES
+    assert sum(sender.here for sender in senders if not sender.arrival.held_bytes) <= 1000 * WAITING_BYTES
+    assert memory.waiting_count > 950
+    assert memory.overrunning_count == 1, "all of one class"
+
+
+def test_a_frame_that_is_all_here_is_not_refused() -> None:
+    """As far as there is not several times as much as the limit already."""
+    budget, _ = budget_of(16 * MIB)
+    memory, unread = budget.large_arrivals, [0]
+    memory.charge(memory.limit_bytes)
+    memory.wait("other", lambda: None)
+    arrival = Arrival(budget, "one", lambda: unread[0])
+    assert arrival.settle(0, 5000, 200_000, 5000, is_turn=False) is memory
+    unread[0] = 195_000
+    memory.charge((AT_ONCE_FACTOR - 1) * memory.limit_bytes - 199_999)
+    assert arrival.settle(0, 5000, 200_000, 5000, is_turn=False) is memory
+    memory.release(1)
+    assert arrival.settle(0, 5000, 200_000, 5000, is_turn=False) is None
+    assert arrival.held_bytes == 200_000

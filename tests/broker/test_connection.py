@@ -57,11 +57,6 @@ def payload(number: int, size: int) -> SaslAuthenticateRequest:
     return SaslAuthenticateRequest(auth_bytes=bytes([number]) + bytes(size - 1))
 
 
-def holds_and_waits(shell: Shell) -> tuple[bool, int]:
-    """Whether a frame has room, and how many stand in line: looked at before the next client sends, it makes their order certain."""
-    return shell.memory.used_bytes > 0, shell.memory.waiting_count
-
-
 def echo(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     return HeartbeatResponse(error_code=request.generation_id)
 
@@ -376,7 +371,7 @@ def test_one_who_waits_for_memory_and_is_lost_leaves_the_line() -> None:
             ):  # the second waits whole; of those behind it one is read from, the others stand in line
                 clients[number].writer.write(frames[number][: 2 * MIB])
                 await eventually(lambda number=number: arrivals.waiting_count == number - 2)  # type: ignore[misc]
-                await eventually(lambda: arrivals.overrun_by is not None)
+                await eventually(lambda: arrivals.overrunning_count > 0)
             clients[4].writer.write(frames[4])
             await eventually(lambda: arrivals.waiting_count == 2)
             clients[3].writer.transport.abort()
@@ -397,10 +392,10 @@ def test_one_who_waits_for_memory_when_all_must_end_leaves_the_line() -> None:
     async def run() -> None:
         parking = ParkingBytes()
         async with Shell({BYTES: parking.handle}, memory_bytes=MIB) as shell:
-            for number in range(2):
-                (await shell.client()).send(BYTES, 2, payload(number, 2 * MIB))
-                await eventually(lambda number=number: holds_and_waits(shell) == (True, number))  # type: ignore[misc]
+            (await shell.client()).send(BYTES, 2, payload(0, 2 * MIB))
             await eventually(lambda: 0 in parking.waiting)
+            (await shell.client()).send(BYTES, 2, payload(1, 2 * MIB))
+            await eventually(lambda: shell.memory.bulk.waiting_count == 1)
             stopping = asyncio.ensure_future(shell.server.stop())
             await eventually(lambda: shell.memory.waiting_count == 0)
             parking.finish(0)

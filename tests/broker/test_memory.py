@@ -171,16 +171,18 @@ def test_one_at_a_time_may_overrun_where_that_is_allowed() -> None:
     for name in ("first", "second", "third"):
         memory.wait(name, lambda name=name: called.append(name))  # type: ignore[misc]
     soon.run()
-    assert (called, memory.overrun_by) == (["first"], "first")
+    assert called == ["first"]
+    assert memory.is_overrun_by("first")
     memory.end_overrun("second")
     soon.run()
     assert called == ["first"]
     memory.end_overrun("first")
     soon.run()
-    assert (called, memory.overrun_by) == (["first", "second"], "second")
+    assert called == ["first", "second"]
+    assert memory.is_overrun_by("second")
     memory.forget("second")
     soon.run()
-    assert memory.overrun_by == "third"
+    assert memory.is_overrun_by("third")
 
 
 def test_answers_shrink_as_readers_leave_more_unsent() -> None:
@@ -205,3 +207,34 @@ def test_a_part_of_replies_is_for_those_who_read() -> None:
     assert not budget.is_held_by_readers(3, lambda: False, is_turn=False), "others than Fetch only far above it"
     budget.replies.charge(1600)
     assert budget.is_held_by_readers(3, lambda: False, is_turn=False)
+
+
+def test_those_who_are_known_take_turns_with_those_who_are_not() -> None:
+    """A crowd of new addresses stands in line, and one that has done its part before comes after one of them at most."""
+    soon, called = Soon(), list[str]()
+    memory = RequestMemory(10, soon)
+    memory.charge(10)
+    for number in range(5):
+        memory.wait(f"new{number}", lambda number=number: called.append(f"new{number}"), number)  # type: ignore[misc]
+    for number in range(2):
+        memory.wait(f"known{number}", lambda number=number: called.append(f"known{number}"), "k", is_known=True)  # type: ignore[misc]
+    memory.release(10)
+    soon.run()
+    assert called == ["known0", "new0", "known1", "new1", "new2", "new3", "new4"]
+    assert not memory.is_short
+
+
+def test_each_class_has_one_that_may_overrun() -> None:
+    """A slow one of the new ones does not keep the known ones waiting; each makes way for the next of its own."""
+    soon, called = Soon(), list[str]()
+    memory = RequestMemory(10, soon, has_overrun=True)
+    memory.charge(10)
+    for name, is_known in (("new", False), ("newer", False), ("known", True), ("other", True)):
+        memory.wait(name, lambda name=name: called.append(name), name, is_known=is_known)  # type: ignore[misc]
+    soon.run()
+    assert called == ["known", "new"]
+    memory.end_overrun("known")
+    soon.run()
+    assert called == ["known", "new", "other"]
+    assert memory.is_overrun_by("new")
+    assert memory.overrunning_count == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.receiver import RECEIVE_BYTES, Receiver
+from millrace.broker.receiver import NARROW_BYTES, RECEIVE_BYTES, Receiver
 from millrace.broker.request import RequestContext
 from millrace.protocol.messages.heartbeat import HeartbeatResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -25,7 +25,7 @@ def receive(receiver: Receiver, data: bytes) -> memoryview:
 def test_memory_is_used_again_once_nobody_views_it() -> None:
     """Reads go to the same place, one after the other, and a read that brought nothing is none."""
     receiver = Receiver()
-    place = id(receiver.memory)
+    place = id(receive(receiver, b"first").obj)
     for number in range(10):
         got = receive(receiver, bytes([number]) * 1000)
         assert bytes(got) == bytes([number]) * 1000
@@ -46,6 +46,23 @@ def test_memory_that_is_viewed_is_given_up(is_slice: bool) -> None:
         receive(receiver, b"next" * 200)
     assert bytes(kept[:4]) == b"kept"
     assert receiver.given_up_count == 1
+
+
+def test_narrow_reads_and_wide_ones() -> None:
+    """From the next read on; the bytes of the last one are good meanwhile, and memory that is viewed is given up in both widths."""
+    receiver = Receiver()
+    got = receive(receiver, b"wide" * 5000)
+    receiver.narrow()
+    assert got.obj is receiver.memory
+    kept = receive(receiver, b"slim")
+    assert len(receiver.lend()) == NARROW_BYTES
+    assert bytes(got[:4]) == b"wide"
+    receiver.widen()
+    receiver.widen()
+    assert len(receiver.lend()) == RECEIVE_BYTES
+    receive(receiver, b"over" * 5000)
+    assert (bytes(got[:4]), bytes(kept)) == (b"wide", b"slim")
+    assert receiver.given_up_count == 2
 
 
 @both_loops

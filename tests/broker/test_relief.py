@@ -77,9 +77,10 @@ def test_senders_that_do_not_go_on_make_way(loop_name: str, frame_bytes: int, ca
             frame = client.frame(BYTES, 2, SaslAuthenticateRequest(auth_bytes=bytes(min(frame_bytes, 300 * KIB) - 100)))
             client.writer.write(frame[: 20 * KIB])
             await asyncio.sleep(0.05)
-            client.writer.write(frame[20 * KIB :])
+            client.writer.write(frame[20 * KIB : 40 * KIB])
+            await eventually(lambda: sum(shell.server.relief.ended_counts.values()) >= 3)
+            client.writer.write(frame[40 * KIB :])
             assert (await asyncio.wait_for(client.receive(BYTES, 2), 60))[1].error_code == 5
-            assert sum(shell.server.relief.ended_counts.values()) >= 3
 
     LOOPS[loop_name](run())
     assert "it sent 0.0 KiB/s while it held" in caplog.text
@@ -97,7 +98,7 @@ def test_senders_that_wait_for_each_other_all_get_through() -> None:
                 assert (await asyncio.wait_for(client.receive(BYTES, 2), 60))[1].error_code == 5
             assert not shell.server.relief.ended_counts
             assert shell.memory.used_bytes == 0
-            assert shell.memory.large_arrivals.overrun_by is None
+            assert shell.memory.large_arrivals.overrunning_count == 0
 
     asyncio.run(run())
 
@@ -158,5 +159,48 @@ def test_whole_frames_behind_a_join_are_charged_and_make_way() -> None:
             client.writer.write(frame[100 * KIB :])
             assert (await asyncio.wait_for(client.receive(BYTES, 2), 10))[1].error_code == 5
             await eventually(lambda: shell.server.relief.ended_counts["large_arrivals"] > 0)
+
+    asyncio.run(run())
+
+
+@both_loops
+def test_a_frame_whose_rest_the_system_has_waits_for_nobody(loop_name: str) -> None:
+    """Memory for parts of frames is used up several times over by senders that do not go on, so that reads are narrow, and a frame that was sent
+    whole is served while all of them stay; one that goes on in pieces waits for them."""
+
+    async def run() -> None:
+        async with Shell({BYTES: answer_small}, memory_bytes=2 * MIB) as shell:
+            shell.server.relief._end = lambda connection, reason: None  # nobody is ended
+            receiver, part = shell.server._parts.receiver, shell.memory.large_arrivals
+            for _ in range(4):
+                begin_frame(await shell.client(), 50 * MIB, 200 * KIB)
+            await eventually(lambda: receiver.is_narrow)
+            held_bytes = part.used_bytes
+            for _ in range(20):
+                begin_frame(await shell.client(), 50 * MIB, 200 * KIB)
+            await eventually(lambda: part.waiting_count >= 20)
+            assert part.used_bytes <= held_bytes + 256 * KIB, "what is behind waits in the system's memory"
+            client = await shell.client()
+            client.send(BYTES, 2, SaslAuthenticateRequest(auth_bytes=bytes(100 * KIB)))
+            assert (await asyncio.wait_for(client.receive(BYTES, 2), 60))[1].error_code == 5
+            assert receiver.is_narrow
+
+    LOOPS[loop_name](run())
+
+
+def test_reads_are_wide_again_when_there_is_room() -> None:
+    """Those who crowded went away."""
+
+    async def run() -> None:
+        async with Shell({BYTES: answer_small}, memory_bytes=2 * MIB) as shell:
+            receiver = shell.server._parts.receiver
+            clients = [await shell.client() for _ in range(6)]
+            for client in clients:
+                begin_frame(client, 50 * MIB, 200 * KIB)
+            await eventually(lambda: receiver.is_narrow)
+            for client in clients:
+                client.writer.transport.abort()
+            await eventually(lambda: not receiver.is_narrow)
+            assert shell.memory.used_bytes == 0
 
     asyncio.run(run())
