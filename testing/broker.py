@@ -37,6 +37,7 @@ class Broker:
 
     def __init__(self, settings: Mapping[str, str] | None = None, port: int = 0) -> None:
         self.process = BrokerProcess(settings or {}, port)
+        self._abandoned = Snapshot()  # what clients that were left running may make again
 
     @property
     def bootstrap_servers(self) -> str:
@@ -201,15 +202,22 @@ class Broker:
     # Isolation
 
     def snapshot(self) -> Snapshot:
-        """What there is now, for `restore`."""
-        return self._run(take_snapshot())
+        """What there is now, for `restore`. Removes first what clients that an earlier test left running have made again since."""
+        now = self._run(take_snapshot())
+        before = now.without(self._abandoned)
+        if now != before:
+            self._run(restore(before))
+        return before
 
     def restore(self, before: Snapshot) -> list[str]:
         """Removes the topics and groups that came since, and all faults. Gives the clients that are still in such groups. Starts a
         broker that was killed, and lets one go on that was paused."""
         self.process.start()
         self.heal()
-        return self._run(restore(before))
+        restored = self._run(restore(before))
+        if restored.left_running:
+            self._abandoned = self._abandoned.joined_with(restored.removed)
+        return restored.left_running
 
     def _run(self, conversation: Conversation[T]) -> T:
         return run_blocking(conversation, HOST, int(self.bootstrap_servers.rpartition(":")[2]))

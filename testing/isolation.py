@@ -1,7 +1,8 @@
 """A test's own topics and groups: what there was before it, and the end of what came with it.
 
 What a test made is gone after it, under whatever name, also where its client is still running: the members of its groups are removed first.
-What existed stays: topics, the records in them, groups and their offsets, whatever the test added to them.
+What existed stays: topics, the records in them, groups and their offsets, whatever the test added to them. What such a client makes again
+between two tests is not taken for something that existed before the second one (`Snapshot.without`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,20 @@ TRIES_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    topics: frozenset[str]
-    groups: frozenset[str]
+    topics: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+
+    def without(self, other: Snapshot) -> Snapshot:
+        return Snapshot(self.topics - other.topics, self.groups - other.groups)
+
+    def joined_with(self, other: Snapshot) -> Snapshot:
+        return Snapshot(self.topics | other.topics, self.groups | other.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    removed: Snapshot
+    left_running: list[str]  # clients that were still in a group of the test, by client id and group
 
 
 def take_snapshot() -> Conversation[Snapshot]:
@@ -27,17 +40,16 @@ def take_snapshot() -> Conversation[Snapshot]:
     return Snapshot(frozenset(names), frozenset(states))
 
 
-def restore(before: Snapshot) -> Conversation[list[str]]:
-    """Removes what is newer. Gives who was still in a group of the test: clients that it did not close, by group and client id."""
+def restore(before: Snapshot) -> Conversation[Restored]:
+    """Removes what is newer."""
     left: list[str] = []
-    names = yield from operations.topics()
-    states = yield from operations.groups()
-    for group in sorted(states.keys() - before.groups):
+    now = yield from take_snapshot()
+    newer = now.without(before)
+    for group in sorted(newer.groups):
         left += yield from _delete_group(group)
-    made = sorted(set(names) - before.topics)
-    if made:
-        yield from operations.delete_topics(made)
-    return left
+    if newer.topics:
+        yield from operations.delete_topics(sorted(newer.topics))
+    return Restored(newer, left)
 
 
 def _delete_group(group: str) -> Conversation[list[str]]:

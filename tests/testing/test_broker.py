@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
+from kafka import TopicPartition as KafkaPartition
 
 from millrace.testing import Broker, BrokerNotStarted, NotEnoughRecords, Refused, TopicPartition
+from tests.testing.member import joined
 
 
 def test_values_keys_headers_and_times_come_back(kafka: Broker) -> None:
@@ -89,37 +91,24 @@ def test_committed_offsets_and_lag(kafka: Broker) -> None:
     kafka.produce("orders", "a", "b", "c", partition=0)
     kafka.produce("orders", "d", partition=1)
     assert (kafka.committed("billing"), kafka.lag("billing"), kafka.lag("billing", "orders")) == ({}, 0, 4)
-    consumer = KafkaConsumer(
-        "orders", bootstrap_servers=kafka.bootstrap_servers, group_id="billing", auto_offset_reset="earliest"
-    )
-    taken = 0
-    while taken < 4:
-        taken += sum(map(len, consumer.poll(1_000).values()))
-    consumer.commit()
-    assert kafka.committed("billing") == {TopicPartition("orders", 0): 3, TopicPartition("orders", 1): 1}
-    assert kafka.groups() == {"billing": "Stable"}
-    kafka.produce("orders", "e", partition=1)
-    assert kafka.lag("billing") == 1
-    consumer.close()
+    with joined(kafka, "orders", "billing", "worker-1") as consumer:
+        while [consumer.position(KafkaPartition("orders", number)) for number in (0, 1)] != [3, 1]:
+            consumer.poll(1_000)
+        consumer.commit()
+        assert kafka.committed("billing") == {TopicPartition("orders", 0): 3, TopicPartition("orders", 1): 1}
+        assert kafka.groups() == {"billing": "Stable"}
+        kafka.produce("orders", "e", partition=1)
+        assert kafka.lag("billing") == 1
 
 
 def test_a_member_is_expired_by_any_of_its_names(kafka: Broker) -> None:
     """The group is without it at once; a name that nobody has is an error that lists those there are."""
     kafka.create_topic("orders")
-    consumer = KafkaConsumer(
-        "orders",
-        bootstrap_servers=kafka.bootstrap_servers,
-        group_id="billing",
-        client_id="worker-1",
-        metadata_max_age_ms=500,  # one that joins before it has seen the topic looks again
-    )
-    while not consumer.assignment():
-        consumer.poll(100)
-    with pytest.raises(LookupError, match=r"group billing has no member 'worker-2': .*worker-1"):
-        kafka.expire_member("billing", "worker-2")
-    kafka.expire_member("billing", "worker-1")
-    assert kafka.groups() == {"billing": "Empty"}
-    consumer.close(autocommit=False)
+    with joined(kafka, "orders", "billing", "worker-1"):
+        with pytest.raises(LookupError, match=r"group billing has no member 'worker-2': .*worker-1"):
+            kafka.expire_member("billing", "worker-2")
+        kafka.expire_member("billing", "worker-1")
+        assert kafka.groups() == {"billing": "Empty"}
 
 
 def test_what_was_acknowledged_outlives_kill_and_restart(kafka_broker: Broker) -> None:

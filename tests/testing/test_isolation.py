@@ -10,32 +10,42 @@ import time
 from pathlib import Path
 
 import pytest
-from kafka import KafkaConsumer
 
 from millrace.testing import Broker
+from tests.testing.member import joined
 
 END_S = 20.0
 
 
-def test_what_came_with_a_test_goes_with_it(kafka_session: Broker) -> None:
+def test_what_came_with_a_test_goes_with_it() -> None:
     """Also of a client that still runs, which is named; what existed stays, with what was added to it."""
-    kafka_session.produce("before", "kept")
-    snapshot = kafka_session.snapshot()
-    kafka_session.produce("before", "added")
-    kafka_session.produce("made", "x")
-    consumer = KafkaConsumer(
-        "made",
-        bootstrap_servers=kafka_session.bootstrap_servers,
-        group_id="workers",
-        client_id="left",
-        metadata_max_age_ms=500,
-    )
-    while not consumer.assignment():
-        consumer.poll(100)
-    assert kafka_session.restore(snapshot) == ["left in group workers"]
-    assert (kafka_session.topics(), kafka_session.groups()) == (["before"], {})
-    assert [record.text for record in kafka_session.records("before")] == ["kept", "added"]
-    consumer.close(autocommit=False)
+    with Broker({"auto.create.topics.enable": "false"}) as broker:  # the client cannot make its topic again
+        broker.create_topic("before")
+        broker.produce("before", "kept")
+        snapshot = broker.snapshot()
+        broker.produce("before", "added")
+        broker.create_topic("made")
+        with joined(broker, "made", "workers", "left"):
+            assert broker.restore(snapshot) == ["left in group workers"]
+            assert (broker.topics(), broker.groups()) == (["before"], {})
+        assert [record.text for record in broker.records("before")] == ["kept", "added"]
+
+
+def test_what_a_client_left_running_makes_again_is_gone_for_the_next_test(kafka_broker: Broker) -> None:
+    """It did not exist before that test, neither the topic nor the group; what else was made between two tests stays."""
+    snapshot = kafka_broker.snapshot()
+    kafka_broker.create_topic("made")
+    with joined(kafka_broker, "made", "workers", "left"):
+        assert kafka_broker.restore(snapshot) == ["left in group workers"]
+    kafka_broker.create_topic("of-a-fixture")
+    kafka_broker.produce("made", "again")
+    with joined(kafka_broker, "made", "workers", "left") as consumer:
+        consumer.commit()
+    before = kafka_broker.snapshot()
+    assert (kafka_broker.topics(), kafka_broker.groups()) == (["of-a-fixture"], {})
+    kafka_broker.produce("made", "by the next test")
+    assert kafka_broker.restore(before) == []
+    assert kafka_broker.topics() == ["of-a-fixture"]
 
 
 def test_a_broker_that_a_test_killed_or_paused_is_there_for_the_next(kafka_session: Broker) -> None:

@@ -60,10 +60,13 @@ def test_has_none_of_them(kafka):
 
 def test_leaves_a_client(kafka):
     from kafka import KafkaConsumer
-    consumer = KafkaConsumer("t", bootstrap_servers=kafka.bootstrap_servers, group_id="g", client_id="forgotten", metadata_max_age_ms=500)
     kafka.create_topic("t")
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, group_id="g", client_id="forgotten")
+    while not consumer.partitions_for_topic("t"):  # see tests/testing/member.py
+        pass
+    consumer.subscribe(["t"])
     while not consumer.assignment():
-        consumer.poll(100)
+        consumer.poll(1000)
 """
 
 
@@ -81,6 +84,7 @@ def test_fixtures_isolate_and_warn(tmp_path: Path) -> None:
         "no:cacheprovider",
         "-c",
         "/dev/null",
+        "-rN",  # where CI is set, the summary repeats the sentences
     ]
     done = subprocess.run(
         [*words, "--rootdir", str(tmp_path), str(tmp_path)],
