@@ -29,15 +29,7 @@ TESTING_CLIENT = "millrace-testing"  # testing/wire.py says it
 SLOW_MS_MAX = 600_000
 UNSERVED_MAX = 20
 KEYS = {api.name: api.key for api in KAFKA}
-PRODUCE, FIND_COORDINATOR, CREATE_TOPICS, INIT_PRODUCER_ID, ALTER, INCREMENTAL_ALTER, CONSUMER_HEARTBEAT = (
-    0,
-    10,
-    19,
-    22,
-    33,
-    44,
-    68,
-)
+PRODUCE, FIND_COORDINATOR, CREATE_TOPICS, INIT_PRODUCER_ID, ALTER, INCREMENTAL_ALTER = 0, 10, 19, 22, 33, 44
 # Those whose every version has a place for the code.
 FAILABLE = (
     "Produce",
@@ -56,7 +48,11 @@ SLOWABLE = (*FAILABLE, "Metadata", "FindCoordinator")
 TRANSACTIONS = "transactions are not served by Millrace yet: a transactional producer cannot be tested with it"
 COMPACTION = "log compaction is not done by Millrace yet: a compacted topic keeps everything"
 CONSUMER_PROTOCOL = "group.protocol=consumer (KIP-848) is not served by Millrace yet: set group.protocol=classic"
+SHARE_GROUPS = "share groups (KIP-932) are not served by Millrace yet"
+STREAMS_PROTOCOL = "group.protocol=streams (KIP-1071) is not served by Millrace yet: set group.protocol=classic"
 SECURITY = "TLS and SASL are not served by Millrace yet: connect with security.protocol=PLAINTEXT"
+# Requests that are answered as where the feature is turned off, whatever they hold.
+UNSERVED = {17: SECURITY, 68: CONSUMER_PROTOCOL, 76: SHARE_GROUPS, 88: STREAMS_PROTOCOL}
 
 
 @dataclass(slots=True)
@@ -137,8 +133,8 @@ def unserved_in(key: int, request: Any) -> list[str]:
         return [TRANSACTIONS]
     if key == FIND_COORDINATOR and request.key_type == 1:
         return [TRANSACTIONS]
-    if key == CONSUMER_HEARTBEAT:
-        return [CONSUMER_PROTOCOL]
+    if key in UNSERVED:
+        return [UNSERVED[key]]
     if key == CREATE_TOPICS:
         pairs = [(config.name, config.value) for topic in request.topics for config in topic.configs]
     elif key in (ALTER, INCREMENTAL_ALTER):

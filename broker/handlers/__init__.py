@@ -31,8 +31,10 @@ from millrace.s3stream.storage import Storage
 # AlterConfigs, CreatePartitions, ElectLeaders, IncrementalAlterConfigs, Alter- and ListPartitionReassignments,
 # DescribeQuorum, UpdateFeatures, UnregisterBroker
 FORWARDED = (33, 37, 43, 44, 45, 46, 55, 57, 64)
-# ACLs, delegation tokens, quotas, SCRAM users, transactions, the newer consumer groups: what exists of them is nothing
-TURNED_OFF = (29, 30, 31, 38, 39, 40, 41, 48, 49, 50, 51, 65, 66, 68)
+# SASL, ACLs, delegation tokens, quotas, SCRAM users, transactions, dynamic voters, the newer groups: what exists of them is nothing
+TURNED_OFF = frozenset(
+    {17, *range(24, 32), 36, *range(38, 42), *range(48, 52), 65, 66, 68, 69, *range(76, 82), *range(83, 95)}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,54 +1,44 @@
 """APIs of features that this broker does not have: the answers Kafka gives where the feature is turned off.
 
 Questions are answered truly: there is nothing. Writes are refused with Kafka's own code for it, so that a tool says what is the matter instead
-of waiting. One function an API; `TURNED_OFF` is the list.
+of waiting. They are shown because clients guess a broker's release by the APIs that it shows. One function an API; `TURNED_OFF` is the list;
+transactions and the newer groups have modules of their own.
 """
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections import Counter
 from collections.abc import Callable
-from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
+from millrace.broker.handlers import turned_off_groups, turned_off_transactions
 from millrace.broker.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages import (
+    add_raft_voter,
     alter_client_quotas,
     alter_user_scram_credentials,
-    consumer_group_heartbeat,
     create_acls,
     create_delegation_token,
     delete_acls,
     describe_acls,
     describe_client_quotas,
     describe_delegation_token,
-    describe_transactions,
     describe_user_scram_credentials,
     expire_delegation_token,
-    list_transactions,
+    remove_raft_voter,
     renew_delegation_token,
+    sasl_authenticate,
+    sasl_handshake,
+    unregister_controller,
 )
 
 NO_AUTHORIZER = "no authorizer is configured: this broker has no access control"
 NO_SCRAM = "SCRAM users are not served: this broker has no authentication"
 NO_QUOTAS = "client quotas are not served by this broker"
-NO_CONSUMER_PROTOCOL = "the consumer group protocol of KIP-848 is not served by this broker: set group.protocol=classic"
-PATTERN_CHARS_MAX = 1000
-TRANSACTION_STATES = frozenset(
-    (
-        "Empty",
-        "Ongoing",
-        "PrepareCommit",
-        "PrepareAbort",
-        "CompleteCommit",
-        "CompleteAbort",
-        "PrepareEpochFence",
-        "Dead",
-    )
-)
+NO_SASL = "this listener has no authentication"
+NO_DYNAMIC_QUORUM = "voters cannot be added or removed while kraft.version is 0"
+NO_CONTROLLER_REMOVAL = "controllers cannot be unregistered at this metadata.version"
 
 
 class TurnedOff:
@@ -111,52 +101,25 @@ def _alter_scram(
     return alter_user_scram_credentials.AlterUserScramCredentialsResponse(results=refused)
 
 
-def _join_new_group(
-    request: consumer_group_heartbeat.ConsumerGroupHeartbeatRequest,
-) -> consumer_group_heartbeat.ConsumerGroupHeartbeatResponse:
-    """Kafka has this API, and this code, where `group.version` is 0: a client that finds no such API at all may wait for one in silence."""
-    response = consumer_group_heartbeat.ConsumerGroupHeartbeatResponse
-    return response(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_CONSUMER_PROTOCOL)
-
-
-def _list_transactions(
-    request: list_transactions.ListTransactionsRequest,
-) -> list_transactions.ListTransactionsResponse:
-    if not _is_pattern(request.transactional_id_pattern or ""):
-        return list_transactions.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
-    unknown = [name for name in request.state_filters if name not in TRANSACTION_STATES]
-    return list_transactions.ListTransactionsResponse(unknown_state_filters=unknown)
-
-
-def _is_pattern(text: str) -> bool:
-    """Parsed and no more: nothing is matched, and to compile a set of letters in both cases takes 15 ms, and 1000 letters name 200 of them."""
-    if len(text) > PATTERN_CHARS_MAX:
-        return False
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            _parser.parse(text)
-    except (re.error, ValueError, OverflowError, RecursionError):
-        return False
-    return True
-
-
-def _describe_transactions(
-    request: describe_transactions.DescribeTransactionsRequest,
-) -> describe_transactions.DescribeTransactionsResponse:
-    state = describe_transactions.TransactionState
-    missing = [state(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, name) for name in request.transactional_ids]
-    return describe_transactions.DescribeTransactionsResponse(transaction_states=missing)
-
-
 def _no_tokens(response: Callable[..., Any]) -> Callable[[Any], Any]:
     """What Kafka says on a listener without authentication, whether it has tokens or not."""
     return lambda request: response(error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
 
 
+def _refuse_sasl(request: sasl_handshake.SaslHandshakeRequest) -> sasl_handshake.SaslHandshakeResponse:
+    return sasl_handshake.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+
+
+def _refused(response: Callable[..., Any], code: ErrorCode, text: str) -> Callable[[Any], Any]:
+    return lambda request: response(error_code=code, error_message=text)
+
+
 TURNED_OFF: dict[int, Callable[[Any], Any]] = {
+    17: _refuse_sasl,
     29: _describe_acls,
     30: _create_acls,
     31: _delete_acls,
+    36: _refused(sasl_authenticate.SaslAuthenticateResponse, ErrorCode.ILLEGAL_SASL_STATE, NO_SASL),
     38: _no_tokens(create_delegation_token.CreateDelegationTokenResponse),
     39: _no_tokens(renew_delegation_token.RenewDelegationTokenResponse),
     40: _no_tokens(expire_delegation_token.ExpireDelegationTokenResponse),
@@ -165,7 +128,11 @@ TURNED_OFF: dict[int, Callable[[Any], Any]] = {
     49: _alter_quotas,
     50: _describe_scram,
     51: _alter_scram,
-    65: _describe_transactions,
-    66: _list_transactions,
-    68: _join_new_group,
+    80: _refused(add_raft_voter.AddRaftVoterResponse, ErrorCode.UNSUPPORTED_VERSION, NO_DYNAMIC_QUORUM),
+    81: _refused(remove_raft_voter.RemoveRaftVoterResponse, ErrorCode.UNSUPPORTED_VERSION, NO_DYNAMIC_QUORUM),
+    94: _refused(
+        unregister_controller.UnregisterControllerResponse, ErrorCode.UNSUPPORTED_VERSION, NO_CONTROLLER_REMOVAL
+    ),
+    **turned_off_transactions.ANSWERS,
+    **turned_off_groups.ANSWERS,
 }

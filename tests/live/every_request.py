@@ -14,12 +14,17 @@ from typing import Any
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.error_codes import ErrorCode as E
 from millrace.protocol.messages import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    add_raft_voter,
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_share_group_offsets,
     alter_user_scram_credentials,
     api_versions,
+    consumer_group_describe,
     consumer_group_heartbeat,
     create_acls,
     create_delegation_token,
@@ -28,6 +33,8 @@ from millrace.protocol.messages import (
     delete_acls,
     delete_groups,
     delete_records,
+    delete_share_group_offsets,
+    delete_share_group_state,
     delete_topics,
     describe_acls,
     describe_client_quotas,
@@ -38,16 +45,19 @@ from millrace.protocol.messages import (
     describe_log_dirs,
     describe_producers,
     describe_quorum,
+    describe_share_group_offsets,
     describe_topic_partitions,
     describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
+    end_txn,
     expire_delegation_token,
     fetch,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
     init_producer_id,
+    initialize_share_group_state,
     join_group,
     leave_group,
     list_config_resources,
@@ -61,10 +71,26 @@ from millrace.protocol.messages import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    read_share_group_state,
+    read_share_group_state_summary,
+    remove_raft_voter,
     renew_delegation_token,
+    sasl_authenticate,
+    sasl_handshake,
+    share_acknowledge,
+    share_fetch,
+    share_group_describe,
+    share_group_heartbeat,
+    streams_group_describe,
+    streams_group_heartbeat,
+    streams_group_topology_description_update,
     sync_group,
+    txn_offset_commit,
     unregister_broker,
+    unregister_controller,
     update_features,
+    write_share_group_state,
+    write_txn_markers,
 )
 from millrace.protocol.records import Record
 from tests.live.client import Client
@@ -312,6 +338,33 @@ def tokens(scene: Scene) -> Any:
     return message.CreateDelegationTokenRequest("User", "me", [message.CreatableRenewers("User", "you")], 1000)
 
 
+def added_to_transaction(scene: Scene) -> Any:
+    topics = [add_partitions_to_txn.AddPartitionsToTxnTopic(NAME, [0, 1])]
+    transactions = [add_partitions_to_txn.AddPartitionsToTxnTransaction("tx", 1, 0, False, topics)]
+    return add_partitions_to_txn.AddPartitionsToTxnRequest(transactions, "tx", 1, 0, topics)
+
+
+def committed_in_transaction(scene: Scene) -> Any:
+    partition = txn_offset_commit.TxnOffsetCommitRequestPartition(0, 1, 0, "text")
+    topics = [txn_offset_commit.TxnOffsetCommitRequestTopic(NAME, scene.topic_id, [partition])]
+    return txn_offset_commit.TxnOffsetCommitRequest("tx", "g", 1, 0, -1, "", None, topics)
+
+
+def shared_fetch(scene: Scene) -> Any:
+    topics = [share_fetch.FetchTopic(scene.topic_id, [share_fetch.FetchPartition(0)])]
+    return share_fetch.ShareFetchRequest("g", "m", 0, 100, 1, topics=topics)
+
+
+def share_state(module: Any, verb: str, what: str = "") -> Callable[[Scene], Any]:
+    """Request of that module about the first partition."""
+
+    def make(scene: Scene) -> Any:
+        topic = getattr(module, f"{verb}State{what}Data")(scene.topic_id, [module.PartitionData(0)])
+        return getattr(module, f"{verb}ShareGroupState{what}Request")("g", [topic])
+
+    return make
+
+
 NOT_ALLOWED = E.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 ROWS: dict[int, Row] = {
     0: Row(produced, told=(NAME,)),
@@ -330,12 +383,24 @@ ROWS: dict[int, Row] = {
     14: Row(lambda scene: sync(scene.joined("syncing"))),
     15: Row(lambda scene: describe_groups.DescribeGroupsRequest([scene.synced("described").group], True)),
     16: Row(lambda scene: list_groups.ListGroupsRequest([], ["classic"])),
+    17: Row(lambda scene: sasl_handshake.SaslHandshakeRequest("PLAIN"), E.ILLEGAL_SASL_STATE),
     18: Row(lambda scene: api_versions.ApiVersionsRequest("sweep", "1")),
     19: Row(created),
     20: Row(deleted),
     21: Row(cut, told=(NAME,)),
     22: Row(lambda scene: init_producer_id.InitProducerIdRequest(None, 60_000)),
     23: Row(ended, told=(NAME,)),
+    24: Row(added_to_transaction, E.INVALID_PRODUCER_ID_MAPPING, told=(NAME,)),
+    25: Row(lambda scene: add_offsets_to_txn.AddOffsetsToTxnRequest("tx", 1, 0, "g"), E.INVALID_PRODUCER_ID_MAPPING),
+    26: Row(lambda scene: end_txn.EndTxnRequest("tx", 1, 0, True), E.INVALID_PRODUCER_ID_MAPPING),
+    27: Row(
+        lambda scene: write_txn_markers.WriteTxnMarkersRequest(
+            [write_txn_markers.WritableTxnMarker(1, 0, True, [write_txn_markers.WritableTxnMarkerTopic(NAME, [0])])]
+        ),
+        E.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        told=(NAME,),
+    ),
+    28: Row(committed_in_transaction, E.INVALID_PRODUCER_ID_MAPPING, told=(NAME,)),
     29: Row(lambda scene: describe_acls.DescribeAclsRequest(TOPIC, NAME, 3, "User:me", "*", 3, 3), E.SECURITY_DISABLED),
     30: Row(
         lambda scene: create_acls.CreateAclsRequest([create_acls.AclCreation(TOPIC, NAME, 3, "User:me", "*", 3, 3)]),
@@ -351,6 +416,7 @@ ROWS: dict[int, Row] = {
     33: Row(replaced_configs),
     34: Row(moved_dirs, told=(NAME,)),
     35: Row(described_dirs, told=(NAME,)),
+    36: Row(lambda scene: sasl_authenticate.SaslAuthenticateRequest(b"\0u\0p"), E.ILLEGAL_SASL_STATE),
     37: Row(grown),
     38: Row(tokens, NOT_ALLOWED),
     39: Row(lambda scene: renew_delegation_token.RenewDelegationTokenRequest(b"mac", 1000), NOT_ALLOWED),
@@ -408,12 +474,53 @@ ROWS: dict[int, Row] = {
         ),
         E.UNSUPPORTED_VERSION,
     ),
+    69: Row(
+        lambda scene: consumer_group_describe.ConsumerGroupDescribeRequest([scene.synced("newer").group, "nobody's"]),
+        E.GROUP_ID_NOT_FOUND,
+        told=("nobody's",),
+    ),
     74: Row(lambda scene: list_config_resources.ListConfigResourcesRequest([TOPIC, BROKER])),
     75: Row(
         lambda scene: describe_topic_partitions.DescribeTopicPartitionsRequest(
             [describe_topic_partitions.TopicRequest(NAME)], 1, describe_topic_partitions.Cursor(NAME, 0)
         )
     ),
+    76: Row(
+        lambda scene: share_group_heartbeat.ShareGroupHeartbeatRequest("g", "m", 0, None, [NAME]), E.UNSUPPORTED_VERSION
+    ),
+    77: Row(lambda scene: share_group_describe.ShareGroupDescribeRequest(["g"]), E.UNSUPPORTED_VERSION, told=("g",)),
+    78: Row(shared_fetch, E.UNSUPPORTED_VERSION),
+    79: Row(
+        lambda scene: share_acknowledge.ShareAcknowledgeRequest("g", "m", -1, False, []),
+        E.UNSUPPORTED_VERSION,
+    ),
+    80: Row(
+        lambda scene: add_raft_voter.AddRaftVoterRequest(None, 1000, 2, bytes(15) + b"2", []), E.UNSUPPORTED_VERSION
+    ),
+    81: Row(lambda scene: remove_raft_voter.RemoveRaftVoterRequest(None, 2, bytes(15) + b"2"), E.UNSUPPORTED_VERSION),
+    83: Row(share_state(initialize_share_group_state, "Initialize"), E.UNSUPPORTED_VERSION, told=(NAME,)),
+    84: Row(share_state(read_share_group_state, "Read"), E.UNSUPPORTED_VERSION, told=(NAME,)),
+    85: Row(share_state(write_share_group_state, "Write"), E.UNSUPPORTED_VERSION, told=(NAME,)),
+    86: Row(share_state(delete_share_group_state, "Delete"), E.UNSUPPORTED_VERSION, told=(NAME,)),
+    87: Row(share_state(read_share_group_state_summary, "Read", "Summary"), E.UNSUPPORTED_VERSION, told=(NAME,)),
+    88: Row(lambda scene: streams_group_heartbeat.StreamsGroupHeartbeatRequest("g", "m"), E.UNSUPPORTED_VERSION),
+    89: Row(
+        lambda scene: streams_group_describe.StreamsGroupDescribeRequest(["g"]), E.UNSUPPORTED_VERSION, told=("g",)
+    ),
+    90: Row(
+        lambda scene: describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
+            [describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup("g", None)]
+        ),
+        E.UNSUPPORTED_VERSION,
+        told=("g",),
+    ),
+    91: Row(lambda scene: alter_share_group_offsets.AlterShareGroupOffsetsRequest("g", []), E.UNSUPPORTED_VERSION),
+    92: Row(lambda scene: delete_share_group_offsets.DeleteShareGroupOffsetsRequest("g", []), E.UNSUPPORTED_VERSION),
+    93: Row(
+        lambda scene: streams_group_topology_description_update.StreamsGroupTopologyDescriptionUpdateRequest("g", "m"),
+        E.UNSUPPORTED_VERSION,
+    ),
+    94: Row(lambda scene: unregister_controller.UnregisterControllerRequest(7), E.UNSUPPORTED_VERSION),
 }
 # Versions whose answer is Kafka's own and another than the row's.
 SPECIAL: dict[tuple[int, int], int] = {

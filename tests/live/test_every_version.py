@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace.protocol.apis import API
+from millrace.protocol.apis import API, KAFKA
 from millrace.protocol.codec import encode_request
 from millrace.protocol.compile import decoder
 from millrace.protocol.error_codes import ErrorCode
@@ -20,6 +20,7 @@ from tests.live.every_request import CLOSED, NAME, ROWS, SPECIAL, Scene
 from tests.live.fitting import codes_in, fit, leaves_of
 from tests.live.wire import Wire
 
+TELEMETRY = {71, 72}  # shown by Kafka where a receiver is configured
 VERSIONS = [(key, version) for key in ROWS for version in range(API[key].min_version, API[key].max_stable_version + 1)]
 
 
@@ -42,6 +43,8 @@ def test_the_rows_are_what_the_broker_shows(broker: LiveBroker) -> None:
         shown = wire.ask(18, 4, ApiVersionsRequest("sweep", "1")).api_keys
     every = [(one.api_key, version) for one in shown for version in range(one.min_version, one.max_version + 1)]
     assert sorted(every) == sorted([*VERSIONS, *CLOSED])
+    kafkas = {api.key for api in KAFKA if "broker" in api.listeners}
+    assert {one.api_key for one in shown} == kafkas - TELEMETRY, "clients guess a broker's release by what it shows"
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS, ids=lambda value: str(value))

@@ -184,6 +184,20 @@ def test_compaction_is_seen_where_it_is_asked_for() -> None:
         assert bool(unserved_in(key["IncrementalAlterConfigs"], IncrementalAlterConfigsRequest([change]))) == is_told
 
 
+def test_a_request_of_a_feature_that_is_turned_off_is_seen() -> None:
+    """SASL and the groups that are not served, by the first request that their clients send."""
+    key = {api.name: api.key for api in KAFKA}
+    names = ("SaslHandshake", "ConsumerGroupHeartbeat", "ShareGroupHeartbeat", "StreamsGroupHeartbeat")
+    told = [unserved_in(key[name], None) for name in names]
+    assert [sentence.split(" ")[0] for (sentence,) in told] == [
+        "TLS",
+        "group.protocol=consumer",
+        "share",
+        "group.protocol=streams",
+    ]
+    assert unserved_in(key["ApiVersions"], None) == []
+
+
 def test_what_is_not_served_is_told(kafka: Broker) -> None:
     """A transactional producer and a client that speaks TLS, each with its sentence; once taken, the test passes."""
     from confluent_kafka import KafkaException, Producer

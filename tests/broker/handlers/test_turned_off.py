@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.handlers.turned_off import PATTERN_CHARS_MAX, TURNED_OFF
+from millrace.broker.handlers.turned_off import TURNED_OFF
+from millrace.broker.handlers.turned_off_transactions import PATTERN_CHARS_MAX
+from millrace.protocol.apis import API
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction
 from millrace.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from millrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
+from tests.live.fitting import codes_in
 
 LINES_MAX = 200_000
 
@@ -56,3 +61,14 @@ def test_a_pattern_costs_no_more_than_its_length() -> None:
     finally:
         sys.settrace(before)
     assert code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("key", [24, 25, 26, 28])
+def test_a_transaction_without_a_name_is_an_invalid_request(key: int) -> None:
+    """As at Kafka's coordinator, before it looks for it."""
+    request = API[key].request_type()
+    if key == 24:
+        request.transactions = [AddPartitionsToTxnTransaction(topics=[AddPartitionsToTxnTopic("t", [0])])]
+    if key == 28:
+        request.topics = [TxnOffsetCommitRequestTopic("t", partitions=[TxnOffsetCommitRequestPartition(0)])]
+    assert set(codes_in(TURNED_OFF[key](request))) - {0} == {ErrorCode.INVALID_REQUEST}

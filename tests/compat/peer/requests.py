@@ -22,8 +22,8 @@ from tests.live.wire import Wire
 ANSWER_S = 3.0
 SETTLES_S = 0.4  # until a topic of Kafka's takes records
 NO_ANSWER, CLOSED = "NO_ANSWER", "CLOSED"
-# What is turned off here and on there: delegation tokens, ACLs, quotas, SCRAM, transactions, the newer groups.
-OFF = {29, 30, 31, 38, 39, 40, 41, 49, 50, 51, 65, 68}
+# What is turned off here and on there: delegation tokens, ACLs, quotas, SCRAM, transactions, dynamic voters, the newer groups.
+OFF = {*range(24, 32), *range(38, 42), 49, 50, 51, 65, 68, 69, *range(76, 82), *range(83, 95)}
 PRODUCE, CREATE_TOPICS, DELETE_TOPICS, UNREGISTER = 0, 19, 20, 64
 
 

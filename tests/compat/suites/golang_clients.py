@@ -130,7 +130,7 @@ SARAMA = SaramaSuite(
     "sarama",
     "github.com/IBM/sarama",
     "v1.61.1",
-    marks="^func TestFunc",
+    marks=r"^func TestFunc|setupFunctionalTest\(|FunctionalTestEnv",
     flags=("-tags=functional",),
     overrides={
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{SaramaSuite.PORTS[0]}",
