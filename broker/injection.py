@@ -3,7 +3,7 @@
     fail            the next requests of an API are refused with a code, before they do anything
     slow            its answers leave later: what it asked for is done at once
     fill_disk       producers are refused as by a broker whose disk is full, until `clear`
-    drop_connections, run_retention   at once
+    answer_parked, drop_connections, run_retention   at once
 
 Faults stand between the dispatcher and its handlers: each handler is wrapped when the table is built, so that a start without test mode has nothing
 on its paths. Requests of the test itself (client id TESTING_CLIENT) are spared. Not here: how it is asked for (injection_http.py).
@@ -28,6 +28,9 @@ from millrace.protocol.errors import KafkaError
 TESTING_CLIENT = "millrace-testing"  # testing/wire.py says it
 SLOW_MS_MAX = 600_000
 UNSERVED_MAX = 20
+TURNS_TO_END = (
+    5  # of the loop: an answer, the requests behind it, their answers, the end of the stream, the end of the connection
+)
 KEYS = {api.name: api.key for api in KAFKA}
 PRODUCE, FIND_COORDINATOR, CREATE_TOPICS, INIT_PRODUCER_ID, ALTER, INCREMENTAL_ALTER = 0, 10, 19, 22, 33, 44
 # Those whose every version has a place for the code.
@@ -155,6 +158,7 @@ class Injection:
             "fail": self._fail,
             "slow": self._slow,
             "fill-disk": self._fill_disk,
+            "answer-parked": self._answer_parked,
             "drop-connections": self._drop_connections,
             "run-retention": self._run_retention,
             "clear": self._clear,
@@ -214,6 +218,16 @@ class Injection:
         for connection in connections:
             connection.abort(is_reset=True)
         return {"dropped": len(connections)}
+
+    async def _answer_parked(self, given: Mapping[str, str]) -> dict[str, object]:
+        """Answers what waits for news with what there is. Behind a long poll of a client that has closed its connection may stand requests that it
+        sent before: on return they are handled, and it is gone."""
+        assert self._server is not None
+        for connection in list(self._server.connections.values()):
+            connection.hurry()
+        for _ in range(TURNS_TO_END):
+            await asyncio.sleep(0)
+        return {}
 
     async def _run_retention(self, given: Mapping[str, str]) -> dict[str, object]:
         """As if it were `as_of`, in milliseconds since the epoch. What it drops is gone on return, from every partition."""

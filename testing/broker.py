@@ -214,6 +214,9 @@ class Broker:
         broker that was killed, and lets one go on that was paused."""
         self.process.start()
         self.heal()
+        self._control(
+            "answer-parked"
+        )  # else what a closed client asked for last is handled later, and makes its topic again
         restored = self._run(restore(before))
         if restored.left_running:
             self._abandoned = self._abandoned.joined_with(restored.removed)

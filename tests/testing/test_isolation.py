@@ -48,6 +48,17 @@ def test_what_a_client_left_running_makes_again_is_gone_for_the_next_test(kafka_
     assert kafka_broker.topics() == ["of-a-fixture"]
 
 
+def test_what_a_closed_client_asked_for_last_makes_no_topic(kafka_broker: Broker) -> None:
+    """Its request for metadata stands behind its long poll, which ends when the topic is deleted: by then both are over."""
+    snapshot = kafka_broker.snapshot()
+    kafka_broker.create_topic("made")
+    with joined(kafka_broker, "made", "workers", "closed"):
+        kafka_broker.expire_member("workers", "closed")  # so that it asks for metadata
+    assert kafka_broker.restore(snapshot) == []
+    time.sleep(0.1)
+    assert kafka_broker.topics() == []
+
+
 def test_a_broker_that_a_test_killed_or_paused_is_there_for_the_next(kafka_session: Broker) -> None:
     """And it has what existed before."""
     kafka_session.produce("before", "kept")
