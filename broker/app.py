@@ -24,6 +24,7 @@ from millrace.broker.claims import NO_CLAIMS, Claimant, check_claims, claimant_o
 from millrace.broker.compaction import CompactionTask
 from millrace.broker.config import BrokerSettings
 from millrace.broker.config_table import all_keys
+from millrace.broker.connection_limits import DynamicLimits
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.coordinators.config import CoordinatorSettings
 from millrace.broker.coordinators.coordinator import GroupCoordinator
@@ -531,7 +532,8 @@ class Broker:
         loop, settings = asyncio.get_running_loop(), self._settings
         handlers = build_handlers(parts)
         dispatcher = Dispatcher(self._injection.wrap(handlers) if self._injection else handlers, loop.create_task)
-        server = Server(self._runtime.net, dispatcher, parts.budget, settings.server, self._line)
+        limits = DynamicLimits(settings.server.connections, lambda: parts.cache.image.configs, settings.node_id)
+        server = Server(self._runtime.net, dispatcher, parts.budget, settings.server, self._line, limits.now)
         if self._injection:
             self._injection.attach(server, parts)
         self.listeners = await server.start(settings.listeners.clients)

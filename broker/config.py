@@ -26,6 +26,7 @@ from millrace.broker.config_key import KIND_NAMES, OBEYED, REFUSED, STORED, Key
 from millrace.broker.config_source import Given
 from millrace.broker.config_table import all_keys
 from millrace.broker.config_values import ShownValue, Values
+from millrace.broker.connection_limits import ConnectionLimits
 from millrace.broker.dynamic_configs import DYNAMIC
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.server import ServerSettings
@@ -210,9 +211,11 @@ def _wal_settings(values: Values, address: StoreAddress) -> WalSettings:
 def _server_settings(values: Values) -> ServerSettings:
     return ServerSettings(
         request_bytes_max=values["socket.request.max.bytes"],
-        connections_max=values["max.connections"],
-        connections_per_address_max=values["max.connections.per.ip"],
-        connections_per_address=read_overrides_per_address(values),
+        connections=ConnectionLimits(
+            total_max=values["max.connections"],
+            per_address_max=values["max.connections.per.ip"],
+            per_host=read_overrides_per_address(values),
+        ),
         idle_ms=values["connections.max.idle.ms"],
         backlog=values["socket.listen.backlog.size"],
     )

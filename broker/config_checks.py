@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from millrace.broker.addresses import WILDCARDS, Endpoint, parse_endpoints, split_host_port
 from millrace.broker.config_values import Values
+from millrace.broker.connection_limits import parse_hosts
 from millrace.protocol.ids import uuid_bytes
 
 MIB = 1 << 20
@@ -158,6 +159,7 @@ def _check_protocols(values: Values, bound_names: list[str], controller_names: d
 def read_node_id(values: Values) -> int:
     old, new = values["broker.id"], values["node.id"]
     if not values.is_given("broker.id") or old < 0:
+        values.fill("broker.id", str(new))
         return int(new)
     if values.is_given("node.id") and old != new:
         values.mistake("broker.id", f"differs from node.id={new}")
@@ -217,11 +219,8 @@ def fill_storage(values: Values, data_dir: str) -> None:
 
 
 def read_overrides_per_address(values: Values) -> dict[str, int]:
-    found = {}
-    for pair in filter(None, (part.strip() for part in values["max.connections.per.ip.overrides"].split(","))):
-        host, _, count = pair.rpartition(":")
-        if not host or not count.isdecimal():
-            values.mistake("max.connections.per.ip.overrides", f"holds {pair!r}, which is not HOST:COUNT")
-        else:
-            found[host] = int(count)
-    return found
+    try:
+        return parse_hosts(values["max.connections.per.ip.overrides"])
+    except ValueError as error:
+        values.mistake("max.connections.per.ip.overrides", str(error))
+        return {}

@@ -49,11 +49,11 @@ NODE = (
         "The protocol of each listener name; one that is in use must map to PLAINTEXT.",
     ),
     Key("controller.listener.names", LIST, None, "Listeners of the controller; clients are not served there."),
-    Key("controller.quorum.voters", LIST, None, "The voters, ID@HOST:PORT; this release runs a quorum of one."),
+    Key("controller.quorum.voters", LIST, "", "The voters, ID@HOST:PORT; this release runs a quorum of one."),
     Key(
         "controller.quorum.bootstrap.servers",
         LIST,
-        None,
+        "",
         "Where the quorum is found; here, this node itself.",
         shape="host:port",
     ),

@@ -1,8 +1,9 @@
 """Which of a broker's settings may be changed while it runs, and what they may hold. Pure.
 
 A change comes through AlterConfigs or IncrementalAlterConfigs, for one broker or for all, and is judged before it enters the metadata log.
-May be changed: what Kafka changes dynamically, as far as the change holds at once here (the defaults of topic configurations), and
-what is stored and shown anyway. The rest is refused as read-only: a value that is shown and not obeyed would be a lie.
+May be changed: what Kafka changes dynamically, as far as the change holds at once here (the defaults of topic configurations, the limits of
+connections), and what is stored and shown anyway, with a sentence that says so. The rest is refused as read-only: a value that is shown and not
+obeyed would be a lie. So are secrets that nothing reads yet.
 
 Not here: who holds the values (kraft/tables/configs.py), what a topic gets of them (kraft/topic_configs.py).
 """
@@ -12,14 +13,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millrace.broker.config_key import LONG, STORED, Key, parse_value
+from millrace.broker.connection_limits import parse_hosts
 from millrace.kraft.topic_configs import TOPIC_CONFIGS, validate
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 
-# Dynamic in Kafka, without effect here: pools, the cleaner, throttles.
+# Dynamic in Kafka, without effect here: pools, the cleaner, throttles, tiered storage, TLS and SASL but their secrets, the newer groups.
 STORED_DYNAMIC = (
     "background.threads",
+    "cordoned.log.dirs",
+    "follower.fetch.last.tiered.offset.enable",
     "follower.replication.throttled.rate",
+    "group.consumer.assignment.interval.ms",
+    "group.coordinator.cached.buffer.max.bytes",
+    "group.share.assignment.interval.ms",
+    "group.streams.assignment.interval.ms",
     "leader.replication.throttled.rate",
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
@@ -28,12 +36,52 @@ STORED_DYNAMIC = (
     "log.cleaner.io.max.bytes.per.second",
     "log.cleaner.threads",
     "max.connection.creation.rate",
+    "metric.reporters",
     "num.io.threads",
     "num.network.threads",
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
+    "remote.fetch.max.wait.ms",
+    "remote.list.offsets.request.timeout.ms",
+    "remote.log.index.file.cache.total.size.bytes",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.copy.max.bytes.per.second",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.fetch.max.bytes.per.second",
+    "remote.log.manager.follower.thread.pool.size",
+    "remote.log.reader.threads",
     "replica.alter.log.dirs.io.max.bytes.per.second",
+    "sasl.enabled.mechanisms",
+    "sasl.kerberos.kinit.cmd",
+    "sasl.kerberos.min.time.before.relogin",
+    "sasl.kerberos.principal.to.local.rules",
+    "sasl.kerberos.service.name",
+    "sasl.kerberos.ticket.renew.jitter",
+    "sasl.kerberos.ticket.renew.window.factor",
+    "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds",
+    "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter",
+    "sasl.mechanism.inter.broker.protocol",
+    "share.coordinator.cached.buffer.max.bytes",
+    "ssl.cipher.suites",
+    "ssl.client.auth",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.engine.factory.class",
+    "ssl.keymanager.algorithm",
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+    "ssl.protocol",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "transaction.partition.verification.enable",
 )
+# Obeyed from the next connection on (connection_limits.py).
+LIMITS = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
 # Those of them that no properties file holds: tools set them around a reassignment.
 THROTTLES: Mapping[str, Key] = {
     name: Key(name, LONG, None, "No replica is copied, so there is nothing to hold back.", STORED, low=0)
@@ -47,7 +95,7 @@ THROTTLES: Mapping[str, Key] = {
 TOPIC_DEFAULTS: Mapping[str, str] = {
     config.synonyms[0].key: name for name, config in TOPIC_CONFIGS.items() if config.synonyms
 }
-DYNAMIC = frozenset((*TOPIC_DEFAULTS, *STORED_DYNAMIC))
+DYNAMIC = frozenset((*TOPIC_DEFAULTS, *STORED_DYNAMIC, *LIMITS))
 
 
 class DynamicConfigs:
@@ -76,6 +124,11 @@ class DynamicConfigs:
             parse_value(key, value)
         except ValueError as error:
             return str(error)
+        if key.name == "max.connections.per.ip.overrides":
+            try:
+                parse_hosts(value)
+            except ValueError as error:
+                return str(error)
         topic_config = TOPIC_DEFAULTS.get(key.name)
         why = None if topic_config is None else validate(topic_config, value)
         return None if why is None else f"would not be valid for topics ({why})"

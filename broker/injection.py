@@ -28,9 +28,8 @@ from millrace.protocol.errors import KafkaError
 TESTING_CLIENT = "millrace-testing"  # testing/wire.py says it
 SLOW_MS_MAX = 600_000
 UNSERVED_MAX = 20
-TURNS_TO_END = (
-    5  # of the loop: an answer, the requests behind it, their answers, the end of the stream, the end of the connection
-)
+# Of the loop: an answer, the requests behind it, their answers, the end of the stream, the end of the connection.
+TURNS_TO_END = 5
 KEYS = {api.name: api.key for api in KAFKA}
 PRODUCE, FIND_COORDINATOR, CREATE_TOPICS, INIT_PRODUCER_ID, ALTER, INCREMENTAL_ALTER = 0, 10, 19, 22, 33, 44
 # Those whose every version has a place for the code.

@@ -2,7 +2,7 @@
 
 Not here: what a connection does (connection.py). Kept true:
 
-  * At most `connections_max` connections, and `connections_per_address_max` from one address; one too many is closed at once.
+  * As many connections as its limits allow in all and from one address (connection_limits.py); one too many is closed at once.
   * One sweep over all connections, not a timer for each, ends those that were quiet for `idle_ms` with nothing in flight, and charges what
     waits in their transports below the mark that they tell of.
   * Who holds memory that others wait for, and goes on too slowly, is ended (relief.py).
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from millrace.broker.addresses import Endpoint
 from millrace.broker.connection import Connection, ConnectionParts
+from millrace.broker.connection_limits import NO_LIMITS, ConnectionLimits
 from millrace.broker.connection_log import ConnectionLog
 from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
@@ -36,19 +37,25 @@ SWEEPS_PER_BOUND = 4
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     request_bytes_max: int = 104_857_600
-    connections_max: int = 2**31 - 1
-    connections_per_address_max: int = 2**31 - 1
-    connections_per_address: Mapping[str, int] | None = None  # exceptions to it
+    connections: ConnectionLimits = NO_LIMITS
     idle_ms: int = 600_000  # not above zero: for ever
     backlog: int = 1024
 
 
 class Server:
     def __init__(
-        self, net: Net, dispatcher: Dispatcher, budget: RequestBudget, settings: ServerSettings, line: StepLine
+        self,
+        net: Net,
+        dispatcher: Dispatcher,
+        budget: RequestBudget,
+        settings: ServerSettings,
+        line: StepLine,
+        limits: Callable[[], ConnectionLimits] | None = None,
     ) -> None:
+        """`limits`: those that hold now, asked for each new connection; none: those of the settings."""
         self._net = net
         self._settings = settings
+        self._limits = limits or (lambda: settings.connections)
         self._budget = budget
         self._loop = asyncio.get_running_loop()
         self._log = ConnectionLog()
@@ -131,12 +138,12 @@ class Server:
         self._per_address[host] += 1
         self.accepted_count += 1
         connection.quiet_since_s = self._loop.time()
-        exceptions = self._settings.connections_per_address or {}
-        address_max = exceptions.get(host, self._settings.connections_per_address_max)
+        limits = self._limits()
+        address_max = limits.of_address(host)
         if self._all_gone is not None:
             connection.abort()
-        elif len(self._connections) > self._settings.connections_max:
-            self._refuse(connection, f"max.connections={self._settings.connections_max} is reached")
+        elif len(self._connections) > limits.total_max:
+            self._refuse(connection, f"max.connections={limits.total_max} is reached")
         elif self._per_address[host] > address_max:
             self._refuse(connection, f"max.connections.per.ip={address_max} is reached")
 

@@ -132,7 +132,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
         VERSION,
         settings.node_id,
         file_limit,
-        settings.server.connections_max,
+        settings.server.connections.total_max,
         settings.memory,
     )
     log.info("data directory %s; metadata log %s; WAL %s; data bucket %s", *places_of(options, settings))
@@ -157,8 +157,9 @@ def within_files(settings: BrokerSettings, file_limit: int) -> BrokerSettings:
     if file_limit <= 0:  # as some sandboxes say that there is none
         return settings
     kept = min(OWN_FILES + settings.server.backlog, file_limit // 2)
-    connections_max = min(settings.server.connections_max, file_limit - kept)
-    return replace(settings, server=replace(settings.server, connections_max=connections_max))
+    given, files_max = settings.server.connections, file_limit - kept
+    connections = replace(given, total_max=min(given.total_max, files_max), files_max=files_max)
+    return replace(settings, server=replace(settings.server, connections=connections))
 
 
 async def serve(settings: BrokerSettings) -> int:

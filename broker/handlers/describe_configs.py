@@ -20,7 +20,7 @@ from millrace.broker.slices import in_slices
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType, Values
 from millrace.kraft.tables.create_topics import name_fault
-from millrace.kraft.topic_configs import TOPIC_CONFIGS, ConfigLookup, ConfigSource, TopicConfig
+from millrace.kraft.topic_configs import TOPIC_CONFIGS, ConfigLookup, ConfigSource, ConfigValue, TopicConfig
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.describe_configs import (
@@ -34,7 +34,13 @@ from millrace.protocol.messages.describe_configs import (
 
 GROUP_SOURCE, CLIENT_METRICS_SOURCE, STRING = 8, 7, 2
 RESOURCES_A_SLICE = 16
-Listing = Sequence[tuple[str, ConfigSource]]
+Listing = Sequence[tuple[str, str, ConfigSource]]  # key, text, whose it is
+# The names of a broker-wide default in larger units, by its first name.
+LARGER_UNITS = {
+    config.synonyms[0].key: tuple(synonym.key for synonym in config.synonyms[1:])
+    for config in TOPIC_CONFIGS.values()
+    if config.synonyms
+}
 Form = tuple[bool, bool]  # with synonyms, with documentation
 
 
@@ -68,7 +74,7 @@ class DescribeConfigs:
         form = request.include_synonyms, request.include_documentation
         results = []
         for resource in resources:
-            result = DescribeConfigsResult(0, None, resource.resource_type, resource.resource_name)
+            result = DescribeConfigsResult(0, "", resource.resource_type, resource.resource_name)
             try:
                 result.configs = self._describe(image, resource, form)
             except KafkaError as error:
@@ -126,18 +132,19 @@ class DescribeConfigs:
         self, image: MetadataImage, topic: str, config: TopicConfig, form: Form
     ) -> DescribeConfigsResourceResult:
         listing = self._lookup.listing(image, topic, config.name)
-        is_nowhere_else = not config.synonyms  # no broker-wide key: Kafka names no default
-        synonyms = [
-            DescribeConfigsSynonym(found.key, found.stated, int(found.source))
-            for found in listing
-            if not (is_nowhere_else and found.source is ConfigSource.DEFAULT)
-        ]
+        named = (
+            listing
+            if is_broker_wide_named(config, listing)
+            else [found for found in listing if found.source is ConfigSource.TOPIC]
+        )
         has_synonyms, has_documentation = form
         return DescribeConfigsResourceResult(
             name=config.name,
             value=listing[0].value,
-            config_source=int(listing[0].source),
-            synonyms=synonyms if has_synonyms else [],
+            config_source=int(named[0].source if named else ConfigSource.DEFAULT),
+            synonyms=[DescribeConfigsSynonym(found.key, found.stated, int(found.source)) for found in named]
+            if has_synonyms
+            else [],
             config_type=int(config.kind),
             documentation=config.doc if has_documentation else None,
         )
@@ -147,19 +154,30 @@ class DescribeConfigs:
         cluster = configs.broker(None), ConfigSource.DYNAMIC_DEFAULT_BROKER
         if not name:
             for key in cluster[0]:
-                yield self._broker_value(key, [(cluster[0][key], cluster[1])])
+                yield self._broker_value(key, [(key, cluster[0][key], cluster[1])])
             return
         self._check_broker(name)
         levels = ((configs.broker(self._cache.node_id), ConfigSource.DYNAMIC_BROKER), cluster)
         throttles = [key for key in THROTTLES if any(key in values for values, _ in levels)]
-        for key in (*self._shown, *throttles):
+        for key in sorted((*self._shown, *throttles)):
             shown = self._shown.get(key)
-            listing = [(values[key], source) for values, source in levels if key in values]
-            if shown is not None and shown.text is not None:
-                is_default = shown.source == "default"
-                listing.append((shown.text, ConfigSource.DEFAULT if is_default else ConfigSource.STATIC_BROKER))
+            listing = [(key, values[key], source) for values, source in levels if key in values]
+            listing += self._stated(key)
+            if listing:
+                for larger in LARGER_UNITS.get(key, ()):
+                    listing += self._stated(larger)
             if listing or (shown is not None and not shown.key.is_ours):
                 yield self._broker_value(key, listing)
+
+    def _stated(self, name: str) -> Listing:
+        """What the broker was started with, and the default."""
+        shown = self._shown.get(name)
+        if shown is None or shown.text is None:
+            return []
+        if shown.source == "default":
+            return [(name, shown.text, ConfigSource.DEFAULT)]
+        default = [] if shown.key.default is None else [(name, shown.key.default, ConfigSource.DEFAULT)]
+        return [(name, shown.text, ConfigSource.STATIC_BROKER), *default]
 
     def _check_broker(self, name: str) -> None:
         if name != str(self._cache.node_id):
@@ -170,14 +188,16 @@ class DescribeConfigs:
         """`listing` has what holds first; empty: Kafka's default, which is none."""
         key = self._shown[name].key if name in self._shown else THROTTLES.get(name)
         is_secret = key is not None and key.is_secret
-        value, source = listing[0] if listing else (None, ConfigSource.DEFAULT)
+        _, value, source = listing[0] if listing else (name, None, ConfigSource.DEFAULT)
         return DescribeConfigsResourceResult(
             name=name,
             value=None if is_secret else value,
             read_only=name not in DYNAMIC,
             config_source=int(source),
             is_sensitive=is_secret,
-            synonyms=[DescribeConfigsSynonym(name, None if is_secret else text, int(from_)) for text, from_ in listing],
+            synonyms=[
+                DescribeConfigsSynonym(other, None if is_secret else text, int(from_)) for other, text, from_ in listing
+            ],
             config_type=STRING if key is None else key.kind,
             documentation="" if key is None else key.meaning,
         )
@@ -196,6 +216,14 @@ class DescribeConfigs:
                 config_type=STRING,
                 synonyms=[DescribeConfigsSynonym(name, value, source)],
             )
+
+
+def is_broker_wide_named(config: TopicConfig, listing: Sequence[ConfigValue]) -> bool:
+    """Kafka lists what is broker-wide under the first name of the key alone: of log.retention.ms, log.retention.minutes and log.retention.hours only
+    where the first is set, although the others hold."""
+    if len(config.synonyms) == 1:
+        return True
+    return any(found.key == config.synonyms[0].key for found in listing) if config.synonyms else False
 
 
 def in_form(found: Iterable[DescribeConfigsResourceResult], form: Form) -> list[DescribeConfigsResourceResult]:

@@ -17,6 +17,7 @@ import pytest
 from millrace.broker.cli import COMMANDS
 from millrace.broker.cli.serve import parse_options, read_settings, within_files
 from millrace.broker.config import load
+from millrace.broker.connection_limits import ConnectionLimits
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.version import VERSION
 
@@ -152,8 +153,8 @@ def test_how_memory_is_split_is_told_at_the_start() -> None:
 def test_connections_fit_into_the_files(file_limit: int, given: int, left: int) -> None:
     """What the process needs for itself, and a full line of accepts, is kept back; a limit that is none changes nothing."""
     settings = load({}, data_dir="/d", machine_bytes=1 << 30).settings
-    settings = replace(settings, server=replace(settings.server, connections_max=given))
-    assert within_files(settings, file_limit).server.connections_max == left
+    settings = replace(settings, server=replace(settings.server, connections=ConnectionLimits(given)))
+    assert within_files(settings, file_limit).server.connections.total_max == left
 
 
 def test_it_does_not_run_without_assertions() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from millrace.broker.config_key import STORED
 from millrace.broker.config_table import all_keys
-from millrace.broker.dynamic_configs import DYNAMIC, STORED_DYNAMIC, THROTTLES, TOPIC_DEFAULTS, DynamicConfigs
+from millrace.broker.dynamic_configs import DYNAMIC, LIMITS, STORED_DYNAMIC, THROTTLES, TOPIC_DEFAULTS, DynamicConfigs
 from millrace.kraft.topic_configs import TOPIC_CONFIGS, validate
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -29,9 +29,11 @@ def code_of(name: str, value: str) -> int:
 
 
 def test_what_may_change_changes_at_once_or_does_nothing() -> None:
-    """Each dynamic key is a default of a topic configuration, which holds at once, or is stored without effect anyway."""
+    """Each dynamic key is a default of a topic configuration or a limit of connections, which hold at once, or is stored without effect anyway and
+    no secret."""
     table = {**all_keys(), **THROTTLES}
-    assert set(TOPIC_DEFAULTS) | set(STORED_DYNAMIC) == DYNAMIC
+    assert set(TOPIC_DEFAULTS) | set(STORED_DYNAMIC) | set(LIMITS) == DYNAMIC
+    assert not any(table[name].is_secret for name in DYNAMIC)
     assert [name for name in STORED_DYNAMIC if table[name].standing != STORED] == []
     assert [name for name in TOPIC_DEFAULTS if name not in table] == []
 
@@ -66,3 +68,12 @@ def test_throttles_of_a_reassignment_are_taken() -> None:
     for name in THROTTLES:
         CHECK(name, "1000000", False)
         assert refusal(name, "-1")[0] == ErrorCode.INVALID_REQUEST
+
+
+def test_a_host_that_is_none_is_refused_before_it_is_stored() -> None:
+    """Else the broker would have no limit that it could obey."""
+    code, text = refusal("max.connections.per.ip.overrides", "h")
+    assert (code, text.endswith("it holds 'h', which is not HOST:COUNT")) == (ErrorCode.INVALID_REQUEST, True)
+    CHECK("max.connections.per.ip.overrides", "h:1,[::1]:2", False)
+    for name in ("ssl.keystore.password", "sasl.jaas.config"):
+        assert refusal(name, "x")[0] == ErrorCode.INVALID_REQUEST

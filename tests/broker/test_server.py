@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.broker.addresses import Endpoint
+from millrace.broker.connection_limits import ConnectionLimits
 from millrace.broker.connection_log import LINES_MAX, PERIOD_S, ConnectionLog, describe_greeting
 from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
@@ -147,7 +148,9 @@ def test_one_connection_too_many_is_closed(caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO)
 
     async def run() -> None:
-        async with Shell({HEARTBEAT: echo}, settings=ServerSettings(connections_max=2)) as shell:
+        async with Shell(
+            {HEARTBEAT: echo}, settings=ServerSettings(connections=ConnectionLimits(total_max=2))
+        ) as shell:
             first, second = await shell.client(), await shell.client()
             await first.ask(HEARTBEAT, 4)
             await second.ask(HEARTBEAT, 4)
@@ -172,9 +175,9 @@ def test_connections_from_one_address_are_bounded() -> None:
                 await (await shell.client()).ask(HEARTBEAT, 4)
             assert await (await shell.client()).is_ended()
 
-    asyncio.run(run(ServerSettings(connections_per_address_max=1), 1))
-    exceptions = {"127.0.0.1": 3}
-    asyncio.run(run(ServerSettings(connections_per_address_max=1, connections_per_address=exceptions), 3))
+    asyncio.run(run(ServerSettings(connections=ConnectionLimits(per_address_max=1)), 1))
+    exceptions = ConnectionLimits(per_address_max=1, per_host={"127.0.0.1": 3})
+    asyncio.run(run(ServerSettings(connections=exceptions), 3))
 
 
 def test_idle_connections_are_swept() -> None:

@@ -57,6 +57,7 @@ from millrace.protocol.messages import (
     unregister_broker,
     update_features,
 )
+from millrace.protocol.messages.api_versions import ApiVersionsRequest
 from tests.live import LiveBroker
 from tests.live.wire import Wire
 
@@ -461,7 +462,9 @@ def test_sources_and_synonyms(wire: Wire) -> None:
         change(wire, BROKER, "1", ("log.retention.ms", DELETE, None))
         change(wire, BROKER, "", ("log.retention.ms", DELETE, None))
     found = configs_of(wire, TOPIC, "there", "retention.ms")["retention.ms"]
-    assert (found.value, found.config_source, synonyms(found)) == ("86400000", 4, listing[3:])
+    assert (found.value, found.config_source, synonyms(found)) == ("86400000", 5, []), (
+        "as Kafka says, unless log.retention.ms is set"
+    )
 
 
 def test_what_a_broker_shows(wire: Wire) -> None:
@@ -602,6 +605,47 @@ def test_a_partition_moves_to_its_own_directory_alone(broker: LiveBroker, admin:
     topics = [message.AlterReplicaLogDirTopic("there", [9]), message.AlterReplicaLogDirTopic("nowhere", [0])]
     request = message.AlterReplicaLogDirsRequest(dirs=[message.AlterReplicaLogDir(own + "/", topics)])
     assert codes_of(wire.ask(34, 2, request)) == [E.UNKNOWN_TOPIC_OR_PARTITION] * 2
+
+
+def test_a_limit_of_connections_holds_for_the_next_one(broker: LiveBroker, wire: Wire) -> None:
+    """Those that are there stay; taken back, others are let in again."""
+    change(wire, BROKER, "1", ("max.connections.per.ip", SET, "0"))
+    try:
+        with Wire(broker.address) as refused, pytest.raises((EOFError, ConnectionError)):
+            refused.ask(18, 4, ApiVersionsRequest("test", "1"))
+    finally:
+        change(wire, BROKER, "1", ("max.connections.per.ip", DELETE, None))
+    with Wire(broker.address) as taken:
+        assert taken.ask(18, 4, ApiVersionsRequest("test", "1")).error_code == 0
+
+
+def test_a_broker_is_described_as_kafka_describes_one(wire: Wire) -> None:
+    """In the order of names, which kafkajs stands on (default.replication.factor before num.partitions), with an error message that is empty, and the
+    default behind what was given at the start. What is broker-wide under a name in larger units is no synonym of a topic's."""
+
+    def described(kind: int, name: str) -> dict[str, Any]:
+        resource = describe_configs.DescribeConfigsResource(kind, name, None)
+        (result,) = wire.ask(32, 4, describe_configs.DescribeConfigsRequest([resource], True)).results
+        assert (result.error_code, result.error_message) == (0, "")
+        assert [one.name for one in result.configs] == sorted(one.name for one in result.configs)
+        return {one.name: one for one in result.configs}
+
+    found = described(4, "1")
+    assert (found["broker.id"].value, found["controller.quorum.voters"].value) == ("1", "")
+    assert synonyms(found["log.retention.hours"]) == [
+        ("log.retention.hours", "24", 4),
+        ("log.retention.hours", "168", 5),
+    ]
+    topic = described(2, "there")
+    assert {
+        name: synonyms(topic[name]) for name in ("retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms")
+    } == {
+        "retention.ms": [],
+        "segment.ms": [],
+        "segment.jitter.ms": [],
+        "flush.ms": [],
+    }
+    assert synonyms(topic["segment.bytes"]) == [("log.segment.bytes", "1073741824", 5)]
 
 
 # What is turned off, and what has nothing to do
