@@ -51,12 +51,14 @@ from millrace.broker.object_cleaner import ObjectCleaner
 from millrace.broker.ownership import Owner, Replaced, left_in_wal
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
+from millrace.broker.process_meters import show_process
 from millrace.broker.server import Server
 from millrace.broker.start_watch import RetryLog, StartWatch
 from millrace.broker.state_memory import StateMemory
 from millrace.broker.state_refusals import StateRefusals
 from millrace.broker.stores import NodeStores, stack_stores
 from millrace.broker.topic_creation import TopicCreation
+from millrace.broker.topic_meters import show_groups, show_topics
 from millrace.broker.unfinished_uploads import UploadSweep
 from millrace.broker.unknown_streams import range_text, refuse_unknown, unknown_ranges
 from millrace.broker.wal_binding import WalBinding, judge_wal
@@ -541,9 +543,12 @@ class Broker:
         self._ends_with("listeners", lambda: server.stop(DRAIN_MS))
         self._ends_with("group members who wait", parts.groups.stop)  # first: parked joins would hold the drain up
         show_edge(self._registry, server, parts.budget, dispatcher)
+        show_topics(self._registry, parts.directory)
+        show_groups(self._registry, parts.groups, parts.directory)
 
     async def _start_admin(self) -> None:
         """First, and it ends last: it says what the rest waits for."""
+        show_process(self._registry, self._runtime.clock)
         address = self._settings.listeners.admin
         if address is None:
             return

@@ -1,8 +1,8 @@
-"""What the broker measures and shows on /metrics: names in Kafka exporters' families where dashboards have them, `millrace_` else.
+"""What the broker measures and shows on /metrics, by names of its own; docs/metrics.md maps them to those of Kafka's JMX and of kafka_exporter.
 
 What only grows is a counter and its name ends in `_total`, so that `rate` and `increase` may be asked of it; what goes up and down is a gauge. Both
-read the parts when they are printed; nothing here is on a request's path but the store's own meter. Per-partition series are not
-shown: their number is the user's.
+read the parts when they are printed; nothing here is on a request's path but the store's own meter. What has a series for each topic or group is
+in topic_meters.py, the process in process_meters.py.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> Non
     phases = "Seconds of the recovery at start, by phase"
     for phase, seconds in storage.recovered.phases.items():
         registry.gauge("millrace_recovery_seconds", phases, _constant(seconds), phase=phase)
+    registry.gauge("millrace_log_cache_bytes", "Bytes of the log cache in use", lambda: storage.log_cache.size_bytes)
     reads = "Entries read, by where they were found"
     registry.counter("millrace_reads_total", reads, lambda: storage.reads_from_log_cache, source="log_cache")
     cache = storage.block_cache
@@ -178,13 +179,15 @@ def show_metadata(registry: Registry, cache: MetadataCache) -> None:
     def image() -> MetadataImage:
         return cache.image
 
-    registry.gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics", lambda: len(image().topics))
+    registry.gauge("millrace_topics", "Topics", lambda: len(image().topics))
     registry.gauge(
-        "kafka_controller_kafkacontroller_globalpartitioncount",
+        "millrace_partitions",
         "Partitions",
         lambda: image().topics.partition_count,
     )
-    registry.gauge("kafka_brokers", "Registered brokers", lambda: len(image().brokers))
+    active = "1: this node is the active controller, as a quorum of one always is"
+    registry.gauge("millrace_controller_active", active, _constant(1))
+    registry.gauge("millrace_brokers", "Registered brokers", lambda: len(image().brokers))
     registry.gauge("millrace_streams", "Streams in metadata", lambda: len(image().streams))
     objects = "Objects in metadata, by state"
     registry.gauge("millrace_objects", objects, lambda: image().objects.committed_count, state="committed")

@@ -8,7 +8,7 @@ series that comes and goes (a topic, a client) is made and dropped by its owner,
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import TypeVar
 
@@ -85,6 +85,7 @@ class Histogram:
 
 
 Metric = Counter | Gauge | Histogram
+Sample = tuple[Mapping[str, str], float]  # labels and value
 M = TypeVar("M", Counter, Gauge, Histogram)
 _TYPES = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
 
@@ -95,6 +96,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._families: dict[str, tuple[str, str, dict[str, Metric]]] = {}
+        self._sampled: dict[str, tuple[str, str, Callable[[], Iterable[Sample]]]] = {}
 
     def counter(self, name: str, text: str, read: Callable[[], float] | None = None, **labels: str) -> Counter:
         return self._add(name, text, Counter(read), labels)
@@ -104,6 +106,13 @@ class Registry:
 
     def histogram(self, name: str, text: str, bounds: Sequence[float] = LATENCY_BOUNDS_S, **labels: str) -> Histogram:
         return self._add(name, text, Histogram(bounds), labels)
+
+    def sampled(self, name: str, text: str, kind: str, read: Callable[[], Iterable[Sample]]) -> None:
+        """A family whose series come and go: `read` gives those that there are when they are printed, and bounds how many. `kind`: counter or
+        gauge."""
+        assert name.endswith("_total") is (kind == "counter"), f"{name} is a {kind}"
+        assert name not in (*self._families, *self._sampled), f"{name} was registered before"
+        self._sampled[name] = (text, kind, read)
 
     def _add(self, name: str, text: str, metric: M, labels: Mapping[str, str]) -> M:
         kind = _TYPES[type(metric)]
@@ -130,6 +139,10 @@ class Registry:
             lines.append(f"# TYPE {name} {kind}")
             for labels, metric in series.items():
                 lines.extend(_sample_lines(name, labels, metric))
+        for name, (text, kind, read) in self._sampled.items():
+            samples = [f"{name}{_label_text(labels)} {_number(value)}" for labels, value in read()]
+            if samples:
+                lines += [f"# HELP {name} {_escape(text, quote=False)}", f"# TYPE {name} {kind}", *samples]
         return "\n".join(lines) + "\n" if lines else ""
 
 

@@ -214,6 +214,10 @@ class GroupCoordinator:
             or (self._is_led(topic, index) and image.streams.of_partition(topic.topic_id, index))
         ]
 
+    def loaded(self) -> list[Shard]:
+        """What is known of the groups of every partition that is loaded here."""
+        return [shard.shard for shard in self._shards.values() if not shard.is_loading]
+
     # -- loading
 
     def _begin(self, index: int) -> ShardLoop:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from millrace.broker.damage_log import DamageLog
 from millrace.broker.fetch_look import Look, failed
@@ -33,6 +33,7 @@ from millrace.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from millrace.runtime.disk import Buffer
 
 VERSION_WITH_SESSIONS = 7
 VERSION_BY_ID = 13
@@ -338,8 +339,17 @@ class Fetch:
                 response.responses.append(group)
             answer = work.look.answers[item]
             group.partitions.append(answer)
+            if answer.records:
+                self._count_out(topic, answer)
             if answer.error_code in HINTED and work.context.api_version >= VERSION_WITH_HINTS:
                 self._hint(work, response, item, answer)
+
+    def _count_out(self, topic: str | bytes, answer: PartitionData) -> None:
+        size_bytes = sum(map(len, cast("list[Buffer]", answer.records)))  # as FetchLook gives them
+        self._directory.traffic.out_bytes += size_bytes
+        led = self._directory.topic_named(topic) if isinstance(topic, str) else self._directory.topic_of(topic)
+        if led is not None:
+            led.traffic.out_bytes += size_bytes
 
     def _hint(self, work: _Work, response: FetchResponse, item: FetchItem, answer: PartitionData) -> None:
         """Who leads it, as far as is known here (KIP-951). By that version topics are named by id."""

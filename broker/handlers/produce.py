@@ -282,10 +282,11 @@ class Produce:
         tick_ms = _tick_ms()
         version, connection = work.context.api_version, work.context.connection
         gaps, who = connection.gaps, connection.peer_host
+        total = self._directory.traffic
         for part in work.parts:
             partition, reply = part.partition, part.reply
             assert partition is not None
-            records = part.records
+            records, end = part.records, partition.log_end_offset
             try:
                 if gaps:
                     gaps.check(_topic_of(part), part.index, records, partition.state.producers, tick_ms)
@@ -299,6 +300,13 @@ class Produce:
             else:
                 reply.base_offset, reply.log_append_time_ms, is_durable = appended
                 reply.log_start_offset = partition.log_start_offset
+                count = partition.log_end_offset - end  # none: a duplicate
+                if count:
+                    traffic, size_bytes = part.led.traffic, len(records)
+                    traffic.in_bytes += size_bytes
+                    traffic.in_records += count
+                    total.in_bytes += size_bytes
+                    total.in_records += count
                 if not is_durable:
                     work.missing_count += 1
             part.records = NO_RECORDS

@@ -43,8 +43,9 @@ def _refused(response: Callable[..., Any], text: str) -> Callable[[Any], Any]:
 def _refused_by_group(
     response: Callable[..., Any], group: Callable[..., Any], text: str, code: int = ErrorCode.UNSUPPORTED_VERSION
 ) -> Callable[[Any], Any]:
+    """`text` has a place for the group's name, or none."""
     return lambda request: response(
-        groups=[group(error_code=code, error_message=text, group_id=name) for name in request.group_ids]
+        groups=[group(error_code=code, error_message=text.format(name), group_id=name) for name in request.group_ids]
     )
 
 
@@ -73,7 +74,7 @@ ANSWERS: dict[int, Callable[[Any], Any]] = {
     69: _refused_by_group(
         consumer_group_describe.ConsumerGroupDescribeResponse,
         consumer_group_describe.DescribedGroup,
-        "no group of the consumer group protocol has this name",
+        "Group {} not found.",
         ErrorCode.GROUP_ID_NOT_FOUND,
     ),
     76: _refused(share_group_heartbeat.ShareGroupHeartbeatResponse, NO_SHARE_GROUPS),

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from millrace.broker.partitions.opening import ROLES, Leadership, open_partition
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.producers import HOT_MAX
 from millrace.broker.partitions.settings import TopicSettings, parse_settings
+from millrace.broker.partitions.traffic import Traffic
 from millrace.broker.state_memory import StateMemory
 from millrace.kraft.delta import MetadataDelta
 from millrace.kraft.image import MetadataImage
@@ -68,7 +69,7 @@ class StreamOpener(Protocol):
 class LedTopic:
     """One topic as handlers see it: what is open of it here, and what its configuration means."""
 
-    __slots__ = ("is_internal", "name", "partitions", "quiet", "settings", "topic_id")
+    __slots__ = ("is_internal", "name", "partitions", "quiet", "settings", "topic_id", "traffic")
 
     def __init__(self, topic_id: TopicId, name: str, settings: TopicSettings) -> None:
         self.topic_id = topic_id
@@ -77,6 +78,7 @@ class LedTopic:
         self.is_internal = name in INTERNAL_TOPICS
         self.partitions: dict[int, Partition] = {}
         self.quiet: dict[int, Partition] = {}  # open for retention alone
+        self.traffic = Traffic()
 
     def opened(self) -> list[Partition]:
         return [*self.partitions.values(), *self.quiet.values()]
@@ -104,6 +106,7 @@ class PartitionDirectory:
         self._memory = StateMemory() if memory is None else memory
         self._memory.on_crowded = self._on_crowded
         self._cooling: asyncio.Task[None] | None = None
+        self.traffic = Traffic()  # of all topics, also those that are gone
         self._by_name: dict[str, LedTopic] = {}
         self._by_id: dict[bytes, LedTopic] = {}
         self._opening: dict[Key, asyncio.Future[Partition]] = {}
@@ -168,6 +171,15 @@ class PartitionDirectory:
     def opened(self) -> list[Partition]:
         """Every open partition, by topics in the order of their first use."""
         return [partition for led in self._by_id.values() for partition in led.opened()]
+
+    def topics(self) -> Iterable[LedTopic]:
+        """Every topic that was asked for and is still there, in the order of first use."""
+        return self._by_id.values()
+
+    @property
+    def failed_count(self) -> int:
+        """Partitions whose last opening failed, and that were not opened since."""
+        return len(self._failed)
 
     def is_open(self, topic_id: bytes, index: int) -> bool:
         led = self._by_id.get(topic_id)
