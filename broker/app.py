@@ -195,7 +195,7 @@ class Broker:
             node.cluster_id,
             node.log,
             node.publisher,
-            self._runtime.clock,
+            self._known.judged,
             self._settings.backup,
             self._bucket_metadata,
             owned.verify,

@@ -17,7 +17,7 @@ from millrace.broker.binding import BindingRefused, read_bound_cluster
 from millrace.broker.claim_format import OwnerClaim
 from millrace.broker.claims import read_newest_claim
 from millrace.broker.config import BrokerSettings
-from millrace.broker.known_time import NEWEST, newest_in
+from millrace.broker.known_time import NEWEST
 from millrace.broker.known_time_text import encode_time
 from millrace.broker.restore_plan import (
     MissingRange,
@@ -136,12 +136,13 @@ class Restoring:
         return restored
 
     async def write(self, restored: Restored, disk: Disk, rand: Rand) -> None:
-        """Durable on return. This machine's clock is not asked: what is known of the time is what metadata and the store say, so that a wrong
-        clock deletes nothing at the first start."""
+        """Durable on return. This machine's clock is not asked, nor the times that records carry, which a wrong clock may have stamped: what is known
+        of the time is what the store says, and what was confirmed when the metadata was put, so that a wrong clock deletes nothing at the first
+        start."""
         settings = self._settings.controller
         meta = MetaProperties(restored.cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid()))
         voters = settings.voters or (settings.node_id,)
-        known_ms = max(restored.loaded.time_ms, newest_in(restored.loaded.image), self._store_ms())
+        known_ms = max(restored.loaded.time_ms, self._store_ms())
         await disk.write_file(f"{settings.log_dir}/{NEWEST}", encode_time(known_ms))
         await write_restored_log(disk, settings.log_dir, meta, voters, restored.image, restored.restored_from, known_ms)
 

@@ -57,7 +57,8 @@ class PieceName:
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """A snapshot or piece, taken out of its frame. `time_ms`: when its newest record was decided on, or its snapshot made."""
+    """A snapshot or piece, taken out of its frame. `time_ms`: when its newest record was decided on, or its snapshot made, and no later than the time
+    that was confirmed when it was put."""
 
     kind: Kind
     base: int

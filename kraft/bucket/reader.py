@@ -127,7 +127,7 @@ class Loaded:
 
     image: MetadataImage = EMPTY_IMAGE
     snapshot: SnapshotId | None = None
-    time_ms: int = 0  # its newest record was decided on then
+    time_ms: int = 0  # the newest of its pieces and its snapshot
     piece_count: int = 0
     losses: list[str] = field(default_factory=list)
 

@@ -91,7 +91,7 @@ class MetadataBackup:
         cluster_id: str,
         committed: CommittedLog,
         publisher: MetadataPublisher,
-        clock: Clock,
+        confirmed: Clock,
         settings: BackupSettings,
         found: BucketMetadata,
         verify_owner: Callable[[float], Awaitable[None]] = no_owner,
@@ -99,13 +99,15 @@ class MetadataBackup:
         is_conditional: bool = True,
     ) -> None:
         """`verify_owner` is asked before each put for a newer owner of this node since that second of the loop's clock, and raises Fenced then.
-        `is_conditional`: the store keeps If-None-Match; without it a name is looked at before it is put."""
+        `is_conditional`: the store keeps If-None-Match; without it a name is looked at before it is put. `confirmed`: the Clock of the newest time
+        that is known to be right; by what is saved of it a restored node starts."""
         self._store = store
         self._verify_owner = verify_owner
         self._cluster_id = cluster_id
         self._log = committed
         self._publisher = publisher
-        self._clock = clock
+        self._confirmed = confirmed
+        self._piece: tuple[PieceName, int] | None = None  # the one that is being put, and its time
         self._settings = settings
         self._is_conditional = is_conditional
         self._failure: Exception | None = None
@@ -261,7 +263,10 @@ class MetadataBackup:
 
     async def _save_piece(self, batches: list[StoredBatch]) -> None:
         name = PieceName(batches[-1].end, batches[-1].epoch, batches[0].base)
-        time_ms = max(BatchHeader(batch.data).max_timestamp for batch in batches)
+        if self._piece is None or self._piece[0] != name:  # what is put again has to be the same bytes
+            decided_ms = max(BatchHeader(batch.data).max_timestamp for batch in batches)
+            self._piece = name, min(decided_ms, self._confirmed.wall_ms())
+        time_ms = self._piece[1]
         body = frame(Kind.PIECE, name.base, name.end, name.epoch, time_ms, [batch.data for batch in batches])
         await self._put_once(piece_key(self._cluster_id, name), body)
         self.pieces_put += 1
@@ -289,7 +294,7 @@ class MetadataBackup:
         """Of the image as it is now, and what follows from it: the pointer, and the deletion of what is old."""
         image = self._publisher.image
         snapshot = SnapshotId(image.offset, image.epoch)
-        time_ms = self._clock.wall_ms()
+        time_ms = self._confirmed.wall_ms()
         parts = [part async for part in snapshot_parts(image, time_ms)]
         key = snapshot_key(self._cluster_id, snapshot)
         try:

@@ -48,6 +48,16 @@ def test_a_file_that_a_killed_process_made_is_there_after_a_power_cut() -> None:
     assert not outcome.findings, outcome.findings
 
 
+def test_a_clock_that_was_ahead_for_a_moment_deletes_nothing_after_a_restore() -> None:
+    """Metadata is stamped while the wall clock is days ahead; then the log directory is lost, and restored from what is saved of it."""
+    outcome = run_plan(
+        parse_plan("seed=741761 weather=lost log+slow reader+clock ahead fate=holes batches=6 cut@crowd26 cut@again1")
+    )
+    assert outcome.hits["weather: lost log"]
+    assert outcome.hits["weather: clock ahead"]
+    assert not outcome.findings, outcome.findings
+
+
 def test_a_late_put_of_the_dead_is_void_before_a_stream_is_closed() -> None:
     """A log of objects without conditional writes: recovery reads to its end, closes the streams, and is killed. Meanwhile an object of the life
     before has landed behind that end; some of its records belong to streams that are closed, others would be taken."""

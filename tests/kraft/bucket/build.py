@@ -22,11 +22,12 @@ STARTS = itertools.count()  # topic ids are drawn: no start draws those of anoth
 
 
 class Bucket(MemoryObjectStore):
-    """`is_away`: puts fail. `log` has what was put, in order."""
+    """`is_away`: puts fail. `loses_answers`: what was put is told as failed. `log` has what was put, in order."""
 
     def __init__(self) -> None:
         super().__init__(HandClock())
         self.is_away = False
+        self.loses_answers = False
         self.log: list[str] = []
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
@@ -35,6 +36,8 @@ class Bucket(MemoryObjectStore):
             raise StoreUnavailable(key, "away")
         await super().put_if_absent(key, parts)
         self.log.append(key)
+        if self.loses_answers:
+            raise StoreUnavailable(key, "its answer was lost")
 
     @property
     def keys(self) -> list[str]:
@@ -66,6 +69,7 @@ class BackedUp:
         self.bucket = bucket or Bucket()
         self.disk = disk or sim_disk()
         self.is_conditional = is_conditional
+        self.confirmed = HandClock()
         self.settings = BackupSettings(**{"interval_ms": 60_000, **settings})
         self.node: ControllerNode
         self.backup: MetadataBackup
@@ -80,7 +84,7 @@ class BackedUp:
             self.node.cluster_id,
             self.node.log,
             self.node.publisher,
-            HandClock(),
+            self.confirmed,
             self.settings,
             found,
             self.ownership.verify,

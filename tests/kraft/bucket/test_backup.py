@@ -13,7 +13,7 @@ from millrace.kraft.bucket.writer import BackupForked
 from millrace.kraft.log_store import SnapshotId
 from millrace.runtime.errors import Fenced
 from tests.kraft.bucket.build import BackedUp, Bucket, Refusing
-from tests.kraft.build import run, sim_disk
+from tests.kraft.build import HandClock, run, sim_disk
 
 
 def test_a_frame_that_was_touched_is_refused() -> None:
@@ -102,6 +102,32 @@ def test_a_store_that_is_away_makes_everything_wait() -> None:
         up.bucket.is_away = False
         await waiting
         assert up.backup.blocked_reason == ""
+        await up.stop()
+
+    run(main())
+
+
+def test_a_time_that_was_not_confirmed_is_not_saved() -> None:
+    """Records are stamped by a clock that is a day ahead: what is saved says the newest time that was confirmed, in pieces and snapshots. One whose
+    answer was lost is put again with the same bytes, although time went on."""
+
+    async def main() -> None:
+        up = await BackedUp().start(clock=HandClock(1_700_086_400_000))
+        await up.create("one")
+        await up.backup.reach_committed()
+        assert (await up.load()).time_ms == 1_700_000_000_000
+        up.bucket.loses_answers = True
+        await up.create("two")
+        waiting = asyncio.ensure_future(up.backup.reach_committed())
+        await asyncio.sleep(0.05)
+        assert "lost" in up.backup.blocked_reason
+        up.confirmed.now_ms += 5
+        up.bucket.loses_answers = False
+        await waiting
+        assert (await up.load()).time_ms == 1_700_000_000_000
+        await up.create("three")
+        await up.backup.reach_committed()
+        assert (await up.load()).time_ms == 1_700_000_000_005
         await up.stop()
 
     run(main())
