@@ -43,7 +43,7 @@ class Holder:
 
 
 class StateMemory:
-    """`on_crowded` is called when producers' states take more than their part of memory; `on_refused` with who was
+    """`on_crowded` is called when producers' states take more than their part of memory, and at refusals while they do; `on_refused` with who was
     refused and what it wanted to make, each time."""
 
     def __init__(self, limit_bytes: int = UNBOUNDED_BYTES, producer_expiration_ms: int = 1 << 62) -> None:
@@ -76,9 +76,12 @@ class StateMemory:
         return holder.held_bytes + needed_bytes <= factor * free_bytes
 
     def refuse(self, holder: Holder, what: str) -> None:
-        """Counts and tells a refusal."""
+        """Counts and tells a refusal. States that could not go to the log when there were too many of them are tried again: nothing else may
+        ask for it, since those that have memory go on without more."""
         self.refused_count += 1
         self.on_refused(holder, what)
+        if self.hot_bytes > self.hot_bytes_max:
+            self.on_crowded()
 
     def charge(self, holder: Holder, size_bytes: int) -> None:
         """Charges the holder; a negative size gives back. Never refuses."""

@@ -106,6 +106,7 @@ class PartitionDirectory:
         self._memory = StateMemory() if memory is None else memory
         self._memory.on_crowded = self._on_crowded
         self._cooling: asyncio.Task[None] | None = None
+        self._is_crowded = False  # since states were moved to the log last
         self.traffic = Traffic()  # of all topics, also those that are gone
         self._by_name: dict[str, LedTopic] = {}
         self._by_id: dict[bytes, LedTopic] = {}
@@ -259,32 +260,34 @@ class PartitionDirectory:
     # -- memory of producers' states
 
     def _on_crowded(self) -> None:
+        self._is_crowded = True
         if self._cooling is None and not self._is_closed:
             self._cooling = asyncio.get_running_loop().create_task(self._cool(), name="cool producers")
             self._tasks[self._cooling] = None
             self._cooling.add_done_callback(self._done)
 
     async def _cool(self) -> None:
-        """States go to the log until there is room in memory again: of each partition the half that wrote longest ago, from
-        the partitions with most first; then, where that is not enough, all."""
-        memory = self._memory
-        target_bytes = memory.hot_bytes_max * 3 // 4
+        """Moves producers' states to the log until there is room in memory again, as often as memory is crowded meanwhile."""
         try:
-            for part in (2, HOT_MAX):
-                crowded = [one for one in self.opened() if one.state.producers.hot_count >= min(part, 2)]
-                crowded.sort(key=lambda one: -one.state.producers.hot_count)
-                for first in range(0, len(crowded), COOLED_AT_ONCE):
-                    if memory.hot_bytes <= target_bytes:
-                        return
-                    await asyncio.gather(
-                        *(
-                            one.cool_producers(one.state.producers.hot_count // part)
-                            for one in crowded[first : first + COOLED_AT_ONCE]
-                        )
-                    )
-            await asyncio.sleep(COOL_AGAIN_S)  # what is left is on its way to the log
+            while self._is_crowded:
+                self._is_crowded = False
+                if not await self._cool_once(self._memory.hot_bytes_max * 3 // 4):
+                    await asyncio.sleep(COOL_AGAIN_S)  # what is left is on its way to the log
         finally:
             self._cooling = None
+
+    async def _cool_once(self, target_bytes: int) -> bool:
+        """Of each partition the half that wrote longest ago, from the partitions with most first; then, where that is not enough, all, also those
+        of partitions with one producer. Whether that was enough."""
+        for part, count_min in ((2, 2), (HOT_MAX, 1)):
+            crowded = [one for one in self.opened() if one.state.producers.hot_count >= count_min]
+            crowded.sort(key=lambda one: -one.state.producers.hot_count)
+            for first in range(0, len(crowded), COOLED_AT_ONCE):
+                if self._memory.hot_bytes <= target_bytes:
+                    return True
+                some = crowded[first : first + COOLED_AT_ONCE]
+                await asyncio.gather(*(one.cool_producers(one.state.producers.hot_count // part) for one in some))
+        return self._memory.hot_bytes <= target_bytes
 
     # -- following the metadata
 

@@ -68,3 +68,16 @@ def test_who_crowds_memory_is_told_once_it_is_crowded() -> None:
     assert told == [300]
     memory.charge_hot(memory.restored, -100)
     assert told == [300]
+
+
+def test_a_refusal_has_states_moved_to_the_log_again() -> None:
+    """What could not be moved when memory was crowded is asked for again by nobody who goes on without more: so each refusal asks."""
+    memory, told = StateMemory(1000), []
+    holder = memory.holder("a client")
+    memory.charge_hot(holder, 300)
+    memory.on_crowded = lambda: told.append(memory.hot_bytes)
+    memory.refuse(holder, "a producer")
+    assert told == [300]
+    memory.charge_hot(holder, -100)
+    memory.refuse(holder, "a producer")
+    assert told == [300], "their part of memory is enough for them"

@@ -58,6 +58,14 @@ def test_a_clock_that_was_ahead_for_a_moment_deletes_nothing_after_a_restore() -
     assert not outcome.findings, outcome.findings
 
 
+def test_a_client_whose_producers_take_its_memory_is_served_again() -> None:
+    """Their states could not go to the log when there were too many: nothing was durable yet. Then they can, and new producers have a place."""
+    cast = "plain+doubler+reader+rereader+committer+trimmer+churner+gremlin"
+    words = f"seed=740339 weather=calm fate=drop settings=few hot producers cast={cast} batches=56 kill@seldom4"
+    outcome = run_plan(parse_plan(words))
+    assert not outcome.findings, outcome.findings
+
+
 def test_a_late_put_of_the_dead_is_void_before_a_stream_is_closed() -> None:
     """A log of objects without conditional writes: recovery reads to its end, closes the streams, and is killed. Meanwhile an object of the life
     before has landed behind that end; some of its records belong to streams that are closed, others would be taken."""

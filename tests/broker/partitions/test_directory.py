@@ -8,6 +8,7 @@ import pytest
 
 from millrace.broker.partitions.directory import OPENS_IN_FLIGHT
 from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.producers import BATCH_BYTES, PRODUCER_BYTES
 from millrace.kraft.tables.configs import ResourceType
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -336,6 +337,25 @@ def test_closing_leaves_a_checkpoint_of_everything() -> None:
         for index in range(5):
             partition = await house.partition("a", index)
             assert (partition.high_watermark, partition.state.unsaved_bytes) == (3, 0)
+
+    run(scenario())
+
+
+def test_producers_of_many_partitions_go_to_the_log() -> None:
+    """Also where each partition has one: memory has a bound for all of them."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse(World()).start()
+        memory = house.directory._memory
+        memory.hot_bytes_max = 4 * (PRODUCER_BYTES + BATCH_BYTES)
+        house.make_topic("a", 20)
+        for index in range(20):
+            await house.produce({("a", index): batch(producer_id=5, sequence=0)})
+        await asyncio.sleep(3)
+        assert memory.hot_bytes <= memory.hot_bytes_max
+        for index in range(20):
+            repeated = await house.produce({("a", index): batch(producer_id=5, sequence=0)})
+            assert repeated.responses[0].partition_responses[0].base_offset == 0, "its state is read back"
 
     run(scenario())
 
