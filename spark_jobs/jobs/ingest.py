@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,8 +47,15 @@ def run(settings: IngestSettings, *, once: bool, trace: bool) -> int:
     from millrace.spark_jobs.failures import causes_of, failure_of
     from millrace.spark_jobs.session import build_session
 
+    # While Spark starts, SIGINT ends the process as SIGTERM does: with Python's own handler the start would be waited for, and leave a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     print(f"ingest: starting Spark; {settings.bootstrap_servers} -> {settings.table_path}", flush=True)
-    session = build_session("millrace-ingest", settings.spark)
+    try:
+        session = build_session("millrace-ingest", settings.spark)
+    except BaseException as met:
+        if is_interrupt(met):  # by the handler that the session's context sets
+            return 128 + signal.SIGINT
+        raise
     session.sparkContext.setLogLevel("ERROR" if trace else "OFF")
     if not trace:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -66,6 +74,11 @@ def run(settings: IngestSettings, *, once: bool, trace: bool) -> int:
         logging.getLogger("millrace.ingest").error("what it failed with", exc_info=error)
     print(f"ingest: {sentence}", file=sys.stderr)
     return code
+
+
+def is_interrupt(error: BaseException | None) -> bool:
+    """Or was met while one was handled: a call into the JVM that is interrupted fails in ways of its own."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or is_interrupt(error.__context__))
 
 
 def take(session: Any, settings: IngestSettings, ending: Ending, *, once: bool) -> int:

@@ -47,6 +47,28 @@ def test_stopped_then_gone_on_with(spark: Any, broker: LiveBroker, tmp_path: Pat
     assert rows_of(tmp_path / "table") == sent
 
 
+def test_interrupted_while_spark_starts(tmp_path: Path) -> None:
+    """It ends by the signal, and leaves no traceback."""
+    config = write_config(tmp_path / "config.toml", "127.0.0.1:1", "none", tmp_path, SETTINGS)
+    with subprocess.Popen(
+        pipeline_command(config), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stdout is not None
+        assert started.stderr is not None
+        assert started.stdout.readline().startswith("ingest: starting Spark")
+        started.send_signal(signal.SIGINT)
+        assert "Traceback" not in started.stderr.read()
+    assert started.returncode == -signal.SIGINT
+
+
+def test_an_interrupt_is_seen_behind_what_it_led_to() -> None:
+    """A call that it broke off fails with an error of its own."""
+    broken_off = ValueError()
+    broken_off.__context__ = KeyboardInterrupt()
+    assert ingest.is_interrupt(broken_off)
+    assert not ingest.is_interrupt(ValueError())
+
+
 def stop_at(pipeline: subprocess.Popen[str], start: str) -> list[str]:
     """SIGTERM when it prints a line that starts so; all it prints until its end."""
     assert pipeline.stdout is not None
