@@ -177,8 +177,9 @@ def check_produced_batch(view: memoryview, rules: ProduceRules, now_ms: int, api
     """The header of the one batch that a client sent for a partition, or a KafkaError.
 
     The checks, their order and their codes are Kafka's, so that a batch with two faults is told of the same one. Records
-    are not walked: what Kafka asks of each of them is asked of the header's count, timestamps and length. Sequences and
-    epochs against the producer's state come later; a batch's base offset and leader epoch are the caller's to write.
+    are not walked: what Kafka asks of each of them is asked of the header's count, timestamps and length. Timestamps of a header
+    that cannot be right are not judged: whoever walks the records does. Sequences and epochs against the producer's state come
+    later; a batch's base offset and leader epoch are the caller's to write.
     """
     if len(view) < HEADER_BYTES:
         raise _framing_refusal(view, api_version)
@@ -208,7 +209,8 @@ def check_produced_batch(view: memoryview, rules: ProduceRules, now_ms: int, api
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec}")
     if count * RECORD_BYTES_MIN > size_bytes - HEADER_BYTES and not _may_hold(view, header):
         raise _contents_refusal(header)
-    if attributes & APPEND_TIME_BIT or not rules.is_append_time:
+    is_told = 0 <= header.base_timestamp <= header.max_timestamp  # else has_unset_max_timestamp
+    if attributes & APPEND_TIME_BIT or (is_told and not rules.is_append_time):
         check_timestamps(header, rules, now_ms)
     if size_bytes > rules.segment_bytes:
         text = f"batch of {size_bytes} bytes, above segment.bytes={rules.segment_bytes}"

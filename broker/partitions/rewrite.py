@@ -170,18 +170,25 @@ def told_max_timestamp(
 ) -> tuple[memoryview, BatchHeader]:
     """A copy of the batch with the largest timestamp that Kafka computes: at least -1, also for records
     before 1970. Raises KafkaError when the topic does not take one of the times."""
-    judged = copy(header)
-    judged.base_timestamp, judged.max_timestamp = span.earliest, span.latest
-    check_timestamps(judged, settings.rules, now_ms)
+    _judge_span(header, span.earliest, span.latest, settings, now_ms)
     return with_max_timestamp(view, header, max(span.latest, NO_TIMESTAMP))
 
 
-def unwalked_max_timestamp(header: BatchHeader) -> int:
-    """The best guess where the header cannot be right and the records come to more than may be unpacked.
+def guessed_max_timestamp(
+    view: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
+    """As `told_max_timestamp`, of records that come to more than may be unpacked: the best guess of their header.
     Never 0 for a field that was left out, which would make the records as old as the epoch."""
-    if header.max_timestamp > max(header.base_timestamp, 0):
-        return header.max_timestamp
-    return max(header.base_timestamp, NO_TIMESTAMP)
+    base = header.base_timestamp
+    guess = header.max_timestamp if header.max_timestamp > max(base, 0) else max(base, NO_TIMESTAMP)
+    _judge_span(header, base, guess, settings, now_ms)
+    return with_max_timestamp(view, header, guess)
+
+
+def _judge_span(header: BatchHeader, earliest: int, latest: int, settings: TopicSettings, now_ms: int) -> None:
+    judged = copy(header)
+    judged.base_timestamp, judged.max_timestamp = earliest, latest
+    check_timestamps(judged, settings.rules, now_ms)
 
 
 def with_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> tuple[memoryview, BatchHeader]:

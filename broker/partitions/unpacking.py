@@ -23,13 +23,12 @@ from millrace.broker.partitions.rewrite import (
     UNPACKED_INLINE_BYTES_MAX,
     TimeSpan,
     demand_keys,
+    guessed_max_timestamp,
     has_new_codec,
     needs_max_timestamp,
     told_max_timestamp,
     too_large_as_rewritten,
     unreadable,
-    unwalked_max_timestamp,
-    with_max_timestamp,
 )
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.validation import judge, times_taken
@@ -137,7 +136,7 @@ class Unpacking:
                 return await self._repack(header, payload, settings) if is_recompressed else view
         except RecordsTooLarge:
             if not (is_recompressed or settings.is_compacted or is_walked):
-                return with_max_timestamp(view, header, unwalked_max_timestamp(header))[0]
+                return guessed_max_timestamp(view, header, settings, now_ms)[0]
             raise self._too_large() from None
         except WireError as error:
             raise unreadable(error) from None

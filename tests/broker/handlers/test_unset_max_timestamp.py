@@ -18,6 +18,7 @@ from millrace.protocol.batches import (
     pack_batch,
 )
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millrace.runtime.offload import InlineOffload
 from tests.broker.house import BrokerHouse, parts_of
@@ -159,6 +160,43 @@ def test_each_time_is_judged_where_all_are_looked_at(count: int) -> None:
             code = parts_of(await house.produce({("a", 0): sent}))["a", 0].error_code
             assert code == ErrorCode.INVALID_TIMESTAMP
         assert (await house.partition("a")).log_end_offset == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("count", [2, SLICE_RECORDS + 5])
+@pytest.mark.parametrize("last_ms", [-1, START_MS - 5])
+def test_a_largest_time_that_was_left_out_is_not_judged(last_ms: int, count: int, codec: Codec) -> None:
+    """0 is not a time of 1970 where the header cannot be right: only the records' times are held to the topic's bounds, as by Kafka."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", message_timestamp_before_max_ms=str(DAY_MS))
+        sent = memoryview(stamped(-1, 0, [-1] * (count - 1) + [last_ms], codec))
+        assert parts_of(await house.produce({("a", 0): sent}))["a", 0].error_code == 0
+        header = BatchHeader(memoryview(parts_of(await house.fetch({("a", 0): 0}))["a", 0].records))
+        assert (header.base_timestamp, header.max_timestamp) == (-1, last_ms)
+
+    run(scenario())
+
+
+def test_a_guess_is_judged() -> None:
+    """What comes to more than may be unpacked is held to the bounds by what is stored of it."""
+
+    async def scenario() -> None:
+        unpacking = Unpacking(InlineOffload(), 16 * MIB)
+        settings = TopicSettings(rules=ProduceRules(batch_bytes_max=1 << 30, timestamp_before_max_ms=DAY_MS))
+        value = bytes(unpacking.bytes_max + 1)
+        for base, told in ((START_MS - 2 * DAY_MS, -1), (-1, START_MS + 2 * DAY_MS), (-1, START_MS - 2 * DAY_MS)):
+            sent = memoryview(stamped(base, told, [base], Codec.GZIP, value))
+            with pytest.raises(KafkaError) as refused:
+                await unpacking.recode(sent, settings, START_MS, PRODUCE_VERSION)
+            assert refused.value.code == ErrorCode.INVALID_TIMESTAMP
+        taken = await unpacking.recode(
+            memoryview(stamped(-1, 0, [-1], Codec.GZIP, value)), settings, START_MS, PRODUCE_VERSION
+        )
+        assert BatchHeader(taken).max_timestamp == -1
 
     run(scenario())
 
