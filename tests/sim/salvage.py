@@ -66,6 +66,7 @@ class Salvage:
         self._behind: list[Kept] = []  # what follows it in the log
         self._lost: list[Kept] = []
         self._epochs: dict[Place, int] = {}  # of leaders, before anything was given up
+        self._given_up_before: dict[Place, dict[int, int]] = {}  # by another loss: ends of leader epochs
 
     # The node is down.
 
@@ -166,7 +167,9 @@ class Salvage:
         self._lost = [
             one for one in lost if (stream := streams.get(StreamId(one.stream_id))) is not None and one.end > stream.end
         ]
-        self._epochs = self._epochs or leader_epochs(node.image)
+        if not self._epochs:
+            self._epochs = leader_epochs(node.image)
+            self._given_up_before = {place: dict(log.ends_of_epochs) for place, log in self._history.logs.items()}
         node.given_up.update({(one.stream_id, one.end): None for one in lost})
         give_up(node.image, self._lost, self._history)
         node.world.trace.note(node.name, "salvage", policy, len(self._lost))
@@ -195,7 +198,8 @@ class Salvage:
         assert image is not None
         now = leader_epochs(image)
         for place in self._epochs:
-            if place not in now or not self._history.log(place).ends_of_epochs:
+            ends = self._history.log(place).ends_of_epochs
+            if place not in now or ends == self._given_up_before.get(place, {}):
                 continue
             self._node.world.hits["salvage: leader epochs looked at"] += 1
             if now[place] <= self._epochs[place]:
