@@ -19,6 +19,7 @@ from millrace.broker.addresses import AdvertisedAddresses, Endpoint
 from millrace.broker.admin_http import AdminHttp, health_pages
 from millrace.broker.binding import MARKER_KEY, BindingRefused, bind_bucket, check_first_start, read_bound_cluster
 from millrace.broker.bucket_age import check_bucket_age
+from millrace.broker.change_log import ChangeLog
 from millrace.broker.claim_format import OwnerClaim
 from millrace.broker.claims import NO_CLAIMS, Claimant, check_claims, claimant_of
 from millrace.broker.compaction import CompactionTask
@@ -532,7 +533,7 @@ class Broker:
 
     async def _serve(self, parts: Parts) -> None:
         loop, settings = asyncio.get_running_loop(), self._settings
-        handlers = build_handlers(parts)
+        handlers = ChangeLog().wrap(build_handlers(parts))
         dispatcher = Dispatcher(self._injection.wrap(handlers) if self._injection else handlers, loop.create_task)
         limits = DynamicLimits(settings.server.connections, lambda: parts.cache.image.configs, settings.node_id)
         server = Server(self._runtime.net, dispatcher, parts.budget, settings.server, self._line, limits.now)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,7 @@ from millrace.protocol.messages import (
 )
 from millrace.protocol.messages.api_versions import ApiVersionsRequest
 from tests.live import LiveBroker
+from tests.live.client import Client
 from tests.live.wire import Wire
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -605,6 +607,27 @@ def test_a_partition_moves_to_its_own_directory_alone(broker: LiveBroker, admin:
     topics = [message.AlterReplicaLogDirTopic("there", [9]), message.AlterReplicaLogDirTopic("nowhere", [0])]
     request = message.AlterReplicaLogDirsRequest(dirs=[message.AlterReplicaLogDir(own + "/", topics)])
     assert codes_of(wire.ask(34, 2, request)) == [E.UNKNOWN_TOPIC_OR_PARTITION] * 2
+
+
+def test_who_changed_what_is_in_the_log(broker: LiveBroker, admin: KafkaAdminClient, wire: Wire) -> None:
+    """By client id and address, of what was done: not of what was refused, or only validated."""
+    before = len(broker.log_path.read_text())
+    with Client(broker.address) as client:
+        client.create("logged")
+        client.produce("logged", [b"a", b"b"])
+        client.delete_records("logged", 1)
+        client.ask("CreateTopics", create_topics.CreateTopicsRequest([creation("there")], 1000))
+        client.ask("CreateTopics", create_topics.CreateTopicsRequest([creation("only-tried")], 1000, True))
+        change(wire, TOPIC, "logged", ("retention.ms", SET, "1000"), ("cleanup.policy", DELETE, None))
+        client.delete("logged")
+    lines = [line for line in broker.log_path.read_text()[before:].splitlines() if "change_log" in line]
+    told = [line.partition("change_log: ")[2] for line in lines]
+    assert [re.sub(r" by client '[\w-]*' at 127\.0\.0\.1:\d+", "", line) for line in told] == [
+        "topics created: logged",
+        "records deleted: logged-0 below offset 1",
+        "configurations changed: topic logged: retention.ms=1000 cleanup.policy deleted",
+        "topics deleted: logged",
+    ]
 
 
 def test_a_limit_of_connections_holds_for_the_next_one(broker: LiveBroker, wire: Wire) -> None:

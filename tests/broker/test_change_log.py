@@ -1,0 +1,93 @@
+"""The lines about changes: how many there are at most, and how long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millrace.broker import change_log
+from millrace.broker.change_log import CHANGES, LINES_MAX, NAMES_MAX, ChangeLog
+from millrace.broker.dispatch import Late
+from millrace.broker.request import ConnectionInfo, RequestContext
+from millrace.protocol.apis import API
+from millrace.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+CONTEXT = RequestContext(42, 2, 1, "tool", ConnectionInfo(1, "PLAINTEXT", "h", 1, "10.0.0.7", 555))
+
+
+def deleting(*codes: int) -> Callable[..., Any]:
+    results = [DeletableGroupResult(f"g{number}", code) for number, code in enumerate(codes)]
+
+    async def handle(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        return DeleteGroupsResponse(results=results)
+
+    return handle
+
+
+def lines_of(caplog: pytest.LogCaptureFixture, handle: Any, times: int = 1) -> list[str]:
+    caplog.set_level(logging.INFO, change_log.__name__)
+
+    async def main() -> None:
+        found = ChangeLog().wrap({42: Late(lambda: handle)})[42]
+        assert isinstance(found, Late)
+        made = found.make()
+        for _ in range(times):
+            answer = await made(CONTEXT, DeleteGroupsRequest())
+            assert isinstance(answer, DeleteGroupsResponse)
+
+    asyncio.run(main())
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_what_was_done_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """And what was refused is not."""
+    assert lines_of(caplog, deleting(0, 69, 0)) == ["groups deleted by client 'tool' at 10.0.0.7:555: g0, g2"]
+
+
+def test_nothing_done_is_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    """All was refused."""
+    assert lines_of(caplog, deleting(69)) == []
+
+
+def test_a_wide_request_is_one_short_line(caplog: pytest.LogCaptureFixture) -> None:
+    """The first names, and how many more there are."""
+    (line,) = lines_of(caplog, deleting(*[0] * (NAMES_MAX + 5)))
+    assert line.endswith(f"g{NAMES_MAX - 1} and 5 more")
+
+
+def test_lines_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that makes and deletes in a loop does not fill a disk."""
+    assert len(lines_of(caplog, deleting(0), times=3 * LINES_MAX)) == LINES_MAX
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_an_empty_answer_changes_nothing(key: int) -> None:
+    """Each description bears what a response without results is."""
+    assert (
+        list(
+            CHANGES[key][1](
+                API[key].request_type(),
+                API[key].response_type(error_code=7) if key in (57, 64) else API[key].response_type(),
+            )
+        )
+        == []
+    )
+
+
+def test_a_handler_keeps_its_own_refusals() -> None:
+    """The dispatcher looks for them on what it is given."""
+
+    class Handler:
+        def handle(self, context: RequestContext, request: Any) -> Any:
+            return None
+
+        def refuse(self, request: Any, code: int) -> str:
+            return "refused"
+
+    wrapped: Any = ChangeLog().wrap({42: Handler().handle, 0: Handler().handle})
+    assert wrapped[42].__self__.refuse(None, 1) == "refused"
+    assert isinstance(wrapped[0].__self__, Handler), "other APIs are left alone"
