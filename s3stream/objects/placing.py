@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 
 
 class ObjectForeign(Fenced):
-    """An object of somebody else lies under an id that was given to us. It was left as it is."""
+    """Another object than ours lies under an id that was given to us: somebody else's, or one that we wrote and that has changed since. It was
+    left as it is."""
 
     def __init__(self, key: str, own: Writer | None, found: Writer | None) -> None:
         super().__init__(key, own, found)
@@ -34,6 +35,12 @@ class ObjectForeign(Fenced):
         self.found = found
 
     def __str__(self) -> str:
+        if self.found is not None and self.found == self.own:
+            return (
+                f"the object {self.key} was written by this process, {self.own}, and its content is not what was sent: it is corrupt in the "
+                "store; nothing was overwritten, and nothing more is committed here: find out what changes objects in the bucket, and "
+                "start the node again, which writes what it holds anew under another id"
+            )
         whose = "somebody who is not named in it" if self.found is None else str(self.found)
         return (
             f"the object {self.key} was written by {whose}, and its id was given to {self.own}: another process works with a copy of "

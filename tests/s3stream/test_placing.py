@@ -92,6 +92,21 @@ def test_a_lost_answer_of_ours_is_a_success() -> None:
     run(scenario)
 
 
+def test_own_object_that_changed_is_called_corrupt() -> None:
+    """A put's answer was lost and the object rotted before the next attempt: the footer still names this process, and nobody else is blamed."""
+
+    async def scenario(store: MemoryObjectStore) -> None:
+        rotten = bytearray(content(OWN))
+        rotten[50] ^= 1
+        await store.put("k", [bytes(rotten)])
+        with pytest.raises(ObjectForeign, match=r"written by this process, .*corrupt.*start the node again") as raised:
+            await put_object(store, Owned(), "k", [content(OWN)])
+        assert "another process" not in str(raised.value)
+        assert await store.get("k") == bytes(rotten)
+
+    run(scenario)
+
+
 def test_without_the_condition_puts_are_plain() -> None:
     """At millrace.version 0, and on stores that lack it: as ever."""
 
