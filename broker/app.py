@@ -44,11 +44,13 @@ from millrace.broker.meters import (
     show_edge,
     show_engine,
     show_metadata,
+    show_outages,
     show_owner,
     show_states,
     show_traffic,
 )
 from millrace.broker.object_cleaner import ObjectCleaner
+from millrace.broker.outage_watch import OutageWatch
 from millrace.broker.ownership import Owner, Replaced, left_in_wal
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
@@ -395,9 +397,12 @@ class Broker:
                 say_given_up(await client.accept_wal_loss())
 
         await storage.start(has_records=not binding.is_foreign, before_close=accept_loss)
-        self._watch.blocked_reason = lambda: (
-            wal.blocked_reason or storage.upload_blocked_reason or backup.blocked_reason
+        outages = OutageWatch(
+            lambda: wal.blocked_reason, lambda: storage.upload_blocked_reason or backup.blocked_reason
         )
+        self._watch.blocked_reason, self._watch.wal_reason = outages.uploads.reason, outages.unready_reason
+        show_outages(self._registry, outages)
+        self._tasks.start("outages", outages.run)
         show_engine(self._registry, wal, storage)
         return storage
 

@@ -13,6 +13,7 @@ from millrace.broker.compaction import CompactionTask
 from millrace.broker.dispatch import Dispatcher, Route
 from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.outage_watch import OutageWatch
 from millrace.broker.ownership import Owner
 from millrace.broker.server import Server
 from millrace.broker.state_memory import StateMemory
@@ -63,6 +64,13 @@ def show_owner(registry: Registry, owner: Owner) -> None:
     registry.gauge("millrace_owner_verified_age_seconds", age, lambda: owner.age_s)
     failed = "Looks for a newer owner that the store did not answer"
     registry.counter("millrace_owner_looks_unanswered_total", failed, lambda: owner.unanswered_count)
+
+
+def show_outages(registry: Registry, outages: OutageWatch) -> None:
+    wal = "Seconds that the write-ahead log has waited for its store, with nothing acknowledged; 0: it does not wait"
+    registry.gauge("millrace_wal_blocked_seconds", wal, outages.wal.seconds)
+    uploads = "Seconds that uploads of data or metadata have waited for the store; 0: they do not wait"
+    registry.gauge("millrace_uploads_blocked_seconds", uploads, outages.uploads.seconds)
 
 
 def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> None:

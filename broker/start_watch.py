@@ -17,19 +17,24 @@ RETRIES_EVERY_S = 10.0
 
 
 class StartWatch:
-    """`stage` is "" once the node is ready. `blocked_reason` is why uploads wait, once there are any."""
+    """`stage` is "" once the node is started. `blocked_reason` is why uploads wait, once there are any, `wal_reason` why nothing can be
+    acknowledged."""
 
     def __init__(self) -> None:
         self.stage = "starting"
         self.blocked_reason: Callable[[], str] = lambda: ""
+        self.wal_reason: Callable[[], str] = lambda: ""
         self._retry = ""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def reason(self) -> str:
         """Why the node is not ready; "" when it is."""
+        if not self.stage:
+            held_up = self.wal_reason()
+            return f"the write-ahead log cannot be written, and nothing is acknowledged: {held_up}" if held_up else ""
         trouble = self.blocked_reason() or self._retry
-        return f"{self.stage} ({trouble})" if self.stage and trouble else self.stage
+        return f"{self.stage} ({trouble})" if trouble else self.stage
 
     def enter(self, stage: str) -> None:
         self.stage, self._retry = stage, ""
