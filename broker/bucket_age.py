@@ -10,6 +10,7 @@ its bucket, and is not asked. Not here: a bucket that is newer (metadata_check.p
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import Final
 
 from millrace.broker.binding import BindingRefused
@@ -22,7 +23,6 @@ from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.keys import object_key
 
 NEWEST_ASKED: Final = 4  # one object may be lost alone, which costs its readers and no start
-IDS_LOOKED_AT: Final = 1_000
 REMEDY: Final = (
     "put the current bucket back (s3.data.buckets), or, where this copy is all that there is, build a log directory from it with "
     "`millrace restore`"
@@ -39,16 +39,10 @@ def claimed_number(image: MetadataImage, series: int, node_id: int) -> int:
 
 
 def newest_committed(image: MetadataImage) -> list[ObjectId]:
-    """The newest committed objects, NEWEST_ASKED at most, of the last ids that were given."""
-    found: list[ObjectId] = []
-    next_id = image.objects.next_id
-    for number in range(next_id - 1, max(-1, next_id - 1 - IDS_LOOKED_AT), -1):
-        stored = image.objects.get(number)
-        if stored is not None and stored.state is ObjectState.COMMITTED:
-            found.append(ObjectId(number))
-            if len(found) == NEWEST_ASKED:
-                break
-    return found
+    """The newest committed objects, NEWEST_ASKED at most. Among the ids that metadata knows: a restore lifts the next id by billions."""
+    objects = image.objects
+    committed = (one for one in reversed(objects.by_id) if objects.by_id[one].state is ObjectState.COMMITTED)
+    return list(islice(committed, NEWEST_ASKED))
 
 
 async def check_bucket_age(

@@ -86,6 +86,10 @@ class _Chunks(Generic[K, V]):
             yield from zip(chunk.keys[place:], chunk.values[place:], strict=True)
             start = None
 
+    def __reversed__(self) -> Iterator[K]:
+        for chunk in reversed(self._chunks):
+            yield from reversed(chunk.keys)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Chunks):
             return NotImplemented

@@ -13,7 +13,7 @@ from millrace.kraft.delta import MetadataDelta
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
-from millrace.protocol.stream_records import NodeClaimRecord
+from millrace.protocol.stream_records import NextIdsRecord, NodeClaimRecord
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.objects.keys import object_key
 from tests.kraft.build import NODE, Broker, HandClock, open_node, run, sim_disk
@@ -113,6 +113,25 @@ def test_the_newest_objects_have_to_be_there(missing: int) -> None:
             return
         with pytest.raises(BindingRefused, match="objects 2 to 5, the newest"):
             await check(store, image)
+
+    run(main())
+
+
+def test_a_gap_in_the_ids_hides_no_objects() -> None:
+    """Ids that a restore has lifted, or that were given and never committed, lie behind the newest objects: an emptied bucket is refused."""
+
+    async def main() -> None:
+        image = await metadata(NEWEST_ASKED)
+        delta = MetadataDelta(image)
+        delta.apply(NextIdsRecord(image.streams.next_id, image.objects.next_id + 1_000_000))
+        lifted = delta.done(image.offset, image.epoch)
+        assert newest_committed(lifted) == newest_committed(image) == [3, 2, 1, 0]
+        store = await bucket_of(lifted)
+        await check(store, lifted)
+        for object_id in newest_committed(image):
+            await store.delete([object_key(CLUSTER_ID, object_id)])
+        with pytest.raises(BindingRefused, match="objects 0 to 3, the newest"):
+            await check(store, lifted)
 
     run(main())
 

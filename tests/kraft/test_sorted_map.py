@@ -61,3 +61,10 @@ def test_a_change_copies_little() -> None:
     shared = sum(a is b for a, b in zip(origin._chunks, after._chunks, strict=True))
     assert shared == len(origin._chunks) - 1
     assert origin[5_000] == 5_000
+
+
+def test_backwards_is_the_same_order_turned() -> None:
+    """Within chunks and across them; an empty map has nothing."""
+    assert list(reversed(SortedMap[int, int]())) == []
+    many = SortedMap.of({number: number for number in range(3 * CHUNK_MAX + 1)})
+    assert list(reversed(many)) == list(range(3 * CHUNK_MAX, -1, -1))
