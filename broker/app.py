@@ -54,6 +54,7 @@ from millrace.broker.outage_watch import OutageWatch
 from millrace.broker.ownership import Owner, Replaced, left_in_wal
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
+from millrace.broker.partitions.validation import slow_validation
 from millrace.broker.process_meters import show_process
 from millrace.broker.server import Server
 from millrace.broker.start_watch import RetryLog, StartWatch
@@ -538,6 +539,9 @@ class Broker:
 
     async def _serve(self, parts: Parts) -> None:
         loop, settings = asyncio.get_running_loop(), self._settings
+        slow = slow_validation(settings.static_configs)
+        if slow:
+            log.warning("%s", slow)
         handlers = ChangeLog().wrap(build_handlers(parts))
         dispatcher = Dispatcher(self._injection.wrap(handlers) if self._injection else handlers, loop.create_task)
         limits = DynamicLimits(settings.server.connections, lambda: parts.cache.image.configs, settings.node_id)

@@ -62,7 +62,7 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
         return _mismatch(error, path)
     if isinstance(error, WalOutdated):
         return (
-            f"{error}; nothing was changed: put the current WAL back at {path}, or start once with wal.lost.accept=true, which gives up "
+            f"{error}; the WAL was not changed: put the current WAL back at {path}, or start once with wal.lost.accept=true, which gives up "
             "the records that only the current one held"
         )
     if isinstance(error, WalFenced | StreamFenced):
@@ -74,7 +74,7 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
         name = kind.name_of(settings.wal)
         see = f"see with `{kind.verify} {name}` what is left, and " if kind.verify else ""
         return (
-            f"the WAL {name} cannot be recovered: {error}; nothing was changed: {kind.mend}; or {see}"
+            f"the WAL {name} cannot be recovered: {error}; the WAL was not changed: {kind.mend}; or {see}"
             "start once with wal.corruption=skip, which gives up what is damaged and is refused where that leaves a hole in a stream, or "
             "=truncate, which gives up all from the damage on; or move the WAL away and start once with wal.lost.accept=true, which gives up "
             "the records that only it held"

@@ -11,6 +11,7 @@ other reasons to look into a batch (rewrite.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from millrace.broker.partitions.rewrite import (
@@ -146,3 +147,13 @@ def refusal_of(walked: tuple[int, int, list[int], list[int]], rules: ProduceRule
     count = f"{len(told)} records" if len(told) < INDEXES_TOLD_MAX else f"{INDEXES_TOLD_MAX} records or more"
     code = ErrorCode.INVALID_TIMESTAMP if untimely else ErrorCode.INVALID_RECORD
     return InvalidRecords(told, f"{count} refused; of record {told[0][0]}: {told[0][1]}", code)
+
+
+def slow_validation(static: Mapping[str, str]) -> str:
+    """A sentence where the broker's settings ask for every record to be looked at, and the compiled walk is missing; "" else."""
+    if IS_COMPILED or static.get("record.validation") != "records":
+        return ""
+    return (
+        "record.validation=records, and the compiled walk over records is missing (protocol/_record_walk): Python's own takes a hundred times as "
+        "long, about a microsecond a record; install where there is a C compiler, or from a wheel for this Python"
+    )

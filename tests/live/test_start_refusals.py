@@ -238,7 +238,7 @@ def test_a_flipped_byte_in_the_wal(killed: Path, tmp_path: Path) -> None:
     sentence = refused(folder)
     assert fnmatchcase(
         sentence,
-        "the WAL * cannot be recovered: the WAL is damaged at position *; nothing was changed: mend the device; or see with *",
+        "the WAL * cannot be recovered: the WAL is damaged at position *; the WAL was not changed: mend the device; or see with *",
     )
     assert wal.read_bytes()[2 * BLOCK_BYTES :] == before
 

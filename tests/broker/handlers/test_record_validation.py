@@ -265,3 +265,13 @@ def test_without_compiled_code_the_same_is_refused(monkeypatch: pytest.MonkeyPat
         assert [header.record_count for view in stored for _, header in iter_headers(view)] == [5000] * len(Codec)
 
     run(scenario())
+
+
+def test_a_missing_compiled_walk_is_said_where_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a start that asks for every record to be looked at, and nowhere else."""
+    asked = {"record.validation": "records"}
+    monkeypatch.setattr(validation, "IS_COMPILED", False)
+    assert "the compiled walk over records is missing" in validation.slow_validation(asked)
+    assert validation.slow_validation({"record.validation": "header"}) == validation.slow_validation({}) == ""
+    monkeypatch.setattr(validation, "IS_COMPILED", True)
+    assert validation.slow_validation(asked) == ""
