@@ -43,15 +43,22 @@ def health_pages(
     reason_unready: Callable[[], str],
     render_metrics: Callable[[], str],
     reason_blocked: Callable[[], str] = lambda: "",
+    reason_held: Callable[[], str] = lambda: "",
 ) -> Mapping[str, Page]:
-    """The three pages. `reason_unready` gives "" when clients are served, `reason_blocked` when uploads go on: a broker whose uploads
-    wait serves as long as the WAL has room, so it stays ready and says why."""
+    """The three pages. `reason_unready` gives "" when clients are served, `reason_blocked` when uploads go on, `reason_held` when
+    acknowledgements do: a broker whose uploads wait serves as long as the WAL has room, one that holds acknowledgements serves
+    readers, so it stays ready and says why."""
 
     def ready() -> Answer:
-        reason, blocked = reason_unready(), reason_blocked()
+        reason, blocked, held = reason_unready(), reason_blocked(), reason_held()
         if reason:
             return Answer(503, f"not ready: {reason}\n".encode())
-        return Answer(200, f"ready\nuploads wait: {blocked}\n".encode() if blocked else b"ready\n")
+        lines = [
+            "ready",
+            *[f"acknowledgements wait: {held}"] * bool(held),
+            *[f"uploads wait: {blocked}"] * bool(blocked),
+        ]
+        return Answer(200, "".join(f"{line}\n" for line in lines).encode())
 
     return {
         "/health/live": lambda: Answer(200, b"live\n"),

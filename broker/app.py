@@ -83,7 +83,7 @@ from millrace.runtime.objectstore_retry import Retries, RetryingObjectStore, Ret
 from millrace.runtime.objectstore_watched import WAL_STORE, StoreWatch, WatchedObjectStore
 from millrace.runtime.storeaddress import StoreAddress
 from millrace.runtime.tasks import Tasks
-from millrace.s3stream.ownership import UNOWNED, Ownership
+from millrace.s3stream.ownership import UNOWNED, AckGate, Ownership
 from millrace.s3stream.recovery import Recovered
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.uploader import no_wait
@@ -99,7 +99,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 START_RETRIES = RetryPolicy(attempts_max=None, longest_wait_ms=2_000)
-DRAIN_MS = 5_000
+DRAIN_MS, DRAIN_FAILED_MS = 5_000, 500
 CLOSE_MS = 20_000
 BACKUP_CLOSE_MS = 5_000
 
@@ -117,6 +117,7 @@ class Broker:
         self._tasks = Tasks()
         self._owner_tasks = Tasks()
         self._ownership: Ownership = UNOWNED
+        self._gate: AckGate = UNOWNED
         self._engine: Storage | None = None
         self._endings: list[tuple[str, Callable[[], Awaitable[object]]]] = []
         self._watch = StartWatch()
@@ -302,11 +303,19 @@ class Broker:
         claims = [await claimant.claim(series) for series in (METADATA_SERIES, settings.node_id)]
         self._ends_with("claims", lambda: self._release(claimant, claims))
         is_conditional = claimant.has_conditions
-        owner = Owner(stores.looks, claims, settings.node_id, rand, self._on_replaced, is_conditional=is_conditional)
-        self._ownership = owner
+        clock, on_replaced = self._runtime.clock, self._on_replaced
+        owner = Owner(stores.looks, claims, settings.node_id, rand, on_replaced, clock, is_conditional=is_conditional)
+        self._ownership = self._gate = owner
+        self._watch.held_reason = lambda: owner.held_reason
+        node.commit_after(owner.wait_to_acknowledge)
         show_owner(self._registry, owner)
         self._owner_tasks.start("ownership", owner.run, on_escape=lambda name, error: self._on_failed(error))
-        self._ends_with("ownership", self._owner_tasks.stop)
+
+        async def end() -> None:
+            await self._owner_tasks.stop()
+            owner.close()
+
+        self._ends_with("ownership", end)
         log_dir = settings.controller.log_dir
         await check_restored_from(patient, str(settings.data), node.cluster_id, self._runtime.disk, log_dir)
 
@@ -384,6 +393,7 @@ class Broker:
             backup.reach_committed,
             before_append,
             self._ownership,
+            self._gate,
         )
         self._engine = storage
         self._ends_with("stream engine", lambda: storage.close(CLOSE_MS))
@@ -550,7 +560,8 @@ class Broker:
             self._injection.attach(server, parts)
         self.listeners = await server.start(settings.listeners.clients)
         parts.cache.addresses = AdvertisedAddresses(self.listeners, settings.listeners.advertised)
-        self._ends_with("listeners", lambda: server.stop(DRAIN_MS))
+        # What was asked of a process that could not go on may never be answered.
+        self._ends_with("listeners", lambda: server.stop(DRAIN_FAILED_MS if self.failed.done() else DRAIN_MS))
         self._ends_with("group members who wait", parts.groups.stop)  # first: parked joins would hold the drain up
         show_edge(self._registry, server, parts.budget, dispatcher)
         show_topics(self._registry, parts.directory)
@@ -563,7 +574,9 @@ class Broker:
         if address is None:
             return
         watch = self._watch
-        pages = health_pages(lambda: watch.reason, self._registry.render, lambda: watch.blocked_reason())
+        pages = health_pages(
+            lambda: watch.reason, self._registry.render, lambda: watch.blocked_reason(), lambda: watch.held_reason()
+        )
         admin = AdminHttp(self._runtime.net, pages)
         self.admin_port = await admin.start(*address)
 

@@ -54,6 +54,9 @@ class Judged:
     def asleep_ms(self) -> int:
         return self._known.asleep_ms()
 
+    def elapsed_ms(self) -> int:
+        return self._known.elapsed_ms()
+
 
 class KnownTime:
     """A Clock. Before `open` it is the wall clock, and nothing may be deleted by it."""
@@ -119,6 +122,9 @@ class KnownTime:
 
     def asleep_ms(self) -> int:
         return self._clock.asleep_ms()
+
+    def elapsed_ms(self) -> int:
+        return self._clock.elapsed_ms()
 
     def judged_ms(self) -> int:
         """The time by which something may be found too old now."""

@@ -64,6 +64,13 @@ def show_owner(registry: Registry, owner: Owner) -> None:
     registry.gauge("millrace_owner_verified_age_seconds", age, lambda: owner.age_s)
     failed = "Looks for a newer owner that the store did not answer"
     registry.counter("millrace_owner_looks_unanswered_total", failed, lambda: owner.unanswered_count)
+    halts = "Times that this process stood still for so long that another may have taken its node over meanwhile"
+    registry.counter("millrace_owner_halts_total", halts, lambda: owner.halt_count)
+    held = (
+        "Seconds that acknowledgements have waited, since a halt of this process, for the store to say who owns the node; "
+        "0: they do not wait"
+    )
+    registry.gauge("millrace_acknowledgements_held_seconds", held, lambda: owner.held_s)
 
 
 def show_outages(registry: Registry, outages: OutageWatch) -> None:

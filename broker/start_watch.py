@@ -18,12 +18,13 @@ RETRIES_EVERY_S = 10.0
 
 class StartWatch:
     """`stage` is "" once the node is started. `blocked_reason` is why uploads wait, once there are any, `wal_reason` why nothing can be
-    acknowledged."""
+    acknowledged, `held_reason` why acknowledgements wait for a look at the node's claims."""
 
     def __init__(self) -> None:
         self.stage = "starting"
         self.blocked_reason: Callable[[], str] = lambda: ""
         self.wal_reason: Callable[[], str] = lambda: ""
+        self.held_reason: Callable[[], str] = lambda: ""
         self._retry = ""
         self._timer: asyncio.TimerHandle | None = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from millrace.kraft.applier import Applier, StoredBatch
@@ -113,6 +113,9 @@ class Driver:
         self.leading_epoch = -1  # the epoch that the machine was told of
         self._is_closing = False
         self.on_group: Callable[[], None] | None = None  # between groups, with everything durable
+        self.before_commit: Callable[[], Awaitable[None]] | None = (
+            None  # of what is durable; ControllerNode.commit_after says more
+        )
 
     def start(self, machine: StateMachine) -> None:
         self._machine = machine
@@ -236,6 +239,8 @@ class Driver:
         while True:
             try:
                 await self._store.append(batch, end)
+                if self.before_commit is not None:
+                    await self.before_commit()
                 self.raft.on_persisted(group)
                 return True
             except DiskFull as error:

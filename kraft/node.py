@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from millrace.kraft.applier import Applier, Folding
@@ -182,6 +182,12 @@ class ControllerNode:
             self._tasks.start("quorum ticks", self._tick, on_escape=self._on_escape)
         else:
             await self.controller.active
+
+    def commit_after(self, before_commit: Callable[[], Awaitable[None]]) -> None:
+        """Of a quorum of one: what is durable is committed, applied and answered when `before_commit` has returned, awaited a group at a
+        time. What it raises ends the log, as a failure does; what was durable by then, the next start commits."""
+        assert len(self.driver.raft.voters) <= 1, "of several voters the others say what is committed"
+        self.driver.before_commit = before_commit
 
     async def close(self) -> None:
         """Writes what is pending, and a snapshot where the next start would otherwise replay much. Idempotent."""

@@ -7,7 +7,9 @@ what is deleted by it only as far as broker/known_time.py lets it.
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+ELAPSED_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -18,6 +20,11 @@ class Clock(Protocol):
     def asleep_ms(self) -> int:
         """For how long the machine was suspended until now, counted from any moment: monotonic timers stand
         still meanwhile. Never falls."""
+        ...
+
+    def elapsed_ms(self) -> int:
+        """Since any moment, a suspension of the machine counted in. Read anew by each call, where a loop may tell the time at which its
+        turn began: who was halted within a turn sees it. Never falls."""
         ...
 
 
@@ -32,3 +39,7 @@ class SystemClock:
             return 0
         asleep_ns = time.clock_gettime_ns(boot) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         return max(0, asleep_ns) // 1_000_000
+
+    def elapsed_ms(self) -> int:
+        """Without suspensions where the system does not tell them."""
+        return time.clock_gettime_ns(ELAPSED_CLOCK) // 1_000_000

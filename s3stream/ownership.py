@@ -27,13 +27,33 @@ class Ownership(Protocol):
         ...
 
 
+class AckGate(Protocol):
+    """Whether what became durable may be told to anybody. Closed when the process stood still for so long that a newer owner may have
+    begun meanwhile; opened by a look that began after that and found none."""
+
+    def may_acknowledge(self) -> bool:
+        """Asked once for each durable group, so it is quick. Once it has said no, it says so until a look has opened it."""
+        ...
+
+    async def wait_to_acknowledge(self) -> None:
+        """On return `may_acknowledge` is true, and was asked in this very step of the loop. Raises Fenced when there is a newer owner:
+        what waits may be told to nobody. Raises Closed when nobody looks any more. Waits for as long as the store does not answer."""
+        ...
+
+
 class Unowned:
-    """At millrace.version 0: nobody is named, and nothing is asked."""
+    """At millrace.version 0: nobody is named, nothing is asked, and nothing held."""
 
     writer = None
     is_conditional = False
 
     async def verify(self, since_s: float) -> None:
+        return
+
+    def may_acknowledge(self) -> bool:
+        return True
+
+    async def wait_to_acknowledge(self) -> None:
         return
 
 

@@ -9,6 +9,7 @@ Keeps true:
   * cache order is WAL order, so that a block's end in the WAL covers all it holds and nothing that it does not;
   * room in WAL and cache is asked for before offsets are given, and who waits for it goes in the order of asking: a slow store makes
     producers wait and loses nothing;
+  * while the gate is closed (the process stood still, and may have been replaced) no group is confirmed: they wait in order, unseen;
   * the WAL's failure, a refused commit or an error in a callback stops the engine: `on_failed` is called once.
 """
 
@@ -30,7 +31,7 @@ from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
 from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
 from millrace.s3stream.metadata import ObjectCatalog, StreamCatalog
 from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, INT64_MAX, Entry
-from millrace.s3stream.ownership import UNOWNED, Ownership
+from millrace.s3stream.ownership import UNOWNED, AckGate, Ownership
 from millrace.s3stream.recovery import Recovered, close_in_catalog, recover
 from millrace.s3stream.room import RoomQueue
 from millrace.s3stream.stream import Append, Stream
@@ -97,9 +98,10 @@ class Storage:
         before_trim: Callable[[], Awaitable[None]] = no_wait,
         before_append: Callable[[], Awaitable[None]] = no_wait,
         ownership: Ownership = UNOWNED,
+        gate: AckGate = UNOWNED,
     ) -> None:
         """`before_trim`, `before_append`: return when what metadata has committed before the call survives the loss of its log; awaited
-        before each trim of the WAL, and before the first append to a stream that was opened."""
+        before each trim of the WAL, and before the first append to a stream that was opened. `gate` is asked for each group of the WAL."""
         self._wal = wal
         self._catalog = streams
         self._settings = settings
@@ -121,6 +123,9 @@ class Storage:
             wal.wal_id,
         )
         self._streams: dict[int, Stream] = {}
+        self._gate = gate
+        self._held_ends: deque[int] = deque()  # of groups that are durable and may not be told yet
+        self._releasing: asyncio.Task[None] | None = None
         self._pending: deque[Append] = deque()
         self._pending_bytes = 0
         self._appended_end = 0  # in the WAL
@@ -353,9 +358,36 @@ class Storage:
 
     def _on_confirmed(self, end: int) -> None:
         try:
-            self._confirm(end)
+            if self._held_ends or not self._gate.may_acknowledge():
+                self._hold(end)
+            else:
+                self._confirm(end)
         except Exception as error:
             self._fail(error)
+
+    def _hold(self, end: int) -> None:
+        """Nobody sees the group: it is as one that the WAL is writing still, and takes room as such."""
+        self._held_ends.append(end)
+        if self._releasing is None:
+            self._releasing = asyncio.create_task(self._release_held(), name="held acknowledgements")
+
+    async def _release_held(self) -> None:
+        """Group by group, others have the loop between. It stays the one that releases once it has failed: nothing is confirmed then."""
+        while self._held_ends:
+            try:
+                await self._gate.wait_to_acknowledge()
+            except Closed:
+                return  # the next start recovers them
+            except Exception as error:
+                self._fail(error)
+                return
+            try:
+                self._confirm(self._held_ends.popleft())
+            except Exception as error:
+                self._fail(error)
+                return
+            await asyncio.sleep(0)
+        self._releasing = None
 
     def _confirm(self, end: int) -> None:
         pending, put = self._pending, self.log_cache.put
@@ -526,8 +558,9 @@ class Storage:
         for timer in (self._age_timer, self._force_timer):
             if timer is not None:
                 timer.cancel()
-        if self._trimming is not None:
-            self._trimming.cancel()
+        for task in (self._trimming, self._releasing):
+            if task is not None:
+                task.cancel()
         await self.uploader.stop()
         await self.block_cache.close()
 

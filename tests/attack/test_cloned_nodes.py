@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import shutil
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from millrace.broker.ownership import HALT_MS
+from millrace.protocol.apis import NAMED
+from millrace.protocol.codec import encode_request
+from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.attack import IS_FULL
 from tests.live import LiveBroker
 from tests.live.client import Client
@@ -173,6 +180,50 @@ def test_what_a_replaced_node_put_last_stops_nobody(tmp_path: Path, is_idle: boo
         pair.check_records(second)
         pair.check_objects()
     finally:
+        pair.close()
+
+
+def test_a_halted_node_acknowledges_nothing_when_it_goes_on(tmp_path: Path) -> None:
+    """It is stopped with producers at its door, and cloned; the clone takes over. Once it goes on it answers no producer and makes no topic, and
+    ends; the clone has all that was acknowledged before."""
+    pair = Pair(tmp_path, f"0@file://{tmp_path}/objects", tmp_path / "objects")
+    first, second = pair.first, pair.second
+    clients: list[Client] = []
+    try:
+        first.start()
+        clients += [Client(first.address) for _ in range(5)]
+        *producers, maker = clients
+        maker.create("t")
+        pair.produce(first, "before")
+        os.kill(first.pid, signal.SIGSTOP)
+        stopped = time.monotonic()
+        pair.clone()
+        second.start()
+        for number, client in enumerate(producers):
+            client.begin_send("t", [b"of the halted %d" % number])
+        making = CreateTopicsRequest([CreatableTopic("late", 1, 1)], 10_000)
+        version = NAMED["CreateTopics"].max_stable_version
+        maker.socket.sendall(encode_request(NAMED["CreateTopics"], version, 1, "live", making))
+        time.sleep(
+            max(0.0, stopped + HALT_MS / 1000 + 0.1 - time.monotonic())
+        )  # what was stopped for less holds nothing
+        os.kill(first.pid, signal.SIGCONT)
+        acknowledged = 0
+        for client in producers:
+            with contextlib.suppress(OSError):
+                acknowledged += client.end_send().error_code == 0
+        assert acknowledged == 0
+        with contextlib.suppress(OSError):
+            assert maker.take_answer("CreateTopics", version).topics[0].error_code != 0
+        assert first.wait_end(END_S) == 1
+        assert "stood still for" in said(first)
+        assert "has taken" in said(first)
+        pair.produce(second, "of the winner")
+        pair.check_records(second)
+        pair.check_objects()
+    finally:
+        for client in clients:
+            client.socket.close()
         pair.close()
 
 

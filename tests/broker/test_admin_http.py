@@ -13,8 +13,10 @@ class Door:
     """A started admin listener with the health pages, a broken page, and a switch for readiness."""
 
     async def __aenter__(self) -> Door:
-        self.reason = "recovering"
-        pages = dict(health_pages(lambda: self.reason, lambda: "millrace_up 1\n"))
+        self.reason, self.blocked, self.held = "recovering", "", ""
+        pages = dict(
+            health_pages(lambda: self.reason, lambda: "millrace_up 1\n", *(lambda: self.blocked, lambda: self.held))
+        )
         pages["/broken"] = self.broken
         self.http = AdminHttp(LoopNet(), pages)
         self.port = await self.http.start("127.0.0.1", 0)
@@ -50,7 +52,9 @@ def test_health_and_metrics_are_answered() -> None:
             status, _, body = await door.get("/health/ready")
             assert (status, body) == (503, b"not ready: recovering\n")
             door.reason = ""
-            assert (await door.get("/health/ready"))[0] == 200
+            assert (await door.get("/health/ready"))[::2] == (200, b"ready\n")
+            door.blocked, door.held = "away", "halted"
+            assert (await door.get("/health/ready"))[2] == b"ready\nacknowledgements wait: halted\nuploads wait: away\n"
             status, headers, body = await door.get("/metrics?x=1")
             assert (status, body) == (200, b"millrace_up 1\n")
             assert headers["Content-Type"].startswith("text/plain; version=0.0.4")

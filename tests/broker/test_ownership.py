@@ -41,13 +41,23 @@ class Store(MemoryObjectStore):
         return await super().head(key)
 
 
+class LoopClock(HandClock):
+    """`away_ms`: for how long the process stood still so far, on top of the loop's time."""
+
+    away_ms = 0
+
+    def elapsed_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000) + self.away_ms
+
+
 class House:
     def __init__(self, seed: bytes = b"looks") -> None:
         self.store = Store()
         self.ends: list[tuple[float, Replaced]] = []
         self.claims = [claim(METADATA_SERIES, 4, OWN), claim(7, 9, OWN)]
         looks = RetryingObjectStore(self.store, Rand(seed), RetryPolicy(attempts_max=1, attempt_timeout_ms=ATTEMPT_MS))
-        self.owner = Owner(looks, self.claims, 7, Rand(seed), self._on_replaced, is_conditional=True)
+        self.clock = LoopClock()
+        self.owner = Owner(looks, self.claims, 7, Rand(seed), self._on_replaced, self.clock, is_conditional=True)
         self.watch = asyncio.create_task(self.owner.run())
 
     def _on_replaced(self, error: Replaced) -> None:

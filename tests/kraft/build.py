@@ -41,6 +41,9 @@ class HandClock:
     def asleep_ms(self) -> int:
         return 0
 
+    def elapsed_ms(self) -> int:
+        return 0
+
 
 def sim_disk(**options: Any) -> SimDisk:
     return SimDisk(Rand(b"kraft"), hops=0, **options)

@@ -24,7 +24,7 @@ from millrace.protocol.messages.describe_quorum import (
 )
 from millrace.protocol.messages.get_opening_streams import GetOpeningStreamsRequest
 from millrace.runtime.disk import DiskFailed, DiskLocked
-from millrace.runtime.errors import Closed
+from millrace.runtime.errors import Closed, Fenced
 from millrace.runtime.rand import Rand
 from millrace.s3stream.ids import ObjectId
 from tests.kraft.build import NODE, SETTINGS, Broker, HandClock, create_topic, open_node, run, sim_disk
@@ -219,6 +219,38 @@ def test_a_node_that_does_not_lead_takes_no_commands() -> None:
         node = await ControllerNode.open(sim_disk(), HandClock(), Rand(b""), SETTINGS)
         with pytest.raises(NotLeader):
             await node.channel.send(CreateTopicsRequest())
+
+    run(main())
+
+
+def test_what_is_held_is_durable_and_not_committed() -> None:
+    """Nobody sees it and nobody is answered until it is let through; what refuses that ends the log, and the next start has it."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        failures: list[BaseException] = []
+        node = await open_node(disk, on_failed=failures.append)
+        await Broker.register(node)
+        gate = asyncio.get_running_loop().create_future()
+        node.commit_after(lambda: asyncio.shield(gate))
+        made = node.controller.submit(CreateTopicsRequest([CreatableTopic("a", 1, 1)]))
+        await asyncio.sleep(60)
+        assert node.publisher.image.topics.by_name("a") is None
+        assert not made.done()
+        gate.set_result(None)
+        assert (await made).topics[0].error_code == 0
+        assert node.publisher.image.topics.by_name("a") is not None
+        refusal = Fenced("replaced")
+        gate = asyncio.get_running_loop().create_future()
+        gate.set_exception(refusal)
+        with pytest.raises(Fenced):
+            await create_topic(node, "b")
+        assert failures == [refusal]
+        assert node.publisher.image.topics.by_name("b") is None
+        await node.close()
+        again = await open_node(disk.restart(drop))
+        assert again.publisher.image.topics.by_name("b") is not None
+        await again.close()
 
     run(main())
 

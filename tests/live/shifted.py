@@ -34,6 +34,9 @@ class ShiftedClock:
     def asleep_ms(self) -> int:
         return 0
 
+    def elapsed_ms(self) -> int:
+        return self._true.elapsed_ms()
+
 
 class ShiftedBroker(LiveBroker):
     """`shift_ms` may be changed while it runs."""

@@ -66,6 +66,9 @@ class SteppedClock:
     def asleep_ms(self) -> int:
         return 0
 
+    def elapsed_ms(self) -> int:
+        return 0
+
 
 class CompactingCatalog(MemoryCatalog):
     def __init__(self, clock: SteppedClock) -> None:

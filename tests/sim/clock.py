@@ -30,6 +30,9 @@ class SimClock:
     def asleep_ms(self) -> int:
         return 0
 
+    def elapsed_ms(self) -> int:
+        return self._now_us() // 1000
+
     def step(self, change_ms: int) -> None:
         """Somebody sets the clock."""
         self.was_set = True

@@ -3,7 +3,8 @@
 Findings, by invariant 17: `object-overwritten` (a data object got other bytes), `replaced-committed` and `replaced-deleted` (what the
 first one asked for when the clone's claim had been there for longer than one look takes), `replaced-lives` (it has not ended ten
 seconds after the claim, or after it was thawed), `foreign-read` (an object was read that another than its writer wrote), and an error that nothing
-excuses. It is a scenario of its own, drawn from a seed, and not a weather: two processes that write under one id answer clients with two histories.
+excuses. Of one that was halted also `replaced-acknowledged` and `replaced-made`: it answered a producer, or made a topic, after it was
+thawed. It is a scenario of its own, drawn from a seed, and not a weather: two processes that write under one id answer clients with two histories.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Scene:
         self.second._rand = self.world.rand.split("the clone's chance")  # else it would draw what the first one drew
         self.claimed_s: float | None = None  # when the clone's claim came
         self.looked_count = 0
+        self.is_thawed = False
         self._watch_bucket(self.world.bucket)
 
     def find(self, kind: str, what: object) -> None:
@@ -103,7 +105,7 @@ class Scene:
         await self.first.start()
         client = self.world.client("writer", (FIRST, 9092))
         await ask(client, "CreateTopics", CreateTopicsRequest([CreatableTopic("t", 4, 1)], 10_000))
-        writing = asyncio.ensure_future(self._write(client))
+        tasks = [asyncio.ensure_future(self._write(client))]
         await asyncio.sleep(BEFORE_S)
         self._watch_first()
         life = self.first.life
@@ -124,13 +126,16 @@ class Scene:
             # Its first two looks are not answered: nothing may be made final before one is.
             for store in self.first.stores:
                 store.plan("head", *[StoreFault.LOST_REQUEST] * 4)
+            self.is_thawed = True
             self.world.loop.thaw()
+            tasks.append(asyncio.ensure_future(self._make_late()))
         if not self.first.gone.done():
             await asyncio.wait([self.first.gone], timeout=END_S)
         if not self.first.gone.done():
             self.find("replaced-lives", f"{END_S:.0f} s")
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self.second.life is not None:
             await self._exchange()
 
@@ -139,10 +144,21 @@ class Scene:
             batch = build_batch([Record(None, b"%d " % number * 200, 1_700_000_000_000)])
             data = [TopicProduceData("t", partition_data=[PartitionProduceData(number % 4, memoryview(batch))])]
             try:
-                await ask(client, "Produce", ProduceRequest(None, -1, 10_000, data), 12)
+                answer = await ask(client, "Produce", ProduceRequest(None, -1, 10_000, data), 12)
             except MillraceError:
                 return  # it has ended
+            if self.is_thawed and answer.responses[0].partition_responses[0].error_code == 0:
+                self.find("replaced-acknowledged", number)
             await asyncio.sleep(0.02)
+
+    async def _make_late(self) -> None:
+        client = self.world.client("maker", (FIRST, 9092))
+        try:
+            answer = await ask(client, "CreateTopics", CreateTopicsRequest([CreatableTopic("late", 1, 1)], 10_000))
+        except MillraceError:
+            return
+        if answer.topics[0].error_code == 0:
+            self.find("replaced-made", "late")
 
     async def _exchange(self) -> None:
         """Each committed object of the clone is put in place again as another's, sound and of the same size, and read as metadata names it."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.broker.ownership import Owner
+from millrace.kraft.node import ControllerNode
 from millrace.s3stream import uploader
 from millrace.s3stream.objects import reader
 from tests.sim.cloned import run_cloned
@@ -39,8 +40,9 @@ async def looks_never(self: Owner, since_s: float) -> None:
 
 
 async def verifies_over(self: Owner, since_s: float) -> None:
-    """Nothing, and objects are put without the condition that would end the process before it commits."""
+    """Nothing; objects are put without the condition that would end the process before it commits, and a halt holds no commit."""
     self.is_conditional = False
+    self.may_acknowledge = lambda: True  # type: ignore[method-assign]
 
 
 async def puts_over(store: Any, ownership: Any, key: str, parts: Any) -> None:
@@ -52,12 +54,16 @@ async def puts_over(store: Any, ownership: Any, key: str, parts: Any) -> None:
     [
         (Owner, "_look", looks_never, {"replaced-lives"}, False),
         (Owner, "verify", verifies_over, {"replaced-deleted", "replaced-committed"}, True),
+        (Owner, "may_acknowledge", lambda self: True, {"replaced-acknowledged"}, True),
+        (ControllerNode, "commit_after", lambda self, gate: None, {"replaced-made"}, True),
         (uploader, "put_object", puts_over, {"object-overwritten"}, False),
         (reader, "check_writer", lambda footer, token: None, {"foreign-read"}, True),
     ],
     ids=[
         "claims are never looked at",
         "nothing is verified before it is final",
+        "a halt holds no acknowledgement",
+        "a halt holds no commit of metadata",
         "puts without a condition",
         "footers unchecked",
     ],

@@ -40,6 +40,9 @@ class SteppedClock:
     def asleep_ms(self) -> int:
         return self.slept_ms
 
+    def elapsed_ms(self) -> int:
+        return self.now_ms
+
 
 def batch(
     count: int = 1,

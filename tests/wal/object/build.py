@@ -23,6 +23,9 @@ class StillClock:
     def asleep_ms(self) -> int:
         return 0
 
+    def elapsed_ms(self) -> int:
+        return 0
+
 
 def small_settings(**changes: Any) -> ObjectWalSettings:
     """Half a MiB at most, in objects of 64 KiB, so that all bounds are near; latency first."""
