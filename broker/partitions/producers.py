@@ -38,6 +38,7 @@ SEQUENCE_MAX = 2**31 - 1
 HOT_MAX = 4_000
 # What a hot producer takes in memory beside its batches, and each batch, with their part of the last snapshot.
 PRODUCER_BYTES = 340
+REVIVED_MS = 1000  # for so long one that came back from the log stays
 BATCH_BYTES = 360
 # What a producer is told whose batch cannot be judged now: clients send it again, and know that it was not written.
 RETRY_CODE = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -82,6 +83,7 @@ class Producer:
     holder: Holder
     batches: list[WrittenBatch] = field(default_factory=list)
     seen_ms: int = 0
+    revived_ms: int = -REVIVED_MS  # when it came back from the log
     coordinator_epoch: int = -1
     transaction_start: int = -1
 
@@ -214,16 +216,17 @@ class Producers:
 
     # -- to the log and back
 
-    def take_cold(self, count: int, durable_end: int) -> list[Producer]:
+    def take_cold(self, count: int, durable_end: int, now_ms: int) -> list[Producer]:
         """Up to so many producers that wrote longest ago, and are to be written to the log with `put_cold` in this
-        turn of the loop. Not one whose last batch is not durable, nor one behind it."""
+        turn of the loop. Not one whose last batch is not durable, nor one behind it; nor one that has just come back from
+        the log: the batch that it came back for is to be judged first."""
         taken: list[Producer] = []
         if self.is_released:
             return taken
         for producer in self._by_id.values():
             if len(taken) == count or (producer.batches and producer.batches[-1].last_offset >= durable_end):
                 break
-            if producer.transaction_start < 0:
+            if producer.transaction_start < 0 and now_ms - producer.revived_ms >= REVIVED_MS:
                 taken.append(producer)
         return taken
 
@@ -274,10 +277,11 @@ class Producers:
         self.is_changed = True
         if not found.batches or now_ms - found.seen_ms >= self._memory.producer_expiration_ms:
             return
-        self._memory.charge_hot(holder, found.size_bytes)
-        if len(self._by_id) >= HOT_MAX:
-            self.on_crowded()
+        found.revived_ms = now_ms
         self._by_id[producer_id] = found
+        self._memory.charge_hot(holder, found.size_bytes)
+        if len(self._by_id) > HOT_MAX:
+            self.on_crowded()
 
     def cut_at(self, log_end: int) -> None:
         """The log ends at `log_end`, below what is remembered: batches above it are forgotten, and a producer with them whose last

@@ -46,7 +46,7 @@ async def cool(meta: MetaStream, state: PartitionState, keep_count: int, durable
     try:
         older = await _read_small_blocks(meta, producers)
         while (count := producers.hot_count - keep_count) > 0 and not meta.stream.is_closed:
-            taken = producers.take_cold(min(BLOCK_ROWS, count), durable_end)
+            taken = producers.take_cold(min(BLOCK_ROWS, count), durable_end, _tick_ms())
             if not taken:
                 return
             for number, value in older:

@@ -195,8 +195,8 @@ def test_a_cold_state_tells_of_nothing_that_the_log_lost(log_end: int, expected:
     before = Producers()
     for number in range(5):
         write(before, number, 1, number)
-    number, value = before.put_cold(before.take_cold(1, 5), 0)
-    assert before.take_cold(1, 5) == []
+    number, value = before.put_cold(before.take_cold(1, 5, 0), 0)
+    assert before.take_cold(1, 5, 0) == []
     memory = StateMemory()
     after = Producers(memory)
     after.cold = ColdProducers(memory)

@@ -64,6 +64,26 @@ def test_a_cold_producer_is_judged_as_a_hot_one() -> None:
     run(scenario())
 
 
+def test_one_that_came_back_stays_until_its_batch_is_judged() -> None:
+    """Memory that is crowded may not send it to the log again before that: its client would be refused for ever."""
+
+    async def scenario() -> None:
+        house = await House().start()
+        partition = await house.open()
+        await send(house, partition, 7, 0)
+        await partition.cool_producers(0)
+        finding = partition.find_producer(7, "a client")
+        assert finding is not None
+        await finding
+        await partition.cool_producers(0)
+        assert (await house.produce(partition, batch(1, producer_id=7, sequence=0))).base_offset == 0
+        await asyncio.sleep(1.1)
+        await partition.cool_producers(0)
+        assert partition.state.producers.is_cold(7)
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("is_saved", [False, True])
 def test_cold_producers_outlive_the_process(is_saved: bool) -> None:
     """After a kill, with or without a checkpoint behind it, cold producers are known, and those that came back and wrote
