@@ -83,9 +83,9 @@ class Producer:
     holder: Holder
     batches: list[WrittenBatch] = field(default_factory=list)
     seen_ms: int = 0
-    revived_ms: int = -REVIVED_MS  # when it came back from the log
     coordinator_epoch: int = -1
     transaction_start: int = -1
+    revived_ms: int = -REVIVED_MS  # when it came back from the log
 
     @property
     def size_bytes(self) -> int:
@@ -405,7 +405,14 @@ def _restore_row(row: memoryview, now_ms: int, log_end: int, holder: Holder) -> 
 def _restore_one(data: bytes | memoryview, position: int, now_ms: int, holder: Holder) -> tuple[Producer, int]:
     producer_id, epoch, count, coordinator_epoch, age_ms, transaction_start = _PRODUCER.unpack_from(data, position)
     position += _PRODUCER.size
-    producer = Producer(producer_id, epoch, holder, [], now_ms - age_ms, coordinator_epoch, transaction_start)
+    producer = Producer(
+        producer_id,
+        epoch,
+        holder,
+        seen_ms=now_ms - age_ms,
+        coordinator_epoch=coordinator_epoch,
+        transaction_start=transaction_start,
+    )
     for _ in range(count):
         first, last, base_offset, delta, timestamp_ms = _BATCH.unpack_from(data, position)
         position += _BATCH.size

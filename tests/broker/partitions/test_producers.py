@@ -160,6 +160,28 @@ def test_a_snapshot_restores_windows_and_ages() -> None:
     assert restored.expire(10_000 + 150, 300) == 1
 
 
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_a_stored_state_keeps_its_fields(is_cold: bool) -> None:
+    """The coordinator's epoch and the start of an open transaction come back as they were, from a snapshot and from the log."""
+    before, memory = Producers(), StateMemory()
+    write(before, 0, 1, 0)
+    producer = next(iter(before))
+    producer.coordinator_epoch = 5
+    if is_cold:
+        number, value = before.put_cold(before.take_cold(1, 5, 0), 0)
+        after = Producers(memory)
+        after.cold = ColdProducers(memory)
+        after.cold.adopt_block(number, 0, 0, 1)
+        after.cold.add(7, number, memory.restored)
+        after.revive(7, number, value, 0)
+    else:
+        producer.transaction_start = 3
+        after = Producers.restore(before.snapshot(0), 0)
+    found = next(iter(after))
+    assert found.coordinator_epoch == 5
+    assert found.transaction_start == producer.transaction_start
+
+
 def test_bytes_that_are_no_snapshot_are_refused() -> None:
     """Every cut of a snapshot, a tail too many and a version too high raise ValueError, never half a table."""
     producers = Producers()
