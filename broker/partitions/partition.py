@@ -321,6 +321,7 @@ class Partition:
     def _on_log_start(self, offset: int, on_done: Callable[[], None] | None) -> None:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
+            self.state.log_start_shown(offset)
             if self._start_moved is not None and not self._start_moved.done():
                 self._start_moved.set_result(None)
             tell_change(self.watches)

@@ -154,9 +154,13 @@ class PartitionState:
             values[SEGMENT, segment.base_offset] = None
             self._changed.pop(segment.base_offset, None)
         self._ended = [(segment, tail) for segment, tail in self._ended if segment.end_offset > offset]
+        return values
+
+    def log_start_shown(self, offset: int) -> None:
+        """Readers see `offset` as the log's start: leader epochs that ended below it are forgotten. Not before, or who asks
+        where such an epoch ended is sent to a start that the log does not show yet."""
         if self.epochs.raise_start(offset):
             self._is_epochs_changed = True
-        return values
 
     def tail_of(self, segment: Segment) -> TimeTail | None:
         """The entries of a segment that are not in the time stream yet."""

@@ -356,6 +356,24 @@ def test_a_crash_at_any_point_keeps_what_was_acknowledged(seed: int) -> None:
     run(scenario())
 
 
+def test_an_epoch_below_a_start_ends_where_it_ended_until_the_start_is_shown() -> None:
+    """Where a leader epoch ended is told by the log's start only once that is shown: a reader of it learns of the change with it."""
+
+    async def scenario() -> None:
+        house = await House(World(is_auto=False)).start()
+        partition = await house.open(leader_epoch=1)
+        start_now(partition, batch(10), [], "")
+        partition.raise_epoch(2)
+        start_now(partition, batch(10), [], "")
+        house.world.wal.confirm()
+        partition.raise_log_start(15, START_MS)
+        assert (partition.log_start_offset, partition.end_of_epoch(1)) == (0, (1, 10))
+        house.world.wal.confirm()
+        assert (partition.log_start_offset, partition.end_of_epoch(1)) == (15, (1, 15))
+
+    run(scenario())
+
+
 def test_deleted_records_stay_deleted() -> None:
     """The log's start is shown once durable, survives a crash, cuts the streams, and drops segments and epochs below it."""
 
