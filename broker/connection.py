@@ -36,7 +36,7 @@ from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo
 from millrace.protocol.errors import WireError
 from millrace.protocol.frame import FrameSplitter
 from millrace.runtime.disk import Buffer
-from millrace.runtime.net import reset, unacknowledged_bytes
+from millrace.runtime.net import is_window_closed, reset, unacknowledged_bytes
 from millrace.runtime.net import unread_bytes as unread_of
 from millrace.runtime.steps import StepLine
 
@@ -134,11 +134,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def awaited(self) -> tuple[int, int, bool]:
         """What is missing until it holds nothing of what arrived, how far its peer has come with it, and whether it is ours to go on. Where we
-        do not read, or little at a time, the peer goes on into the system's memory; who has sent plenty there waits for us."""
+        do not read, or little at a time, the peer goes on into the system's memory; it waits for us when it has sent plenty there, or as much as
+        the system takes."""
         if not self._frames:
             rest_bytes = self._splitter.pending_bytes - self._splitter.received_bytes
             unread_bytes = self._unread()
-            is_ours = unread_bytes >= min(rest_bytes, UNREAD_PLENTY_BYTES)
+            is_ours = unread_bytes >= min(rest_bytes, UNREAD_PLENTY_BYTES) or (
+                unread_bytes > 0 and is_window_closed(self._transport)
+            )
             return rest_bytes, self.received_bytes + unread_bytes, is_ours
         first = self._exchanges[0] if self._exchanges else None
         is_kept = first is not None and first.route.api.key in KEPT_BY_GROUPS

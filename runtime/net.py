@@ -20,6 +20,9 @@ from millrace.runtime.errors import MillraceError, Unavailable
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 _SO_NWRITE = 0x1024  # macOS: what its socket holds of what was written
+_SO_MEMINFO = 55  # Linux: memory of a socket, by use
+_MEMINFO = struct.Struct("=2I")  # that received bytes lie in, and how much it may be
+_TCP_INFO_RECEIVED_SEGMENT = struct.Struct("=20xI")  # tcpi_rcv_mss
 
 
 def unacknowledged_bytes(transport: asyncio.BaseTransport) -> int:
@@ -36,6 +39,24 @@ def unacknowledged_bytes(transport: asyncio.BaseTransport) -> int:
 def unread_bytes(transport: asyncio.BaseTransport) -> int:
     """What the system has from a peer and nobody has read; 0 where it does not tell, and of a connection that is gone."""
     return _asked(transport.get_extra_info("socket"), "FIONREAD")
+
+
+def is_window_closed(transport: asyncio.BaseTransport) -> bool:
+    """Whether the system takes no more of a peer's bytes before some that it has are read; False where it does not tell.
+
+    That is no matter of `unread_bytes`: a segment of which a part was read keeps all its memory, and a window smaller than a segment is not
+    offered (RFC 9293, section 3.8.6.2.2). On loopback, with segments of 64 KiB, a peer may be stopped when a few hundred bytes are unread.
+    """
+    handle = transport.get_extra_info("socket")
+    if handle is None or sys.platform != "linux":
+        return False
+    try:
+        used_bytes, limit_bytes = _MEMINFO.unpack(handle.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))
+        info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_RECEIVED_SEGMENT.size)
+        (segment_bytes,) = _TCP_INFO_RECEIVED_SEGMENT.unpack(info)
+    except (OSError, struct.error):
+        return False
+    return bool(limit_bytes - used_bytes < max(segment_bytes, limit_bytes >> 4))
 
 
 def reset(transport: asyncio.Transport) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
+import socket
+import sys
 from typing import Any
 
 import pytest
 
-from millrace.broker.connection import FRAMES_A_TURN, IN_FLIGHT_MAX
+from millrace.broker.connection import FRAMES_A_TURN, IN_FLIGHT_MAX, UNREAD_PLENTY_BYTES
 from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -349,6 +352,38 @@ def test_a_frame_larger_than_the_budget_passes() -> None:
             assert shell.memory.used_bytes == 0
 
     asyncio.run(run())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what memory a socket uses")
+@both_loops
+def test_a_sender_whose_window_is_closed_waits_for_us(loop_name: str) -> None:
+    """Half of a frame is here and all of it is on its way, read 4 KiB at a time: the system stops its peer although little is unread, and
+    it is ours to go on each time. When nothing is on its way any more it is the peer's."""
+    frame_bytes, sent_bytes, here_bytes = 900 << 10, 600 << 10, 8 << 10
+
+    async def run() -> None:
+        async with Shell({}) as shell:
+            client = await shell.client()
+            client.writer.write(frame_bytes.to_bytes(4, "big") + bytes(here_bytes - 4))
+            await eventually(lambda: [one.received_bytes for one in shell.server.connections.values()] == [here_bytes])
+            (connection,) = shell.server.connections.values()
+            connection._transport.pause_reading()
+            client.writer.write(bytes(sent_bytes))
+            stopped_count = 0
+            with socket.socket(fileno=os.dup(connection._transport.get_extra_info("socket").fileno())) as there:
+                while connection.received_bytes < here_bytes + sent_bytes:
+                    connection.buffer_updated(there.recv_into(connection.get_buffer(-1)[: 4 << 10]))
+                    unread_bytes = connection._unread()
+                    is_all_here = connection.received_bytes + unread_bytes == here_bytes + sent_bytes
+                    if unread_bytes < UNREAD_PLENTY_BYTES and not is_all_here:
+                        await asyncio.sleep(0.05)
+                        if unread_bytes == connection._unread():
+                            stopped_count += 1
+                            assert connection.awaited()[2], (connection.received_bytes, unread_bytes)
+            assert stopped_count, "the system never stopped the peer with little unread"
+            assert not connection.awaited()[2]
+
+    LOOPS[loop_name](run())
 
 
 def test_one_who_waits_for_memory_and_is_lost_leaves_the_line() -> None:
