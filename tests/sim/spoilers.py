@@ -538,10 +538,10 @@ def believes_the_clock_it_finds(old: Any) -> Any:
 
 
 def binds_before_it_judges(old: Any) -> Any:
-    async def judge(store: Any, bucket: str, bound_cluster: Any, cluster_id: str, *others: Any) -> None:
+    async def judge(store: Any, bucket: str, bound_cluster: Any, cluster_id: str, *others: Any, **named: Any) -> None:
         if bound_cluster is None:
             await store.put_if_absent(MARKER_KEY, [json.dumps({"version": 1, "cluster_id": cluster_id}).encode()])
-        await old(store, bucket, bound_cluster, cluster_id, *others)
+        await old(store, bucket, bound_cluster, cluster_id, *others, **named)
 
     return judge
 

@@ -27,6 +27,7 @@ from tests.sim.run import Outcome
         ("closed-before-reset", "closed-unsettled"),
         ("start-clock-believed", "log-start-rose"),
         ("older-bucket-served", "strange-place-served"),
+        ("refused-late", "refused-start-changed"),
         ("loss-not-told", "epoch-stays"),
         ("restored-not-lifted", "epoch-stays"),
     ],
