@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -22,7 +23,14 @@ PERIOD_S = 60.0
 NAMES_MAX = 10  # of one request
 VALUE_CHARS_MAX = 100
 
-Describe = Callable[[Any, Any], Iterable[str]]  # what of a request its response says was done
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`done`: what of a request its response says was done. `say` puts one of these into words; asked for the few that are written only."""
+
+    what: str
+    done: Callable[[Any, Any], Iterable[Any]]
+    say: Callable[[Any], str] = str
 
 
 class ChangeLog:
@@ -42,10 +50,10 @@ class ChangeLog:
             return Late(lambda: LoggedHandle(key, make(), self).handle)
         return LoggedHandle(key, handle, self).handle
 
-    def note(self, context: RequestContext, what: str, names: Iterable[str]) -> None:
+    def note(self, context: RequestContext, change: Change, done: Iterable[Any]) -> None:
         """Nothing where nothing was changed."""
-        listed = iter(names)
-        shown = list(islice(listed, NAMES_MAX))
+        listed = iter(done)
+        shown = [change.say(one) for one in islice(listed, NAMES_MAX)]
         if not shown or not self._has_place(asyncio.get_running_loop().time()):
             return
         rest = sum(1 for _ in listed)
@@ -55,7 +63,7 @@ class ChangeLog:
         who = context.connection
         log.info(
             "%s by client %r at %s:%d: %s%s%s",
-            what,
+            change.what,
             context.client_id,
             who.peer_host,
             who.peer_port,
@@ -78,7 +86,7 @@ class LoggedHandle:
     """The handler of one API, and the line behind it."""
 
     def __init__(self, key: int, inner: Handle, changes: ChangeLog) -> None:
-        self._what, self._describe = CHANGES[key]
+        self._change = CHANGES[key]
         self._inner = inner
         self._changes = changes
         self.refuse: Callable[[Any, int], Any] | None = getattr(getattr(inner, "__self__", None), "refuse", None)
@@ -97,7 +105,7 @@ class LoggedHandle:
 
     def _note(self, context: RequestContext, request: Any, response: Any) -> None:
         if not getattr(request, "validate_only", False):
-            self._changes.note(context, self._what, self._describe(request, response))
+            self._changes.note(context, self._change, self._change.done(request, response))
 
 
 def _topics_created(request: Any, response: Any) -> Iterable[str]:
@@ -124,26 +132,28 @@ def _groups_deleted(request: Any, response: Any) -> Iterable[str]:
     return (result.group_id for result in response.results if not result.error_code)
 
 
-def _configs_replaced(request: Any, response: Any) -> Iterable[str]:
-    return _configs(request, response, lambda config: f"{config.name}={_shown(config.value)}")
-
-
-def _configs_changed(request: Any, response: Any) -> Iterable[str]:
-    verbs = {0: "{}={}", 1: "{} deleted", 2: "{}+={}", 3: "{}-={}"}
-    return _configs(
-        request,
-        response,
-        lambda config: verbs.get(config.config_operation, "{}").format(config.name, _shown(config.value)),
-    )
-
-
-def _configs(request: Any, response: Any, describe: Callable[[Any], str]) -> Iterable[str]:
+def _configs(request: Any, response: Any) -> Iterable[Any]:
     done = {(one.resource_type, one.resource_name) for one in response.responses if not one.error_code}
-    for resource in request.resources:
-        kind, name = resource.resource_type, resource.resource_name
-        if (kind, name) in done:
-            label = ResourceType(kind).name.lower().replace("_", " ") if kind in set(ResourceType) else str(kind)
-            yield f"{label} {name or 'default'}: {' '.join(describe(config) for config in resource.configs) or 'none left'}"
+    return (one for one in request.resources if (one.resource_type, one.resource_name) in done)
+
+
+def _say_replaced(resource: Any) -> str:
+    return _say_configs(resource, [f"{config.name}={_shown(config.value)}" for config in resource.configs])
+
+
+def _say_changed(resource: Any) -> str:
+    verbs = {0: "{}={}", 1: "{} deleted", 2: "{}+={}", 3: "{}-={}"}
+    said = [
+        verbs.get(config.config_operation, "{}").format(config.name, _shown(config.value))
+        for config in resource.configs
+    ]
+    return _say_configs(resource, said)
+
+
+def _say_configs(resource: Any, said: list[str]) -> str:
+    kind = resource.resource_type
+    label = ResourceType(kind).name.lower().replace("_", " ") if kind in set(ResourceType) else str(kind)
+    return f"{label} {resource.resource_name or 'default'}: {' '.join(said) or 'none left'}"
 
 
 def _shown(value: str | None) -> str:
@@ -163,14 +173,14 @@ def _broker_removed(request: Any, response: Any) -> Iterable[str]:
     return () if response.error_code else (str(request.broker_id),)
 
 
-CHANGES: Mapping[int, tuple[str, Describe]] = {
-    19: ("topics created", _topics_created),
-    20: ("topics deleted", _topics_deleted),
-    21: ("records deleted", _records_deleted),
-    33: ("configurations replaced", _configs_replaced),
-    37: ("partitions added", _partitions_added),
-    42: ("groups deleted", _groups_deleted),
-    44: ("configurations changed", _configs_changed),
-    57: ("features changed", _features_changed),
-    64: ("brokers unregistered", _broker_removed),
+CHANGES: Mapping[int, Change] = {
+    19: Change("topics created", _topics_created),
+    20: Change("topics deleted", _topics_deleted),
+    21: Change("records deleted", _records_deleted),
+    33: Change("configurations replaced", _configs, _say_replaced),
+    37: Change("partitions added", _partitions_added),
+    42: Change("groups deleted", _groups_deleted),
+    44: Change("configurations changed", _configs, _say_changed),
+    57: Change("features changed", _features_changed),
+    64: Change("brokers unregistered", _broker_removed),
 }

@@ -37,7 +37,7 @@ from millrace.runtime.disk import Disk
 from millrace.s3stream.ids import ObjectId, StreamRole
 
 PARTITIONS_A_TURN = 150
-STREAMS_A_TURN = 150
+RANGES_A_TURN = 100  # of streams in objects; a stream without any counts as one
 
 
 class CommittedSizes:
@@ -53,14 +53,15 @@ class CommittedSizes:
             return
         self._is_counted = True
         await pause()
-        left = STREAMS_A_TURN
+        left = RANGES_A_TURN
         for stream_id in self._image.objects.ranges:
             for held_by, start, end in self._held(self._image.streams.by_id[stream_id]):
                 self._offsets[held_by] = self._offsets.get(held_by, 0) + end - start
+                left -= 1
             left -= 1
-            if not left:
+            if left <= 0:
                 await pause()
-                left = STREAMS_A_TURN
+                left = RANGES_A_TURN
 
     def of_partition(self, topic_id: bytes, index: int) -> int:
         size_bytes = 0.0

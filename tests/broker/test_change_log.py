@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,21 @@ def test_a_wide_request_is_one_short_line(caplog: pytest.LogCaptureFixture) -> N
     assert line.endswith(f"g{NAMES_MAX - 1} and 5 more")
 
 
+def test_only_what_is_written_is_put_into_words(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request of 10,000 names would hold the loop for the words of all of them."""
+    said: list[str] = []
+
+    def say(name: str) -> str:
+        said.append(name)
+        return name
+
+    monkeypatch.setattr(change_log, "CHANGES", {42: replace(CHANGES[42], say=say)})
+    lines_of(caplog, deleting(*[0] * (5 * NAMES_MAX)))
+    assert len(said) == NAMES_MAX
+
+
 def test_lines_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """A client that makes and deletes in a loop does not fill a disk."""
     assert len(lines_of(caplog, deleting(0), times=3 * LINES_MAX)) == LINES_MAX
@@ -66,10 +82,10 @@ def test_lines_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("key", CHANGES)
 def test_an_empty_answer_changes_nothing(key: int) -> None:
-    """Each description bears what a response without results is."""
+    """Each change bears what a response without results is."""
     assert (
         list(
-            CHANGES[key][1](
+            CHANGES[key].done(
                 API[key].request_type(),
                 API[key].response_type(error_code=7) if key in (57, 64) else API[key].response_type(),
             )
