@@ -4,8 +4,8 @@ Exit codes: 0 nothing that was stored is affected (orphans do not count), 1 some
 not be checked. What was found in the bucket is told also where the log cannot be looked at or the store refuses to delete.
 
 An orphan is deleted only with --delete-orphans, with no broker running on the directory, when it is older than the grace, every composite could
-be read, and this metadata is the newest: no object has an id that it has not given, and the bucket names no newer owner, and no place in the
-metadata log behind its end. An unfinished upload is aborted in the same way; no composite can link it.
+be read, and this metadata is the newest: no object has an id that it has not given, and neither the bucket nor the write-ahead log names a newer
+owner or a place in the metadata log behind its end. An unfinished upload is aborted in the same way; no composite can link it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from millrace.broker.inventory import StreamName
     from millrace.runtime import Runtime
     from millrace.runtime.objectstore import ObjectStore
-    from millrace.wal.kind import WalReport
+    from millrace.wal.kind import WalPlace, WalReport
 
 DATE_GRAIN_MS = 2_000
 ABOUT = """\
@@ -109,8 +110,9 @@ async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings
             found = await checking.run()
         async with ProgressLine(lambda: "looking for what may be deleted"):
             now_ms = earlier_time(store, runtime.clock.wall_ms())
-            deleted = await delete_orphans(store, inspected, found, given, now_ms)
-            aborted = await abort_uploads(store, inspected, found, given, now_ms)
+            newer = partial(newer_owner, store, inspected, found, wal_place(runtime, settings))
+            deleted = await delete_orphans(store, inspected, found, given, now_ms, newer)
+            aborted = await abort_uploads(store, inspected, found, given, now_ms, newer)
     finally:
         await store.close()
     log, log_fault = None, ""
@@ -157,18 +159,23 @@ async def check_log(
     runtime: Runtime, inspected: Inspected, settings: BrokerSettings, *, is_deep: bool
 ) -> WalReport | None:
     """What lies in the log and what is wrong with it; None for a kind that cannot be looked at while its owner is at work."""
-    from millrace.broker.inspection import open_to_look
-    from millrace.wal.kind import WalPlace
     from millrace.wal.opening import kind_of
 
     inspect = kind_of(settings.wal).inspect
     if inspect is None:
         return None
+    return await inspect(wal_place(runtime, settings), inspected.cluster_id, settings.node_id, is_deep)
+
+
+def wal_place(runtime: Runtime, settings: BrokerSettings) -> WalPlace:
+    """The node's log, to look at it."""
+    from millrace.broker.inspection import open_to_look
+    from millrace.wal.kind import WalPlace
+
     rand = runtime.rand.split("wal inspection")
-    place = WalPlace(
+    return WalPlace(
         settings.wal, runtime.disk, lambda address: open_to_look(runtime, address), rand, settings.wal_settings
     )
-    return await inspect(place, inspected.cluster_id, settings.node_id, is_deep)
 
 
 class ProgressLine:
@@ -218,9 +225,9 @@ def earlier_time(store: ObjectStore, wall_ms: int) -> int:
     return min(wall_ms, date.wall_ms + elapsed_ms + DATE_GRAIN_MS)
 
 
-async def newer_owner(store: ObjectStore, inspected: Inspected, found: Checked) -> str:
+async def newer_owner(store: ObjectStore, inspected: Inspected, found: Checked, log: WalPlace) -> str:
     """Why this metadata is not that of the bucket's owner, or an older copy of it, to which newer objects would look like orphans; "" when it is
-    the newest. Asked last, right before something is deleted."""
+    the newest that the bucket and the write-ahead log know of. Asked last, right before something is deleted."""
     from millrace.broker.binding import BindingRefused
     from millrace.broker.bucket_check import Kind
     from millrace.broker.claims import check_claims
@@ -242,11 +249,42 @@ async def newer_owner(store: ObjectStore, inspected: Inspected, found: Checked) 
             f"the bucket holds metadata up to offset {highest[0]} of epoch {highest[1]}, and this log directory ends at offset {image.offset} of "
             f"epoch {image.epoch}: it is an older copy"
         )
+    return await newer_log(log, inspected)
+
+
+async def newer_log(place: WalPlace, inspected: Inspected) -> str:
+    """Why this metadata is older than the node's write-ahead log; "" when it is not, or that log is of another cluster, or is not there, or was
+    left to be recovered by a restore, which is known to be older."""
+    from millrace.kraft.tables.wals import WalState
+    from millrace.runtime.errors import MillraceError
+    from millrace.wal.opening import identify_wal
+
+    image = inspected.image
+    try:
+        identity = await identify_wal(place, inspected.node_id)
+    except (MillraceError, OSError) as error:
+        return f"the write-ahead log {place.address} does not say up to where it knows metadata: {error}"
+    if identity is None or identity.cluster_id != inspected.cluster_id:
+        return ""
+    registered = None if identity.wal_id is None else image.wals.get(inspected.node_id, identity.wal_id)
+    if registered is not None and registered.state is WalState.RECOVERING:
+        return ""
+    mark = identity.mark
+    if (mark.epoch, mark.offset) > (image.epoch, image.offset):
+        return (
+            f"the write-ahead log {place.address} knows of metadata up to offset {mark.offset} of epoch {mark.epoch}, and this log directory ends "
+            f"at offset {image.offset} of epoch {image.epoch}: it is an older copy"
+        )
     return ""
 
 
 async def delete_orphans(
-    store: ObjectStore, inspected: Inspected, found: Checked, given: argparse.Namespace, now_ms: int
+    store: ObjectStore,
+    inspected: Inspected,
+    found: Checked,
+    given: argparse.Namespace,
+    now_ms: int,
+    newer: Callable[[], Awaitable[str]],
 ) -> str:
     """What was done about orphans, in words."""
     from millrace.runtime.errors import MillraceError
@@ -261,7 +299,7 @@ async def delete_orphans(
         return f"{sizes}; none was deleted, for a broker is running on the directory"
     if found.links_unknown:
         return f"{sizes}; none was deleted, for a composite could not be read and may link them"
-    if foreign := await newer_owner(store, inspected, found):
+    if foreign := await newer():
         return f"{sizes}; none was deleted: {foreign}"
     try:
         left = await store.delete([entry.key for entry in old])
@@ -272,7 +310,12 @@ async def delete_orphans(
 
 
 async def abort_uploads(
-    store: ObjectStore, inspected: Inspected, found: Checked, given: argparse.Namespace, now_ms: int
+    store: ObjectStore,
+    inspected: Inspected,
+    found: Checked,
+    given: argparse.Namespace,
+    now_ms: int,
+    newer: Callable[[], Awaitable[str]],
 ) -> str:
     """Adds the unfinished uploads to what was found; what was done about them, in words."""
     from millrace.broker.bucket_check import Finding, Kind
@@ -297,7 +340,7 @@ async def abort_uploads(
         return f"{told}; {len(old)} of these are older than the grace and are aborted with --delete-orphans"
     if inspected.running_pid:
         return f"{told}; none was aborted, for a broker is running on the directory"
-    if foreign := await newer_owner(store, inspected, found):
+    if foreign := await newer():
         return f"{told}; none was aborted: {foreign}"
     failures = 0
     for upload in old:

@@ -207,6 +207,26 @@ def test_a_directory_that_was_taken_over_deletes_nothing(folder: Path, capsys: p
     assert not orphan.exists()
 
 
+def test_a_directory_older_than_its_log_deletes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Log directory and bucket were put back from copies of before the last start, the write-ahead log was not: it alone knows that there was
+    more."""
+    orphan = old_orphan(folder, capsys)
+    copies = folder.parent / "copies"
+    for name in ("metadata", "objects"):
+        shutil.copytree(folder / name, copies / name)
+    capacity = {"s3.wal.path": f"0@file://{folder}/wal?capacity=64MiB"}
+    with LiveBroker(folder.parent, capacity) as broker:
+        broker.stop()
+    for name in ("metadata", "objects"):
+        shutil.rmtree(folder / name)
+        shutil.copytree(copies / name, folder / name)
+    _, found = checked(folder, capsys, "--delete-orphans")
+    assert "none was deleted" in found["orphans"]
+    assert "the write-ahead log" in found["orphans"]
+    assert "it is an older copy" in found["orphans"]
+    assert orphan.exists()
+
+
 def old_orphan(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """A file under the key of an object that was deleted, two days old."""
     known = {one["object_id"] for one in listed_objects(folder, capsys)}
