@@ -111,8 +111,10 @@ async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings
         async with ProgressLine(lambda: "looking for what may be deleted"):
             now_ms = earlier_time(store, runtime.clock.wall_ms())
             newer = partial(newer_owner, store, inspected, found, wal_place(runtime, settings))
-            deleted = await delete_orphans(store, inspected, found, given, now_ms, newer)
-            aborted = await abort_uploads(store, inspected, found, given, now_ms, newer)
+            grace_ms = given.grace_minutes * 60_000
+            deletion = Deletion(store, inspected, found, given.delete_orphans, grace_ms, now_ms, newer)
+            deleted = await delete_orphans(deletion)
+            aborted = await abort_uploads(deletion)
     finally:
         await store.close()
     log, log_fault = None, ""
@@ -264,7 +266,11 @@ async def newer_log(place: WalPlace, inspected: Inspected) -> str:
         identity = await identify_wal(place, inspected.node_id)
     except (MillraceError, OSError) as error:
         return f"the write-ahead log {place.address} does not say up to where it knows metadata: {error}"
-    if identity is None or identity.cluster_id != inspected.cluster_id:
+    if identity is None:
+        return ""
+    if identity.cluster_id is None:
+        return f"the write-ahead log {place.address} cannot be read, and may know of newer metadata: `millrace wal` shows what it holds"
+    if identity.cluster_id != inspected.cluster_id:
         return ""
     registered = None if identity.wal_id is None else image.wals.get(inspected.node_id, identity.wal_id)
     if registered is not None and registered.state is WalState.RECOVERING:
@@ -278,69 +284,72 @@ async def newer_log(place: WalPlace, inspected: Inspected) -> str:
     return ""
 
 
-async def delete_orphans(
-    store: ObjectStore,
-    inspected: Inspected,
-    found: Checked,
-    given: argparse.Namespace,
-    now_ms: int,
-    newer: Callable[[], Awaitable[str]],
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What is decided by, of whatever may be deleted. `newer` says why this metadata is not the newest, "" when it is (`newer_owner`)."""
+
+    store: ObjectStore
+    inspected: Inspected
+    found: Checked
+    is_asked: bool
+    grace_ms: float
+    now_ms: int
+    newer: Callable[[], Awaitable[str]]
+
+    def is_old(self, since_ms: int) -> bool:
+        return self.now_ms - since_ms >= self.grace_ms
+
+
+async def delete_orphans(deletion: Deletion) -> str:
     """What was done about orphans, in words."""
     from millrace.runtime.errors import MillraceError
 
+    found = deletion.found
     if not found.orphans:
         return ""
-    old = [entry for entry in found.orphans if now_ms - entry.modified_ms >= given.grace_minutes * 60_000]
+    old = [entry for entry in found.orphans if deletion.is_old(entry.modified_ms)]
     sizes = f"{counted(len(found.orphans), 'orphan')}, {size_text(sum(entry.size_bytes for entry in found.orphans))}"
-    if not given.delete_orphans:
+    if not deletion.is_asked:
         return f"{sizes}; {len(old)} older than the grace: those go with --delete-orphans"
-    if inspected.running_pid:
+    if deletion.inspected.running_pid:
         return f"{sizes}; none was deleted, for a broker is running on the directory"
     if found.links_unknown:
         return f"{sizes}; none was deleted, for a composite could not be read and may link them"
-    if foreign := await newer():
+    if foreign := await deletion.newer():
         return f"{sizes}; none was deleted: {foreign}"
     try:
-        left = await store.delete([entry.key for entry in old])
+        left = await deletion.store.delete([entry.key for entry in old])
     except MillraceError as error:
         return f"{sizes}; they could not be deleted, or not all: {error}"
     young = len(found.orphans) - len(old)
     return f"{sizes}; {len(old) - len(left)} were deleted, {len(left)} could not be, {young} are younger than the grace"
 
 
-async def abort_uploads(
-    store: ObjectStore,
-    inspected: Inspected,
-    found: Checked,
-    given: argparse.Namespace,
-    now_ms: int,
-    newer: Callable[[], Awaitable[str]],
-) -> str:
+async def abort_uploads(deletion: Deletion) -> str:
     """Adds the unfinished uploads to what was found; what was done about them, in words."""
     from millrace.broker.bucket_check import Finding, Kind
     from millrace.broker.unfinished_uploads import NOT_LISTED, is_nobodys
     from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
 
-    cluster_id = inspected.cluster_id
+    cluster_id, image = deletion.inspected.cluster_id, deletion.inspected.image
     try:
-        listed = [upload async for upload in store.list_uploads(objects_prefix(cluster_id))]
+        listed = [upload async for upload in deletion.store.list_uploads(objects_prefix(cluster_id))]
     except NOT_LISTED as error:
         return f"unfinished uploads could not be listed ({error}): let a rule of the bucket expire them"
     for upload in listed:
-        object_id, hours = parse_object_key(cluster_id, upload.key), (now_ms - upload.began_ms) / 3_600_000
+        object_id, hours = parse_object_key(cluster_id, upload.key), (deletion.now_ms - upload.began_ms) / 3_600_000
         number = -1 if object_id is None else object_id
-        found.findings.append(Finding(Kind.UPLOAD, f"began {hours:.1f} hours ago", number, upload.key))
+        deletion.found.findings.append(Finding(Kind.UPLOAD, f"began {hours:.1f} hours ago", number, upload.key))
     if not listed:
         return ""
-    nobodys = [upload for upload in listed if is_nobodys(upload, cluster_id, inspected.image)]
-    old = [upload for upload in nobodys if now_ms - upload.began_ms >= given.grace_minutes * 60_000]
+    nobodys = [upload for upload in listed if is_nobodys(upload, cluster_id, image)]
+    old = [upload for upload in nobodys if deletion.is_old(upload.began_ms)]
     told = f"{len(listed)} unfinished uploads, {len(nobodys)} of them nobody's"
-    if not given.delete_orphans:
+    if not deletion.is_asked:
         return f"{told}; {len(old)} of these are older than the grace and are aborted with --delete-orphans"
-    if inspected.running_pid:
+    if deletion.inspected.running_pid:
         return f"{told}; none was aborted, for a broker is running on the directory"
-    if foreign := await newer():
+    if foreign := await deletion.newer():
         return f"{told}; none was aborted: {foreign}"
     failures = 0
     for upload in old:

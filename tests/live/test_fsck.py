@@ -28,6 +28,8 @@ from millrace.runtime.objectstore_local import LocalObjectStore
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.composite import LinkedRows, encode_composite
 from millrace.s3stream.objects.format import ROW
+from millrace.wal.block.layout import RING_START
+from millrace.wal.object.layout import root_key
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.test_s3 import wait_until
@@ -214,8 +216,7 @@ def test_a_directory_older_than_its_log_deletes_nothing(folder: Path, capsys: py
     copies = folder.parent / "copies"
     for name in ("metadata", "objects"):
         shutil.copytree(folder / name, copies / name)
-    capacity = {"s3.wal.path": f"0@file://{folder}/wal?capacity=64MiB"}
-    with LiveBroker(folder.parent, capacity) as broker:
+    with LiveBroker(folder.parent, wal="64MiB") as broker:
         broker.stop()
     for name in ("metadata", "objects"):
         shutil.rmtree(folder / name)
@@ -224,6 +225,28 @@ def test_a_directory_older_than_its_log_deletes_nothing(folder: Path, capsys: py
     assert "none was deleted" in found["orphans"]
     assert "the write-ahead log" in found["orphans"]
     assert "it is an older copy" in found["orphans"]
+    assert orphan.exists()
+
+
+@pytest.mark.parametrize(
+    ("wal", "damaged", "said"),
+    [("wal?capacity=64MiB", "wal", "does not say"), ("wal/", f"wal/{root_key(1)}", "cannot be read")],
+    ids=["block", "object"],
+)
+def test_a_log_that_cannot_be_read_has_nothing_deleted(
+    folder: Path, capsys: pytest.CaptureFixture[str], wal: str, damaged: str, said: str
+) -> None:
+    """There is a write-ahead log, and its header is damaged: what it knows of metadata nobody can tell."""
+    orphan = old_orphan(folder, capsys)
+    address = f"s3.wal.path=0@file://{folder}/{wal}"
+    with LiveBroker(folder.parent, dict([address.split("=", 1)])) as broker:
+        broker.stop()
+    os.utime(orphan, (time.time() - 2 * DAY_S,) * 2)
+    with (folder / damaged).open("r+b") as log:
+        log.write(b"\xff" * RING_START)
+    _, found = checked(folder, capsys, "--override", address, "--delete-orphans")
+    assert "none was deleted" in found["orphans"]
+    assert f"the write-ahead log {address.partition('=')[2]} {said}" in found["orphans"]
     assert orphan.exists()
 
 
