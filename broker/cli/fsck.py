@@ -51,6 +51,7 @@ Where a broker is running, objects that it uploads or deletes meanwhile may show
 SAY_FIRST_S = 1.0
 SAY_EVERY_S = 2.0
 SHOWN_MAX = 200
+LOG_ANSWERS_WITHIN_S = 60.0  # a log in a store that is away is waited for without end otherwise
 
 
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
@@ -263,7 +264,10 @@ async def newer_log(place: WalPlace, inspected: Inspected) -> str:
 
     image = inspected.image
     try:
-        identity = await identify_wal(place, inspected.node_id)
+        async with asyncio.timeout(LOG_ANSWERS_WITHIN_S):
+            identity = await identify_wal(place, inspected.node_id)
+    except TimeoutError:
+        return f"the write-ahead log {place.address} does not say within {LOG_ANSWERS_WITHIN_S:g} s up to where it knows metadata"
     except (MillraceError, OSError) as error:
         return f"the write-ahead log {place.address} does not say up to where it knows metadata: {error}"
     if identity is None:

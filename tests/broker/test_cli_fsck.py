@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
 from millrace.broker.bucket_check import Checked, Finding, Kind
+from millrace.broker.cli import fsck
 from millrace.broker.cli.fsck import (
     SHOWN_MAX,
+    Deletion,
     Outcome,
     abort_uploads,
     as_json,
@@ -19,22 +21,38 @@ from millrace.broker.cli.fsck import (
     delete_orphans,
     earlier_time,
     finding_lines,
+    newer_log,
+    newer_owner,
 )
 from millrace.broker.inspection import Inspected
 from millrace.kraft.bucket.layout import PieceName, encode_newest, newest_key, piece_key, snapshot_key
 from millrace.kraft.log_store import SnapshotId
 from millrace.runtime.clock import SystemClock
-from millrace.runtime.objectstore import Keys, ObjectEntry, StoreDate, StoreDenied
+from millrace.runtime.objectstore import Keys, ObjectEntry, ObjectStore, StoreDate, StoreDenied, StoreUnavailable
 from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.rand import Rand
+from millrace.runtime.storeaddress import StoreAddress, parse_address
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.keys import object_key
+from millrace.wal.config import ObjectWalSettings
+from millrace.wal.kind import WalPlace
 from tests.broker.test_bucket_check import Lake
 from tests.kraft.build import HandClock
 from tests.kraft.test_replay import CLUSTER
+from tests.sim.disk import SimDisk
 
 
 def outcome(made: Lake, found: Checked) -> Outcome:
     return Outcome(Inspected(CLUSTER, 1, made.machine.image, "", None), found, {"orphans": "", "uploads": ""}, None)
+
+
+def log_in(make: Callable[[], ObjectStore]) -> WalPlace:
+    """A log of objects, where there is one; `make` a store for each who asks, who closes it."""
+
+    async def opened(address: StoreAddress) -> ObjectStore:
+        return make()
+
+    return WalPlace(parse_address("0@mem://log"), SimDisk(), opened, Rand(b"place"), ObjectWalSettings())
 
 
 def damaged() -> Outcome:
@@ -108,8 +126,12 @@ def test_a_refused_deletion_is_told_with_the_findings() -> None:
 
     orphan = ObjectEntry("k", 10, 0)
     made, found = Lake(), Checked(orphans=[orphan])
-    given = argparse.Namespace(delete_orphans=True, grace_minutes=0.0)
-    told = asyncio.run(delete_orphans(Refusing(SystemClock()), outcome(made, found).inspected, found, given, now_ms=1))
+    store, inspected = Refusing(SystemClock()), outcome(made, found).inspected
+
+    async def newest() -> str:
+        return ""
+
+    told = asyncio.run(delete_orphans(Deletion(store, inspected, found, True, 0, 1, newest)))
     assert told == "1 orphan, 10 B; they could not be deleted, or not all: k: AccessDenied"
 
 
@@ -140,8 +162,9 @@ def test_an_older_log_directory_deletes_and_aborts_nothing(sign: str) -> None:
         found = Checked(orphans=[ObjectEntry(orphan, 23, 0)])
         if sign == "object":
             found.findings.append(Finding(Kind.NEWER, "10 bytes", 7, "k"))
-        given = argparse.Namespace(delete_orphans=True, grace_minutes=0.0)
-        told = [await act(store, inspected, found, given, 1) for act in (delete_orphans, abort_uploads)]
+        newer = partial(newer_owner, store, inspected, found, log_in(lambda: MemoryObjectStore(HandClock(0))))
+        deletion = Deletion(store, inspected, found, True, 0, 1, newer)
+        told = [await act(deletion) for act in (delete_orphans, abort_uploads)]
         is_there = await store.head(orphan) is not None
         if sign == "none":
             assert "1 were deleted" in told[0]
@@ -154,6 +177,20 @@ def test_an_older_log_directory_deletes_and_aborts_nothing(sign: str) -> None:
             assert len(store.uploads) == 1
 
     asyncio.run(scenario())
+
+
+def test_a_log_whose_store_is_away_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start waits for it; who asks for a deletion is told after a while, and nothing is deleted."""
+
+    class Away(MemoryObjectStore):
+        async def get_range(self, key: str, start: int, end: int) -> bytes:
+            raise StoreUnavailable(key, "no route")
+
+    monkeypatch.setattr(fsck, "LOG_ANSWERS_WITHIN_S", 0.05)
+    told = asyncio.run(
+        asyncio.wait_for(newer_log(log_in(lambda: Away(SystemClock())), outcome(Lake(), Checked()).inspected), 30)
+    )
+    assert "does not say within 0.05 s" in told
 
 
 def test_orphans_age_by_the_stores_clock_where_this_machines_is_ahead() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from millrace.broker import unfinished_uploads
 from millrace.broker.bucket_check import Checked, Kind
-from millrace.broker.cli.fsck import abort_uploads
+from millrace.broker.cli.fsck import Deletion, abort_uploads, newer_owner
 from millrace.broker.inspection import Inspected
 from millrace.broker.unfinished_uploads import CLOCKS_APART_MS, EVERY_S, FIRST_S, UploadSweep
 from millrace.runtime.errors import Fenced
@@ -19,6 +19,7 @@ from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.keys import object_key, objects_prefix
+from tests.broker.test_cli_fsck import log_in
 from tests.broker.test_object_cleaner import Cluster
 from tests.crash.test_full_disk import House, drive
 from tests.sim.loop import run_simulation
@@ -195,9 +196,10 @@ def test_fsck_tells_them_and_aborts_when_asked() -> None:
 
         async def fsck(*, is_asked: bool, running: str = "", store: ObjectStore = cluster.store) -> tuple[str, Checked]:
             found = Checked()
-            given = argparse.Namespace(delete_orphans=is_asked, grace_minutes=1440.0)
             inspected = Inspected(cluster.node.cluster_id, 1, cluster.cache.image, running, None)
-            return await abort_uploads(store, inspected, found, given, cluster.clock.now_ms), found
+            newer = partial(newer_owner, store, inspected, found, log_in(lambda: MemoryObjectStore(cluster.clock)))
+            deletion = Deletion(store, inspected, found, is_asked, 24 * HOUR_MS, cluster.clock.now_ms, newer)
+            return await abort_uploads(deletion), found
 
         cluster.clock.now_ms += 23 * HOUR_MS
         told, found = await fsck(is_asked=True)
