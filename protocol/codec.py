@@ -17,7 +17,7 @@ from millrace.protocol.apis import Api
 from millrace.protocol.compile import build_decoder, build_decoder_steps, build_steps, decoder, encoder, parts_encoder
 from millrace.protocol.frame import joined_small
 from millrace.protocol.header import decode_response_header, has_tagged_response_header, request_header
-from millrace.protocol.primitives import REQUEST_ELEMENTS_MAX, Buffer
+from millrace.protocol.primitives import DATA_ELEMENTS_MAX, ELEMENTS_AT_ONCE, REQUEST_ELEMENTS_MAX, Buffer
 
 DecodeRequest: TypeAlias = Callable[[Buffer, int], Any]
 EncodeResponse: TypeAlias = Callable[[int, Any], list[Buffer]]
@@ -25,7 +25,7 @@ DecodeSteps: TypeAlias = Callable[[Buffer, int], Generator[None, None, Any]]
 EncodeSteps: TypeAlias = Callable[[int, Any], Generator[None, None, list[Buffer]]]
 
 PRODUCE, FETCH = 0, 1
-ELEMENTS_A_STEP = 2_000
+ELEMENTS_A_STEP = 1_000
 PIECES_A_STEP = 5_000  # a millisecond or two
 
 _FRAME = Struct(">ii")
@@ -33,7 +33,8 @@ _FRAME_TAGGED = Struct(">iix")
 
 
 def decode_request(api: Api, version: int, frame: Buffer, pos: int) -> Any:
-    """The body of a request that begins at `pos`. Surplus bytes after it are tolerated; librdkafka sends some."""
+    """The body of a request that begins at `pos`. Surplus bytes after it are tolerated; librdkafka sends some. Raises TooManyElements for
+    one that holds more than ELEMENTS_AT_ONCE: it is decoded in steps."""
     decode = _request_decoders.get((api.key, version))
     if decode is None:
         decode = _request_decoders[api.key, version] = request_decoder(api, version)
@@ -41,12 +42,15 @@ def decode_request(api: Api, version: int, frame: Buffer, pos: int) -> Any:
 
 
 def decode_request_in_steps(api: Api, version: int, frame: Buffer, pos: int) -> Generator[None, None, Any]:
-    """The value of `decode_request`, with stops on the way: a small request has none. `frame` must not change meanwhile."""
+    """The value of `decode_request`, of any size, with stops on the way: a small request has none. `frame` must not change meanwhile."""
     if (api.key, version) not in _step_decoders:
-        made = build_decoder_steps(api.request_type, version, ELEMENTS_A_STEP, REQUEST_ELEMENTS_MAX)
+        elements_max = DATA_ELEMENTS_MAX if api.key in (PRODUCE, FETCH) else REQUEST_ELEMENTS_MAX
+        made = build_decoder_steps(api.request_type, version, ELEMENTS_A_STEP, elements_max)
         _step_decoders[api.key, version] = made
     decode = _step_decoders[api.key, version]
-    return decode_request(api, version, frame, pos) if decode is None else (yield from decode(frame, pos))
+    if decode is None:
+        return decode_request(api, version, frame, pos)
+    return (yield from decode(memoryview(frame), pos))  # one view, of which records are slices
 
 
 def encode_response(api: Api, version: int, correlation_id: int, response: Any) -> list[Buffer]:
@@ -122,7 +126,7 @@ def response_encoder(api: Api, version: int) -> EncodeResponse:
 
 
 def compiled_request_decoder(api: Api, version: int) -> DecodeRequest:
-    decode = build_decoder(api.request_type, version, REQUEST_ELEMENTS_MAX)
+    decode = build_decoder(api.request_type, version, ELEMENTS_AT_ONCE)
     return lambda frame, pos: decode(frame, pos)[0]
 
 

@@ -98,8 +98,8 @@ def build_decoder(cls: type[Any], version: int, elements_max: int = UNBOUNDED) -
 def build_decoder_steps(
     cls: type[Any], version: int, elements_a_step: int, elements_max: int = UNBOUNDED
 ) -> DecodeSteps[Any] | None:
-    """Like `build_decoder`, with a stop behind so many elements that are not numbers; None for what has no such array in that version.
-    Several decodings may be under way at a time."""
+    """Like `build_decoder`, with a stop when about so many elements, tags or eights of numbers were read or announced; None for what has no array
+    in that version. Several decodings may be under way at a time."""
     check_version(cls, version)
     versions: Versions = cls.VERSIONS
     if not has_decoder_steps(cls, version, versions.is_flexible(version)):
@@ -109,7 +109,8 @@ def build_decoder_steps(
     left: list[int] = names["left"]
 
     def decode(buf: Buffer, pos: int) -> Generator[None, None, Any]:
-        left[0], count = elements_max, 0
+        left[0] = kept = elements_max
+        count = 0
         elements = read(buf, pos, len(buf))
         while True:
             try:
@@ -118,9 +119,11 @@ def build_decoder_steps(
                 return end.value[0]
             except READ_ERRORS as error:
                 raise WireError(f"{cls.__name__} v{version}: {error}") from error
-            count += 1
-            if count == elements_a_step:
-                kept, count = left[0], 0
+            now = left[0]
+            count += 1 + kept - now
+            kept = now
+            if count >= elements_a_step:
+                count = 0
                 yield
                 left[0] = kept
 

@@ -4,8 +4,9 @@ Locals carry the fields' own names; those of the machinery are in OWN_LOCALS. Ru
 `unpack_from`. Every length is compared with `end` (or with `stop`, the end of a tagged field) before it is used. `left`, a list of one
 number that a decoder's functions share, bounds what all arrays and tagged sections of a message hold together.
 
-Or of one that can be stopped: a structure that holds arrays of anything but numbers, near or far, gets a generator `steps_X(buf, pos, end)`
-instead, which stops behind each element of such an array. Others may use the functions meanwhile: who goes on sets `left` to what it was.
+Or of one that can be stopped: a structure that holds arrays, near or far, gets a generator `steps_X(buf, pos, end)` instead, which stops behind
+each element of such an array, or behind many where they are numbers. Others may use the functions meanwhile: who goes on sets `left` to
+what it was.
 
 Not here: which errors leave a decoder (compile.py turns those in READ_ERRORS into WireError).
 """
@@ -29,7 +30,8 @@ from millrace.protocol.primitives import (
 )
 
 # Names that the text uses itself; a field that is called so gets a local of another name.
-OWN_LOCALS = frozenset({"buf", "pos", "end", "stop", "n", "item", "upto", "tag", "tags"})
+OWN_LOCALS = frozenset({"buf", "pos", "end", "stop", "n", "item", "upto", "tag", "tags", "taken"})
+NUMBERS_A_STEP = 8_000  # of an array of them: as much work as an eighth of that in structures
 OWN_GLOBALS = frozenset({"unpack", "str", "bytes", "list", "range", "memoryview", "left", "spend"})
 
 
@@ -78,8 +80,8 @@ def is_stepped(text: Text, cls: type[Any]) -> bool:
 
 
 def has_steps(cls: type[Any], version: int, flexible: bool) -> bool:
-    """Whether it has arrays of anything but numbers in that version."""
-    return holds_arrays(cls, version, flexible, lambda element: element.kind not in NUMBERS)
+    """Whether it has arrays in that version."""
+    return holds_arrays(cls, version, flexible, lambda element: True)
 
 
 def runs(fields: list[WireField]) -> list[list[WireField]]:
@@ -181,7 +183,7 @@ def write_array(text: Text, indent: int, target: str, wire: WireType, bound: str
     text.add(indent, f"    raise WireError(f'{target} of {{n}} elements')")
     text.add(indent, "if n > 1:", f"    spend(left, n{' >> 3' if element.kind in NUMBERS else ''})")
     if element.kind in NUMBERS:
-        text.add(indent, f"{target} = list(unpack(f'>{{n}}{LETTERS[element.kind]}', buf, pos))", f"pos += n * {least}")
+        write_numbers(text, indent, target, LETTERS[element.kind], least)
         return
     text.add(indent, f"{target} = []", "for _ in range(n):")
     # A loop over strings needs n for its own lengths; range() holds the count already.
@@ -189,6 +191,17 @@ def write_array(text: Text, indent: int, target: str, wire: WireType, bound: str
     text.add(indent + 1, f"{target}.append(item)")
     if text.in_steps:
         text.add(indent + 1, "yield")
+
+
+def write_numbers(text: Text, indent: int, target: str, letter: str, size: int) -> None:
+    """Reads n numbers."""
+    if not text.in_steps:
+        text.add(indent, f"{target} = list(unpack(f'>{{n}}{letter}', buf, pos))", f"pos += n * {size}")
+        return
+    text.add(indent, f"{target} = []", "while n:")
+    text.add(indent + 1, f"taken = n if n < {NUMBERS_A_STEP} else {NUMBERS_A_STEP}")
+    text.add(indent + 1, f"{target} += unpack(f'>{{taken}}{letter}', buf, pos)", f"pos += taken * {size}", "n -= taken")
+    text.add(indent + 1, "yield")
 
 
 def write_tags(text: Text, tagged: list[WireField]) -> None:

@@ -6,8 +6,7 @@ version, as Kafka has it. Not here: when they are written (kraft/).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, UInt16, Uuid, Versions, array, struct, wire
 
 

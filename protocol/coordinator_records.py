@@ -5,7 +5,7 @@
     member   int16 version, then ConsumerProtocolSubscription or ConsumerProtocolAssignment, inside a group's bytes
 
 Not here: what a record does to a group (broker/coordinators/), the batch that it stands in (batches.py). The newer
-groups' records have types from 3 on and are stepped over.
+groups' records have types from 3 on and are kept as they are.
 
 Kept true: types, versions, field order and tags are Kafka's, so that its tools read the topic and we read its topics;
 the version written is the one that Kafka 4.3 writes.
@@ -14,10 +14,10 @@ the version written is the one that Kafka 4.3 writes.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, overload
 
 from millrace.protocol.compile import decoder, encoder
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int32, Int64, Uuid, Versions, array, wire
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import Buffer
@@ -136,7 +136,7 @@ def encode_key(key: CoordinatorKey) -> bytes:
 
 
 def decode_key(data: Buffer) -> CoordinatorKey | None:
-    """The key of a record; None for one of a type we do not know, which is to be stepped over."""
+    """The key of a record; None for one of a type we do not know."""
     key_type = _KEY_TYPES.get(_read_int16(data))
     return None if key_type is None else decoder(key_type, 0)(data, _INT16.size)[0]
 

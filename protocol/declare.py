@@ -18,9 +18,10 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from typing import Annotated, Any, TypeVar, Union
 
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.primitives import Buffer
 
 T = TypeVar("T")

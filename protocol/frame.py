@@ -23,15 +23,18 @@ _LENGTH = Struct(">i")
 
 
 class FrameSplitter:
-    """Cuts one connection's bytes into frames. `bytes_max` may be changed between calls (it rises on authentication)."""
+    """Cuts one connection's bytes into frames. `bytes_max` may be changed between calls (it rises on authentication). A frame below
+    `bytes_min` is refused where its length is read: nothing costs as much for as few bytes as frames of nothing."""
 
-    __slots__ = ("_frame", "_prefix", "bytes_max", "pending_bytes")
+    __slots__ = ("_bytes_min", "_frame", "_prefix", "bytes_max", "fault", "pending_bytes")
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, bytes_min: int = 0) -> None:
         self.bytes_max = bytes_max
+        self._bytes_min = bytes_min
         self.pending_bytes = 0  # length of the frame of which a part is here; 0 between frames
         self._prefix = b""  # fewer than 4 bytes of a length
         self._frame = bytearray()  # the part that is here
+        self.fault = ""  # what is wrong with the length that is next: nothing can be cut any more
 
     @property
     def received_bytes(self) -> int:
@@ -39,13 +42,18 @@ class FrameSplitter:
         return len(self._frame)
 
     def feed(self, data: Buffer) -> list[Buffer]:
-        """The frames that `data` completes, in order."""
+        """The frames that `data` completes, in order. Behind them may be a length out of bounds (`fault`); WireError where nothing is
+        before it."""
         frames: list[Buffer] = []
         view = memoryview(data)
         pos = self._gather(view, frames) if self.pending_bytes or self._prefix else 0
         end = len(view)
         while end - pos >= 4:
-            length = self._checked(_LENGTH.unpack_from(view, pos)[0])
+            length = _LENGTH.unpack_from(view, pos)[0]
+            if not self._is_within(length):
+                if frames:
+                    return frames
+                raise WireError(self.fault)
             stop = pos + 4 + length
             if stop > end:
                 self.pending_bytes = length
@@ -65,7 +73,10 @@ class FrameSplitter:
             self._prefix += bytes(view[:pos])
             if len(self._prefix) < 4:
                 return pos
-            self.pending_bytes = self._checked(_LENGTH.unpack(self._prefix)[0])
+            length = _LENGTH.unpack(self._prefix)[0]
+            if not self._is_within(length):
+                raise WireError(self.fault)
+            self.pending_bytes = length
             self._prefix = b""
         stop = min(pos + self.pending_bytes - len(self._frame), len(view))
         self._frame += view[pos:stop]
@@ -75,10 +86,18 @@ class FrameSplitter:
             self.pending_bytes = 0
         return stop
 
-    def _checked(self, length: int) -> int:
-        if not 0 <= length <= self.bytes_max:
-            raise WireError(f"frame of {length} bytes, the bound is {self.bytes_max}")
-        return length
+    def _is_within(self, length: int) -> bool:
+        if self._bytes_min <= length <= self.bytes_max:
+            return True
+        self.fault = f"frame of {length} bytes, the bounds are {self._bytes_min} and {self.bytes_max}"
+        return False
+
+
+def in_own_memory(frame: Buffer) -> Buffer:
+    """The frame, to be kept: one that is all of the memory that it lies in was gathered there for itself, any other is copied."""
+    if isinstance(frame, memoryview) and len(memoryview(frame.obj)) != len(frame):
+        return bytes(frame)
+    return frame
 
 
 def joined_small(parts: list[Buffer]) -> list[Buffer]:

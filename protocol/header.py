@@ -12,10 +12,10 @@ WireError.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
 
 from millrace.protocol.apis import API, Api
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import READ_ERRORS, Buffer, skip_tags, string_bytes
 
@@ -23,6 +23,7 @@ API_VERSIONS_KEY = 18
 
 _REQUEST = Struct(">hhih")
 _CORRELATION = Struct(">i")
+REQUEST_HEADER_BYTES_MIN = _REQUEST.size
 
 
 @dataclass(slots=True)

@@ -9,8 +9,7 @@ numbers, field order and tags are Kafka's, so that Kafka's tools read the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import (
     NO_UUID,
     Float64,

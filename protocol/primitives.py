@@ -18,7 +18,7 @@ import struct
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from millrace.protocol.errors import WireError
+from millrace.protocol.errors import TooManyElements, WireError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -29,6 +29,10 @@ STRING_BYTES_MAX = 32_767
 # Elements and tags in all of one request: an element may take a byte on the wire and a hundred in memory, and a microsecond of everybody's
 # time. Several times what the largest requests of real clients hold. A list of numbers counts as an eighth of its length.
 REQUEST_ELEMENTS_MAX = 250_000
+# Of a Produce or a Fetch, whose elements are the dearest: to free what twice as many came to is tens of milliseconds in one piece.
+DATA_ELEMENTS_MAX = 120_000
+# Of those, as many are decoded in one go, about a millisecond; who holds more is decoded in steps (codec.py).
+ELEMENTS_AT_ONCE = 500
 UNBOUNDED = 1 << 62
 
 # What reading outside a buffer or meeting a bad string raises inside a decoder; always shown to callers as WireError.
@@ -128,10 +132,10 @@ def check_count(count: int, least_bytes: int, left_bytes: int) -> None:
 
 
 def spend(left: list[int], count: int) -> None:
-    """Takes elements off what a request may hold in all."""
+    """Takes elements off what a request may hold in all. Raises TooManyElements."""
     left[0] -= count
     if left[0] < 0:
-        raise WireError("more elements than a request may hold")
+        raise TooManyElements("more elements than a request may hold")
 
 
 def read_string(view: memoryview, pos: int, end: int) -> tuple[str, int]:

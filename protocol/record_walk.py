@@ -15,10 +15,11 @@ say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Final
 
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import Buffer, read_varint, read_varlong
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from millrace.protocol.batches import APPEND_TIME_BIT, HEADER_BYTES, BatchHeader
 from millrace.protocol.compression import RECORDS_BYTES_MAX, unpack
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import Buffer, read_varint, read_varlong, varint
 

@@ -7,8 +7,7 @@ its effect needs, its time included: applying it asks no clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int8, Int32, Int64, Uuid, Versions, array, wire
 
 

@@ -19,10 +19,20 @@ UNREADABLE_BYTES_MAX = 16 << 20  # who reads around bad sectors stops there: tha
 
 
 class DiskFull(Exhausted):
-    """ENOSPC or EDQUOT; nothing is known of what was written. Arguments: path, reason."""
+    """ENOSPC or EDQUOT; nothing is known of what was written. Arguments: path, reason, and where they are known the bytes that were wanted and
+    those that were free (-1 where a limit of the user's or of one file is what was met)."""
+
+    def __init__(self, path: str, reason: str, wanted_bytes: int = 0, free_bytes: int = -1) -> None:
+        super().__init__(path, reason, wanted_bytes, free_bytes)
+        self.path = path
+        self.reason = reason
+        self.wanted_bytes = wanted_bytes
+        self.free_bytes = free_bytes
 
     def __str__(self) -> str:
-        return ": ".join(map(str, self.args))
+        sizes = [f"{self.wanted_bytes} bytes wanted"] if self.wanted_bytes else []
+        sizes += [f"{self.free_bytes} free"] if self.free_bytes >= 0 else []
+        return f"{self.path}: {self.reason}" + (f" ({', '.join(sizes)})" if sizes else "")
 
 
 class DiskFailed(Unavailable):
@@ -121,6 +131,14 @@ class Disk(Protocol):
 
     async def make_folder(self, path: str) -> None: ...
 
+    async def missing_folders(self, path: str) -> list[str]:
+        """Those that `make_folder` would make, the highest first."""
+        ...
+
+    async def remove_folder(self, path: str) -> None:
+        """An empty one, durably; one that is not there, or holds anything, is left as it is."""
+        ...
+
     async def remove(self, path: str) -> None:
         """A file that is not there is no error; durable on return."""
         ...
@@ -137,6 +155,10 @@ class Disk(Protocol):
 
     def total_bytes(self, path: str) -> int:
         """Of the file system that holds `path`, or would."""
+        ...
+
+    def volume_of(self, path: str) -> int:
+        """The same number for all paths that one file system holds, or would."""
         ...
 
     def lock(self, path: str) -> DiskLock:

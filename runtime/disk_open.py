@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from millrace.runtime.aligned import PAGE_BYTES, aligned_memory
+from millrace.runtime.denial import denial_words
 from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
 from millrace.runtime.disk_reserve import DeviceReservation
 
@@ -49,32 +50,53 @@ class BlockDescriptor:
     spare: list[mmap.mmap] = field(default_factory=list)  # memory of former reads; at most two
 
 
-def disk_error(error: OSError, path: str) -> DiskFull | DiskFailed:
-    """The house's error for an OSError."""
+def disk_error(error: OSError, path: str, wanted_bytes: int = 0) -> DiskFull | DiskFailed:
+    """The house's error for an OSError. `wanted_bytes`: how many were to be written or reserved, where that is known."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return DiskFull(path, os.strerror(error.errno))
-    return DiskFailed(path, error.strerror or str(error))
+        free_bytes = -1
+        if error.errno == errno.ENOSPC:
+            with contextlib.suppress(OSError):
+                found = file_system_of(path)
+                free_bytes = found.f_bavail * found.f_frsize
+        return DiskFull(path, os.strerror(error.errno), wanted_bytes, free_bytes)
+    return DiskFailed(path, denial_words(error, path))
+
+
+def file_system_of(path: str) -> os.statvfs_result:
+    """That holds it, or would."""
+    return os.statvfs(nearest_present(path))
+
+
+def nearest_present(path: str) -> str:
+    """The path, or the nearest folder above it that is there."""
+    while not os.path.exists(path):
+        path = os.path.dirname(os.path.abspath(path))
+    return path
 
 
 def open_block_descriptor(path: str, size_bytes: int, direct: str, open_fd: OpenFd = os.open) -> BlockDescriptor:
     """Opens or creates. Raises DiskFull, DiskFailed, DiskLocked, DirectRefused."""
+    is_ours = not os.path.exists(path)
     try:
         is_direct = direct != "never" and _O_DIRECT != 0
         if is_direct:
             try:
-                return _open(path, size_bytes, open_fd, is_direct=True)
+                return _open(path, size_bytes, open_fd, is_direct=True, is_ours=is_ours)
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                     raise
         if direct == "require":
             raise DirectRefused(path)
-        return _open(path, size_bytes, open_fd, is_direct=False)
+        return _open(path, size_bytes, open_fd, is_direct=False, is_ours=is_ours)
     except OSError as error:
-        raise disk_error(error, path) from error
+        raise disk_error(error, path, size_bytes) from error
 
 
-def _open(path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool) -> BlockDescriptor:
-    is_device = os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)
+def _open(path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool, is_ours: bool) -> BlockDescriptor:
+    kind = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
+    is_device = stat.S_ISBLK(kind)
+    if not is_device and not stat.S_ISREG(kind):
+        raise OSError(errno.ENOTBLK, "it is neither a file nor a block device: give another path", path)
     flags = os.O_RDWR | os.O_CLOEXEC | _O_DSYNC
     flags |= os.O_EXCL if is_device else os.O_CREAT  # O_EXCL alone on a device: EBUSY when it is mounted
     fd = open_fd(path, flags | (_O_DIRECT if is_direct else 0), 0o600)
@@ -85,7 +107,7 @@ def _open(path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool) -> Bl
         size = os.lseek(fd, 0, os.SEEK_END)
         is_new = size == 0 and not is_device
         if is_new:
-            _create(fd, path, size_bytes)
+            _create(fd, path, size_bytes, is_ours=is_ours)
             size = size_bytes
         if not is_device:
             sync_name(path, is_new=is_new)
@@ -111,13 +133,17 @@ def _lock(fd: int, path: str) -> None:
         time.sleep(0.005)
 
 
-def _create(fd: int, path: str, size_bytes: int) -> None:
+def _create(fd: int, path: str, size_bytes: int, *, is_ours: bool) -> None:
+    """Or leaves nothing: no file, or one that was there before as empty as it was."""
     try:
         allocate(fd, 0, size_bytes)
         os.fsync(fd)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            if is_ours:
+                os.unlink(path)
+            else:
+                os.ftruncate(fd, 0)
         raise
 
 
@@ -158,7 +184,7 @@ def resize_descriptor(descriptor: BlockDescriptor, size_bytes: int) -> None:
         if size_bytes > descriptor.size_bytes:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor.fd, descriptor.size_bytes)
-        raise disk_error(error, descriptor.path) from error
+        raise disk_error(error, descriptor.path, size_bytes - descriptor.size_bytes) from error
     descriptor.size_bytes = size_bytes
 
 

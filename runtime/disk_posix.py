@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from millrace.runtime.disk_open import (
     OpenFd,
     allocate,
     disk_error,
+    file_system_of,
+    nearest_present,
     open_block_descriptor,
     sync_folder,
     sync_name,
@@ -99,6 +102,12 @@ class PosixDisk:
     async def make_folder(self, path: str) -> None:
         await _off_loop(path, _make_folder, path)
 
+    async def missing_folders(self, path: str) -> list[str]:
+        return await _off_loop(path, _missing_folders, path)
+
+    async def remove_folder(self, path: str) -> None:
+        await _off_loop(path, _remove_folder, path)
+
     async def remove(self, path: str) -> None:
         await _off_loop(path, _remove, path)
 
@@ -110,12 +119,15 @@ class PosixDisk:
 
     def free_bytes(self, path: str) -> int:
         """Of the file system that holds `path`, or would."""
-        found = _file_system(path)
+        found = file_system_of(path)
         return found.f_bavail * found.f_frsize
 
     def total_bytes(self, path: str) -> int:
-        found = _file_system(path)
+        found = file_system_of(path)
         return found.f_blocks * found.f_frsize
+
+    def volume_of(self, path: str) -> int:
+        return os.stat(nearest_present(path)).st_dev
 
     def lock(self, path: str) -> PosixLock:
         return PosixLock(path)
@@ -125,27 +137,54 @@ class PosixDisk:
 
 
 class PosixLock:
-    """flock on a file of its own, which holds the pid for whoever is refused."""
+    """flock on a file of its own, which holds the pid for whoever is refused. Kept true: who has it has the file of that name, for a holder
+    may remove it before he lets go."""
 
     def __init__(self, path: str) -> None:
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = _locked(path)
         except OSError as error:
             raise disk_error(error, path) from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
-            os.close(self._fd)
-            raise DiskLocked(path, holder) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _locked(path: str) -> int:
+    """The descriptor of the file, made if need be, that is locked until it is closed. Raises DiskLocked."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if _is_taken(fd, path):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _is_taken(fd: int, path: str) -> bool:
+    """False: the file was removed meanwhile, and whoever comes next makes another."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        raise DiskLocked(path, holder) from None
+    if not _is_still_there(fd, path):
+        return False
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return True
+
+
+def _is_still_there(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _lock_holder(path: str) -> str:
@@ -198,7 +237,7 @@ class PosixLogFile:
         self._check()
         position = self._size_bytes
         self._size_bytes += sum(len(part) for part in parts)
-        await self._guard(write_all, self._fd, list(parts), position)
+        await self._guard(_append, self._fd, self._path, list(parts), position)
 
     async def sync(self) -> None:
         self._check()
@@ -230,12 +269,6 @@ class PosixLogFile:
             raise
 
 
-def _file_system(path: str) -> os.statvfs_result:
-    while not os.path.exists(path):
-        path = os.path.dirname(os.path.abspath(path))
-    return os.statvfs(path)
-
-
 def _open_log(path: str) -> PosixLogFile:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -245,6 +278,13 @@ def _open_log(path: str) -> PosixLogFile:
     except BaseException:
         os.close(fd)
         raise
+
+
+def _append(fd: int, path: str, parts: list[Buffer], position: int) -> None:
+    try:
+        write_all(fd, parts, position)
+    except OSError as error:
+        raise disk_error(error, path, sum(map(len, parts))) from error
 
 
 def write_all(fd: int, parts: list[Buffer], position: int) -> None:
@@ -311,6 +351,25 @@ def _make_folder(path: str) -> None:
         sync_folder(parent)
 
 
+def _missing_folders(path: str) -> list[str]:
+    found: list[str] = []
+    path = os.path.abspath(path)
+    while not os.path.lexists(path):
+        found.insert(0, path)
+        path = os.path.dirname(path)
+    return found
+
+
+def _remove_folder(path: str) -> None:
+    try:
+        os.rmdir(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        return
+    sync_folder(os.path.dirname(path) or ".")
+
+
 def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -329,6 +388,8 @@ def _reserve(path: str, size_bytes: int) -> None:
     try:
         allocate(fd, 0, size_bytes)
         os.fsync(fd)
+    except OSError as error:
+        raise disk_error(error, path, size_bytes) from error
     finally:
         os.close(fd)
     sync_folder(os.path.dirname(path) or ".")

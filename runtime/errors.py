@@ -35,3 +35,16 @@ class Corrupt(MillraceError):
 
 class Closed(MillraceError):
     """The object was closed, or is closing."""
+
+
+def in_words(error: BaseException | None) -> str:
+    """What a line of the log says of an error: its own sentence; for one that has none, what kind it is and what it carries."""
+    if error is None:
+        return "no reason was told"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    has_form = type(error).__str__ not in (BaseException.__str__, KeyError.__str__, OSError.__str__)
+    told = str(error) if has_form else ", ".join(map(str, error.args))
+    if told and (has_form or isinstance(error, MillraceError)):
+        return told
+    return f"{type(error).__name__}: {told}" if told else type(error).__name__

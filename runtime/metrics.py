@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import TypeVar
 
+from millrace.runtime.stepped import Steps, finished
+
 LATENCY_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
@@ -86,7 +88,9 @@ class Histogram:
 
 Metric = Counter | Gauge | Histogram
 Sample = tuple[Mapping[str, str], float]  # labels and value
+Samples = Mapping[str, Iterable[Sample]]  # by the family's name
 M = TypeVar("M", Counter, Gauge, Histogram)
+LINES_A_STEP = 500  # of series that come and go
 _TYPES = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
 
 
@@ -96,7 +100,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._families: dict[str, tuple[str, str, dict[str, Metric]]] = {}
-        self._sampled: dict[str, tuple[str, str, Callable[[], Iterable[Sample]]]] = {}
+        self._sampled: dict[str, tuple[str, str]] = {}  # by name: text and kind
+        self._reads: list[Callable[[], Samples]] = []
 
     def counter(self, name: str, text: str, read: Callable[[], float] | None = None, **labels: str) -> Counter:
         return self._add(name, text, Counter(read), labels)
@@ -110,9 +115,15 @@ class Registry:
     def sampled(self, name: str, text: str, kind: str, read: Callable[[], Iterable[Sample]]) -> None:
         """A family whose series come and go: `read` gives those that there are when they are printed, and bounds how many. `kind`: counter or
         gauge."""
-        assert name.endswith("_total") is (kind == "counter"), f"{name} is a {kind}"
-        assert name not in (*self._families, *self._sampled), f"{name} was registered before"
-        self._sampled[name] = (text, kind, read)
+        self.sampled_together({name: text}, kind, lambda: {name: read()})
+
+    def sampled_together(self, texts: Mapping[str, str], kind: str, read: Callable[[], Samples]) -> None:
+        """Families of one kind whose series come from one look: `texts` and what `read` gives are by name."""
+        for name, text in texts.items():
+            assert name.endswith("_total") is (kind == "counter"), f"{name} is a {kind}"
+            assert name not in (*self._families, *self._sampled), f"{name} was registered before"
+            self._sampled[name] = text, kind
+        self._reads.append(read)
 
     def _add(self, name: str, text: str, metric: M, labels: Mapping[str, str]) -> M:
         kind = _TYPES[type(metric)]
@@ -130,20 +141,42 @@ class Registry:
             self._families[name][2].pop(_label_text(labels), None)
 
     def render(self) -> str:
-        """Prometheus text format 0.0.4."""
+        """Prometheus text format 0.0.4, all of it at once."""
+        return finished(self.render_in_steps())
+
+    def render_in_steps(self) -> Steps[str]:
+        """The same, with a stop behind each look at what comes and goes, and behind so many lines."""
         lines: list[str] = []
-        for name, (text, kind, series) in self._families.items():
+        for name, (text, kind, series) in list(self._families.items()):
             if not series:
                 continue
             lines.append(f"# HELP {name} {_escape(text, quote=False)}")
             lines.append(f"# TYPE {name} {kind}")
             for labels, metric in series.items():
                 lines.extend(_sample_lines(name, labels, metric))
-        for name, (text, kind, read) in self._sampled.items():
-            samples = [f"{name}{_label_text(labels)} {_number(value)}" for labels, value in read()]
-            if samples:
-                lines += [f"# HELP {name} {_escape(text, quote=False)}", f"# TYPE {name} {kind}", *samples]
+        for read in self._reads:
+            yield
+            found = {name: list(samples) for name, samples in read().items()}
+            yield
+            yield from self._render_sampled(found, lines)
+        yield
         return "\n".join(lines) + "\n" if lines else ""
+
+    def _render_sampled(self, found: Mapping[str, list[Sample]], lines: list[str]) -> Steps[None]:
+        """Labels that families share are written out once: they are most of the work."""
+        label_texts: dict[int, str] = {}  # by the identity of labels, which `found` keeps alive
+        for name, samples in found.items():
+            if not samples:
+                continue
+            text, kind = self._sampled[name]
+            lines += [f"# HELP {name} {_escape(text, quote=False)}", f"# TYPE {name} {kind}"]
+            for number, (labels, value) in enumerate(samples, 1):
+                if number % LINES_A_STEP == 0:
+                    yield
+                label_text = label_texts.get(id(labels))
+                if label_text is None:
+                    label_text = label_texts[id(labels)] = _label_text(labels)
+                lines.append(f"{name}{label_text} {_number(value)}")
 
 
 def _sample_lines(name: str, labels: str, metric: Metric) -> Iterator[str]:

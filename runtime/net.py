@@ -12,7 +12,7 @@ import contextlib
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -116,7 +116,29 @@ class Listener(Protocol):
         ...
 
 
+class Bound(Protocol):
+    """An address that nobody else listens on, as yet without anybody who accepts: who connects is refused."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    async def listen(self, factory: ProtocolFactory, *, backlog: int = 100) -> Listener:
+        """Accepts from the moment it returns; once. Raises ListenFailed where another process was faster."""
+        ...
+
+    def close(self) -> None:
+        """Gives the address up, unless it is listened on."""
+        ...
+
+
 class Net(Protocol):
+    async def bind(self, host: str, port: int) -> Bound:
+        """`host` "" means every address. Raises ListenFailed."""
+        ...
+
     async def listen(self, factory: ProtocolFactory, host: str, port: int, *, backlog: int = 100) -> Listener:
         """Accepts from the moment it returns. `host` "" means every address. Raises ListenFailed."""
         ...
@@ -139,25 +161,52 @@ class LoopListener:
             server.close()
 
 
+class LoopBound:
+    def __init__(self, host: str, sockets: Sequence[socket.socket]) -> None:
+        self.host = host
+        self.port = int(sockets[0].getsockname()[1])
+        self._sockets = tuple(sockets)
+
+    async def listen(self, factory: ProtocolFactory, *, backlog: int = 100) -> LoopListener:
+        loop = asyncio.get_running_loop()
+        servers: list[asyncio.AbstractServer] = []
+        try:
+            for bound in self._sockets:
+                bound.listen(backlog)  # uvloop keeps it to itself when that fails
+                servers.append(await loop.create_server(factory, sock=bound, backlog=backlog, start_serving=False))
+            for server in servers:
+                await server.start_serving()
+        except BaseException as error:  # also who is cancelled leaves nobody that accepts
+            for server in servers:
+                server.close()
+            self.close()
+            if isinstance(error, OSError):
+                raise ListenFailed(self.host, self.port, error.strerror or str(error)) from error
+            raise
+        self._sockets = ()
+        return LoopListener(self.host, self.port, tuple(servers))
+
+    def close(self) -> None:
+        for bound in self._sockets:
+            bound.close()
+
+
 class LoopNet:
     """The operating system's network, through the running loop."""
 
+    async def bind(self, host: str, port: int) -> LoopBound:
+        return LoopBound(host, await self._bind(host, port))
+
     async def listen(self, factory: ProtocolFactory, host: str, port: int, *, backlog: int = 100) -> LoopListener:
-        loop = asyncio.get_running_loop()
-        sockets = await self._bind(host, port)
-        try:
-            servers = [await loop.create_server(factory, sock=bound, backlog=backlog) for bound in sockets]
-        except OSError as error:
-            for bound in sockets:
-                bound.close()
-            raise ListenFailed(host, port, error.strerror or str(error)) from error
-        return LoopListener(host, int(sockets[0].getsockname()[1]), tuple(servers))
+        return await (await self.bind(host, port)).listen(factory, backlog=backlog)
 
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         try:
             return await asyncio.get_running_loop().create_connection(factory, host, port)
+        except UnicodeError as error:
+            raise ConnectFailed(host, port, "this is not the name of a host") from error
         except OSError as error:
             raise ConnectFailed(host, port, error.strerror or str(error)) from error
 
@@ -169,6 +218,8 @@ class LoopNet:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, _, _, _, address = found[0]
             return [_bind_one(family, address)]
+        except UnicodeError as error:  # what no name of a host can be
+            raise ListenFailed(host, port, "this is not the name of a host") from error
         except OSError as error:
             raise ListenFailed(host, port, error.strerror or str(error)) from error
 

@@ -23,13 +23,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from millrace.runtime.denial import denial_words
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectfolder_write import VECTOR_MAX, FileWriter, NewFile, SystemCalls, check_open, close_new
 from millrace.runtime.objectstore import (
+    FolderDenied,
     ObjectEntry,
     ObjectMissing,
     PreconditionFailed,
-    StoreDenied,
     StoreFull,
     StoreUnavailable,
 )
@@ -41,9 +42,13 @@ _READ_BYTES_MAX = 1 << 30  # a single pread gives at most 2 GiB less a page
 _SYNCED_MAX = 10_000
 _ATTEMPTS_MAX = 100  # at names and folders that other processes take or remove at the same instant
 
-# Free bytes of the file system that objects never take: the metadata log on the same disk must still be able to record the deletions
+# Free bytes of the file system that data never takes: the metadata log on the same disk must still be able to record the deletions
 # that make room. Above what it keeps in reserve for that, and the same again (kraft/reserve.py), so that it has these before puts go on.
 KEPT_FREE_BYTES = 32 << 20
+# What goes on making room is put itself: what compaction keeps of objects that are dead but for a little, pieces of metadata, claims. Such
+# a put, small and of a whole object, leaves this much and may take the rest of what is kept.
+KEPT_FROM_SMALL_BYTES = KEPT_FREE_BYTES * 3 // 4
+SMALL_BYTES_MAX = 256 << 10
 
 PRIVATE_FILE = 0o600
 
@@ -59,10 +64,15 @@ def store_error(error: OSError, key: str) -> Exception:
     if error.errno in _FULL:
         return StoreFull(key, error.strerror)
     if error.errno in _DENIED:
-        return StoreDenied(key, error.strerror)
+        return FolderDenied(key, denial_words(error, error.filename or ""))
     if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY):
         return ValueError(f"key {key!r} is a folder here, or lies below an object")
     return StoreUnavailable(key, error.strerror)
+
+
+def kept_by(size_bytes: int) -> int:
+    """Free bytes that a put of such an object leaves, unless it is data."""
+    return KEPT_FROM_SMALL_BYTES if size_bytes <= SMALL_BYTES_MAX else KEPT_FREE_BYTES
 
 
 def check_key(key: str) -> None:
@@ -133,11 +143,13 @@ class ObjectFolder:
         except FileNotFoundError:
             return False
 
-    def write(self, key: str, parts: Sequence[Buffer], *, is_first: bool = False) -> None:
-        """Durable on return. `is_first`: PreconditionFailed when the key exists, unless with these very bytes."""
+    def write(
+        self, key: str, parts: Sequence[Buffer], *, is_first: bool = False, kept_bytes: int = KEPT_FREE_BYTES
+    ) -> None:
+        """Durable on return. `is_first`: PreconditionFailed when the key exists, unless with these very bytes. `kept_bytes`: see kept_by."""
         new = self.create(key)
         try:
-            self.write_at(new, parts, 0)
+            self.write_at(new, parts, 0, kept_bytes)
             self.publish(new, is_first=is_first)
         except FileExistsError:
             if not self._is_content(key, parts):
@@ -151,7 +163,7 @@ class ObjectFolder:
         another process's may come between."""
         with self._replacing:
             if self._is_content(key, [before]):
-                self.write(key, [content])
+                self.write(key, [content], kept_bytes=kept_by(len(content)))
             elif self._is_content(key, [content]):
                 self._sync_name(key)
             else:
@@ -172,28 +184,30 @@ class ObjectFolder:
             os.close(fd)
         raise OSError(errno.EEXIST, "no free name for a new file", self._new)
 
-    def write_at(self, new: NewFile, parts: Sequence[Buffer], position: int) -> None:
+    def write_at(self, new: NewFile, parts: Sequence[Buffer], position: int, kept_bytes: int = KEPT_FREE_BYTES) -> None:
         """Writes all of `parts` from `position` on; not yet durable. Threads may write different places at once. ENOSPC, with nothing
-        written, when it would leave less than KEPT_FREE_BYTES."""
+        written, when it would leave less than `kept_bytes` free."""
         size_bytes = sum(map(len, parts))
-        self._take_room(new, size_bytes)
+        self._take_room(new, size_bytes, kept_bytes)
         try:
             self._writer.write(new, parts, position)
         finally:
             with self._lock:
                 self._writing_bytes -= size_bytes
 
-    def _take_room(self, new: NewFile, size_bytes: int) -> None:
+    def _take_room(self, new: NewFile, size_bytes: int, kept_bytes: int) -> None:
         with new.lock:
             check_open(new)
             status = self._calls.fstatvfs(new.fd)
         with self._lock:
             self._writing_bytes += size_bytes
-            is_enough = status.f_bavail * status.f_frsize >= self._writing_bytes + KEPT_FREE_BYTES
+            free_bytes = status.f_bavail * status.f_frsize
+            is_enough = free_bytes >= self._writing_bytes + kept_bytes
             if not is_enough:
                 self._writing_bytes -= size_bytes
         if not is_enough:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), new.path)
+            sizes = f"{size_bytes} bytes wanted, {free_bytes} free, of which {kept_bytes} are kept for metadata"
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({sizes})", new.path)
 
     def publish(self, new: NewFile, *, is_first: bool = False) -> None:
         """Gives the file its key, durably. FileExistsError when `is_first` and another is there. May be called again when the

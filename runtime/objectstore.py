@@ -32,6 +32,10 @@ class StoreConflict(StoreUnavailable):
     """Another request for the same key was under way. The operation may have happened."""
 
 
+class StoreContradicts(SaidByStore, Unavailable):
+    """The store says one thing to a conditional put and another to a read, time after time. Arguments: key, what it says."""
+
+
 class StoreFull(SaidByStore, Exhausted):
     """No room in the store (a directory on a full disk). Arguments: key, reason."""
 
@@ -68,9 +72,20 @@ class PreconditionFailed(Fenced):
         super().__init__(key)
         self.key = key
 
+    def __str__(self) -> str:
+        return f"{self.key}: another was there first"
+
 
 class StoreDenied(SaidByStore, MillraceError):
     """Credentials or rights are missing. Not retried. Arguments: key, reason."""
+
+
+class BucketMissing(StoreDenied):
+    """There is no such bucket. Arguments: key, what the store said."""
+
+
+class FolderDenied(StoreDenied):
+    """The system does not let this process at the store's folder. Arguments: key, reason."""
 
 
 Keys = list[str]  # inside a store class, `list` is its own verb
@@ -159,6 +174,19 @@ class ObjectStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class KeepsRoom(Protocol):
+    """A bare store that keeps the last of its room for small objects without which no deletion can make more: a directory."""
+
+    def for_data(self) -> ObjectStore:
+        """The same store for puts of data, which leave that room alone whatever their size. Closing either closes both."""
+        ...
+
+
+def data_store_of(store: ObjectStore) -> ObjectStore:
+    return store.for_data() if isinstance(store, KeepsRoom) else store
 
 
 @dataclass(frozen=True, slots=True)

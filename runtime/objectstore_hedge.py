@@ -86,8 +86,14 @@ class HedgingObjectStore:
 
     def told(self, on_hedge: Callable[[int], None]) -> HedgingObjectStore:
         """The same store and budget for one who is told how many bytes each second attempt of its own asks for."""
-        other = HedgingObjectStore(self._store)
-        other.hedges, other._on_hedge = self.hedges, on_hedge
+        other = self.over(self._store)
+        other._on_hedge = on_hedge
+        return other
+
+    def over(self, store: ObjectStore) -> HedgingObjectStore:
+        """Another way to the same store, with the same budget."""
+        other = HedgingObjectStore(store)
+        other.hedges = self.hedges
         return other
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:

@@ -1,6 +1,6 @@
 """The object store over a directory, for one machine: each key a file. Blocking work runs in a few threads of its own.
 
-Not here: how a file becomes durable (objectfolder.py), retries. Several processes may share a directory. What it
+Not here: how a file becomes durable, what a full disk keeps (objectfolder.py), retries. Several processes may share a directory. What it
 keeps true: `put` returns when the object survives a power cut; a reader sees an object whole or not at all; after an
 error other than StoreFull at the first byte the outcome is unknown. A cancelled call goes on in its thread, and its
 outcome is unknown too.
@@ -9,15 +9,17 @@ outcome is unknown too.
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Closed
-from millrace.runtime.objectfolder import ObjectFolder, store_error
+from millrace.runtime.objectfolder import KEPT_FREE_BYTES, ObjectFolder, kept_by, store_error
 from millrace.runtime.objectfolder_write import NewFile, SystemCalls
 from millrace.runtime.objectstore import Keys, Lend, ObjectEntry, PreconditionFailed, UnfinishedUpload
 from millrace.runtime.steps import line_of
@@ -38,7 +40,8 @@ class LocalObjectStore:
         self._folder = ObjectFolder(root, calls, mode)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="object-folder")
         self._gentle = ThreadPoolExecutor(_GENTLE_THREADS, thread_name_prefix="object-reader")
-        self._is_closed = False
+        self._closed = threading.Event()  # shared with `for_data`
+        self._is_for_data = False
 
     @staticmethod
     async def open(root: str, calls: SystemCalls = os, mode: int | None = None) -> LocalObjectStore:
@@ -51,11 +54,18 @@ class LocalObjectStore:
             raise
         return store
 
+    def for_data(self) -> LocalObjectStore:
+        other = copy.copy(self)
+        other._is_for_data = True
+        return other
+
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        await self._run(key, lambda: self._folder.write(key, parts))
+        kept_bytes = self._kept_by(parts)
+        await self._run(key, lambda: self._folder.write(key, parts, kept_bytes=kept_bytes))
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
-        await self._run(key, lambda: self._folder.write(key, parts, is_first=True))
+        kept_bytes = self._kept_by(parts)
+        await self._run(key, lambda: self._folder.write(key, parts, is_first=True, kept_bytes=kept_bytes))
 
     async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
         content = b"".join(parts)
@@ -101,12 +111,15 @@ class LocalObjectStore:
 
     async def close(self) -> None:
         """Waits for the calls under way."""
-        self._is_closed = True
+        self._closed.set()
         for threads in (self._gentle, self._threads):
             await asyncio.to_thread(threads.shutdown)
 
+    def _kept_by(self, parts: Sequence[Buffer]) -> int:
+        return KEPT_FREE_BYTES if self._is_for_data else kept_by(sum(map(len, parts)))
+
     async def _run(self, key: str, call: Callable[[], _T], threads: ThreadPoolExecutor | None = None) -> _T:
-        if self._is_closed:
+        if self._closed.is_set():
             raise Closed("object store")
         try:
             return await asyncio.get_running_loop().run_in_executor(threads or self._threads, call)

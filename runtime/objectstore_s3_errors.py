@@ -9,11 +9,13 @@ NoSuchKey, NoSuchUpload, any other 404                 ObjectMissing
                                                        set and a token that is renewed do: a broker outlives both
 no answer: connection, timeout, answer cut off         StoreUnavailable
 200 from somebody else, such as a proxy's own page     StoreUnavailable: nothing is known of what was asked
-everything else (401, 403, NoSuchBucket, 501, ...)     StoreDenied: asking again would not help
+NoSuchBucket                                           BucketMissing, a StoreDenied
+everything else (401, 403, 501, ...)                   StoreDenied: asking again would not help
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +37,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as EndpointError
 
 from millrace.runtime.objectstore import (
+    BucketMissing,
     ObjectMissing,
     PreconditionFailed,
     StoreConflict,
@@ -120,8 +123,23 @@ def s3_error(error: BaseException, key: str) -> BaseException:
     if isinstance(error, _DENIED):
         return StoreDenied(key, str(error))
     if isinstance(error, _NO_ANSWER):
-        return StoreUnavailable(key, f"{type(error).__name__}: {error}")
+        return StoreUnavailable(key, _connection_words(error))
     return error
+
+
+def _connection_words(error: BaseException) -> str:
+    """Without the clients' own form, in which an address is followed by what TLS would be asked for, wanted or not."""
+    inner = error.kwargs.get("error") if isinstance(error, BotoCoreError) else error
+    if not isinstance(inner, aiohttp.ClientConnectorError):
+        return f"{type(error).__name__}: {error}"
+    if isinstance(inner, aiohttp.ClientConnectorCertificateError):
+        reason = str(inner.certificate_error)
+    elif isinstance(inner, aiohttp.ClientSSLError):
+        reason = str(inner.os_error)
+    else:  # the number is negative where a name was not found
+        number = inner.os_error.errno or 0
+        reason = os.strerror(number) if number > 0 else inner.os_error.strerror or str(inner.os_error)
+    return f"cannot connect to {inner.host}:{inner.port}: {reason}"
 
 
 def s3_refusal(status: int, code: str, key: str, message: str = "") -> Exception:
@@ -138,7 +156,8 @@ def s3_refusal(status: int, code: str, key: str, message: str = "") -> Exception
         return PreconditionFailed(key)
     if status == 404 and code != "NoSuchBucket":
         return ObjectMissing(key)
-    return StoreDenied(key, code, status, message) if message else StoreDenied(key, code, status)
+    kind = BucketMissing if code == "NoSuchBucket" else StoreDenied
+    return kind(key, code, status, message) if message else kind(key, code, status)
 
 
 @contextmanager

@@ -159,4 +159,4 @@ class S3Probe:
 
     def _denied(self, answer: Answer, key: str, what: str) -> Exception:
         found = s3_refusal(answer.status, answer.code, key, answer.message)
-        return StoreDenied(what, *found.args[1:]) if isinstance(found, StoreDenied) else found
+        return type(found)(what, *found.args[1:]) if isinstance(found, StoreDenied) else found

@@ -6,8 +6,7 @@ were told may now mean other records. Answered once that is durable, with what w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, Uuid, Versions, array
 
 

@@ -5,8 +5,7 @@ Up to version 3 from clients, one transaction; from version 4 on from brokers, i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import Int16, Int32, Int64, Versions, array, wire
 
 

@@ -6,8 +6,7 @@ both sides can agree on anything at all (KIP-511).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import Int16, Int32, Int64, Versions, array, wire
 
 

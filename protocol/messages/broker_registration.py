@@ -5,8 +5,7 @@ Not here: what the epoch fences (kraft/tables/brokers.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, UInt16, Uuid, Versions, array, wire
 
 

@@ -6,8 +6,7 @@ stands before it is recorded again with it: what the bucket holds is never forgo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, Uuid, Versions
 
 

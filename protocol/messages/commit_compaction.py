@@ -5,8 +5,7 @@ Sent again it changes nothing: it is known by the objects that it made, and, whe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int8, Int16, Int32, Int64, Uuid, Versions, array
 
 

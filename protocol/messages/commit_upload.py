@@ -6,8 +6,7 @@ committed, is passed over. Sent again with the same ids it changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, Uuid, Versions, array
 
 

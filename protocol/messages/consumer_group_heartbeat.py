@@ -5,8 +5,7 @@ A null in the request means unchanged since the last one. From version 1 on memb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int16, Int32, Uuid, Versions, array, wire
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int16, Int32, UInt16, Uuid, Versions, array
 
 

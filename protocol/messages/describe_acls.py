@@ -5,8 +5,7 @@ Resource types, operations, permissions and pattern types are the numbers of Kaf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import Int8, Int16, Int32, Versions, array
 
 

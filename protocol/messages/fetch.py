@@ -6,8 +6,7 @@ Hot: fetch_hot.py decodes and encodes it by hand, and is tested against this dec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import (
     INT32_MAX,
     INT64_MAX,

@@ -32,8 +32,8 @@ from millrace.protocol.messages.fetch import (
     PartitionData,
 )
 from millrace.protocol.primitives import (
+    ELEMENTS_AT_ONCE,
     READ_ERRORS,
-    REQUEST_ELEMENTS_MAX,
     Buffer,
     read_compact_count,
     read_compact_string,
@@ -75,7 +75,7 @@ def decode_compact(version: int, general: DecodeRequest, frame: Buffer, start: i
                 view, pos
             )
             pos += 26
-        left = [REQUEST_ELEMENTS_MAX]
+        left = [ELEMENTS_AT_ONCE]
         if count != 2:  # one topic, one partition: nothing to check
             count, pos = read_compact_count(view, pos - 1, 3, size)
             spend(left, count)

@@ -5,8 +5,7 @@ Up to version 3 one key, from 4 on many.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import Int8, Int16, Int32, Versions, array, wire
 
 

@@ -5,8 +5,7 @@ That it is answered means that the broker epoch given is the node's newest: what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import Int16, Int32, Int64, Versions, array
 
 

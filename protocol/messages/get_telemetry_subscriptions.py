@@ -5,8 +5,7 @@ Advertised only where somebody receives them: librdkafka begins to push as soon 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int8, Int16, Int32, Uuid, Versions, array
 
 

@@ -5,8 +5,7 @@ Version 6 (two-phase commit, KIP-939) is unstable in Kafka 4.4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import Int16, Int32, Int64, Versions, wire
 
 

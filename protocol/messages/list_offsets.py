@@ -5,8 +5,7 @@ Not here: how a time is looked up (broker/partitions/time_index.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import Int8, Int16, Int32, Int64, Versions, array, wire
 
 

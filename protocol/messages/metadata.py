@@ -6,8 +6,7 @@ caching of encoded topics (broker/handlers/metadata.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_OPERATIONS, NO_UUID, Int16, Int32, Uuid, Versions, array, wire
 
 

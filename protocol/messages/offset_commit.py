@@ -5,8 +5,7 @@ Not here: who may commit (broker/coordinators/). Topics have names up to version
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, Uuid, Versions, array, wire
 
 

@@ -5,8 +5,7 @@ It never became flexible.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import Int16, Int32, Versions, array
 
 

@@ -5,8 +5,7 @@ Up to version 7 the outer fields serve one group, from 8 on `groups` does. Topic
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, Uuid, Versions, array, wire
 
 

@@ -5,8 +5,7 @@ All roles asked for are opened in one commit, or none. Asked again by the same o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int8, Int16, Int32, Int64, Uuid, Versions, array
 
 

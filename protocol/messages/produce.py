@@ -6,8 +6,7 @@ Hot: produce_hot.py decodes and encodes it by hand, and is tested against this d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, Records, Uuid, Versions, array, wire
 
 

@@ -29,9 +29,9 @@ from millrace.protocol.messages.produce import (
     TopicProduceData,
 )
 from millrace.protocol.primitives import (
+    ELEMENTS_AT_ONCE,
     ONE_BYTE,
     READ_ERRORS,
-    REQUEST_ELEMENTS_MAX,
     Buffer,
     check_count,
     read_compact_count,
@@ -73,7 +73,7 @@ def decode_plain(frame: Buffer, pos: int) -> ProduceRequest:
         acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT(view, pos)
         pos += 10
         check_count(topic_count, 6, size - pos)
-        left = [REQUEST_ELEMENTS_MAX]
+        left = [ELEMENTS_AT_ONCE]
         if topic_count > 1:
             spend(left, topic_count)
         topics = []
@@ -113,7 +113,7 @@ def decode_compact(by_id: bool, frame: Buffer, pos: int) -> ProduceRequest:
         pos = start
         acks, timeout_ms = _ACKS_TIMEOUT(view, pos)
         topic_count, pos = read_compact_count(view, pos + 6, 3, size)
-        left = [REQUEST_ELEMENTS_MAX]
+        left = [ELEMENTS_AT_ONCE]
         if topic_count > 1:
             spend(left, topic_count)
         topics = []

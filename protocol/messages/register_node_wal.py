@@ -6,8 +6,7 @@ accepted, kept as given up. Sent again it changes nothing. At millrace.version 0
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, Uuid, Versions
 
 
@@ -21,7 +20,7 @@ class RegisterNodeWalRequest:
     kind: str = ""
     address: str = ""
     position: Int64 = 0  # everything that ends at or below it is committed
-    is_loss_accepted: bool = False  # of what only an earlier active log of another id holds
+    is_loss_accepted: bool = False  # of what only another active log holds, or this one's end that is gone
 
 
 @dataclass(slots=True)

@@ -5,8 +5,7 @@ A null means unchanged since the last one, in both directions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.declare import Int8, Int16, Int32, Int64, UInt16, Versions, array, struct, wire
 
 

@@ -1,0 +1,118 @@
+"""Dataclasses whose methods are made when they are first used.
+
+`@dataclass` of the standard library compiles five functions a class as the module is imported: a millisecond a class with a Python built without
+optimization, and a process that starts needs a third of them. This decorator takes the same arguments, and gives classes that behave the same:
+the library's own decorator is applied to the class as it was written (the twin) when one of the methods, or `__dataclass_fields__`, is first
+asked for, and what it made moves into the class with slots. From then on nothing is left in between.
+
+Only what this project uses: `slots=True` always, no InitVar, no default in a base class that a subclass takes away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(cls: type[Any] | None = None, /, **options: bool) -> Any:
+        """As dataclasses.dataclass(slots=True, ...)."""
+        return _defer(cls, options) if cls is not None else lambda cls: _defer(cls, options)
+
+
+_ORDER = ("__lt__", "__le__", "__gt__", "__ge__")
+_SEEN = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
+_DROPPED = ("__dict__", "__weakref__")
+
+
+class _Later:
+    """A class attribute that is not made yet."""
+
+    __slots__ = ("_finish", "_name")
+
+    def __init__(self, finish: Callable[[], None], name: str) -> None:
+        self._finish = finish
+        self._name = name
+
+    def __get__(self, instance: object | None, owner: type[Any]) -> Any:
+        self._finish()
+        return getattr(owner if instance is None else instance, self._name)
+
+
+def _frozen_setattr(self: object, name: str, value: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _frozen_delattr(self: object, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _getstate(self: Any) -> list[object]:
+    """For copies and pickles, as the library has it."""
+    return [getattr(self, one.name) for one in dataclasses.fields(self)]
+
+
+def _setstate(self: Any, state: list[object]) -> None:
+    for one, value in zip(dataclasses.fields(self), state, strict=True):
+        object.__setattr__(self, one.name, value)
+
+
+# Alike in all frozen classes: nothing to make.
+_FROZEN = {
+    "__setattr__": _frozen_setattr,
+    "__delattr__": _frozen_delattr,
+    "__getstate__": _getstate,
+    "__setstate__": _setstate,
+}
+
+
+def _defer(twin: type[Any], options: dict[str, bool]) -> type[Any]:
+    options = {name: on for name, on in options.items() if name != "slots"}
+    written = twin.__dict__
+    names = [name for name, kind in written.get("__annotations__", {}).items() if not kind.startswith("ClassVar")]
+    made_names = [name for name in _made(options) if name not in written]
+    members = {name: value for name, value in written.items() if name not in {*names, *_DROPPED}}
+    inherited = {slot for base in twin.__mro__[1:-1] for slot in base.__dict__.get("__slots__", ())}
+    members["__slots__"] = tuple(name for name in names if name not in inherited)
+    # A class that gives an __eq__ and no __hash__ has a __hash__ of None that nobody wrote.
+    is_hashed = "__hash__" in written and not (written["__hash__"] is None and "__eq__" in written)
+    if options.get("frozen"):
+        members |= {name: value for name, value in _FROZEN.items() if name not in written}
+        if options.get("eq", True) and not is_hashed:
+            made_names.append("__hash__")
+    elif options.get("eq", True) and not is_hashed:
+        members["__hash__"] = None
+    for name in made_names:
+        members[name] = None
+    metaclass: Callable[..., type[Any]] = type(twin)
+    cls = metaclass(twin.__name__, twin.__bases__, members)
+    cls.__qualname__ = twin.__qualname__
+
+    def finish() -> None:
+        """Of a copy of the twin: two threads that ask first together make the same, each for itself."""
+        given = {name: value for name, value in written.items() if name not in _DROPPED}
+        copy = metaclass(twin.__name__, twin.__bases__, given)
+        copy.__doc__ = copy.__doc__ or ""  # else its signature is made into one
+        made = dataclasses.dataclass(slots=True, **options)(copy)
+        for name in made_names:
+            setattr(cls, name, made.__dict__[name])
+
+    for name in made_names:
+        setattr(cls, name, _Later(finish, name))
+    return cls
+
+
+def _made(options: dict[str, bool]) -> list[str]:
+    names = list(_SEEN)
+    if options.get("init", True):
+        names.append("__init__")
+    if options.get("repr", True):
+        names.append("__repr__")
+    if options.get("eq", True):
+        names.append("__eq__")
+    if options.get("order"):
+        names += _ORDER
+    return names
