@@ -6,12 +6,12 @@ first reset after the restart, when the log is empty.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.addresswords import shown_value
 
 KIB = 1024
 MIB = 1024 * KIB
+CAPACITY_BYTES_MIN = 256 * KIB
 # Ten uploads a second at most: docs/decisions/2026-11-24-an-interval-bounds-what-the-log-costs.md
 BATCH_INTERVAL_MS = 100
 BATCH_INTERVAL_MS_MAX = 10_000
@@ -31,6 +31,9 @@ def parse_bytes(text: str) -> int:
 class BlockWalSettings:
     capacity_bytes: int = 2048 * MIB
     """Size of the file, its two header blocks included; what may wait for upload. At least 256 KiB."""
+
+    is_capacity_given: bool = True
+    """False where no operator said it: a log that is there keeps its size, and a new one takes what capacity.py chooses."""
 
     direct: str = "prefer"
     """prefer | require | never: direct I/O. `prefer` falls back to synchronous writes through the page cache."""
@@ -74,7 +77,7 @@ class BlockWalSettings:
     def problems(self) -> list[str]:
         """Everything that is wrong, in words; empty when nothing is."""
         found = []
-        if self.capacity_bytes < 256 * KIB:
+        if self.capacity_bytes < CAPACITY_BYTES_MIN:
             found.append(f"WAL capacity is {self.capacity_bytes} bytes; it must be at least 256 KiB")
         if self.direct not in ("prefer", "require", "never"):
             found.append(f"WAL direct I/O is {self.direct!r}; it must be prefer, require or never")
@@ -156,7 +159,7 @@ class ObjectWalSettings:
     def problems(self) -> list[str]:
         """Everything that is wrong, in words; empty when nothing is."""
         found = []
-        if self.capacity_bytes < 256 * KIB:
+        if self.capacity_bytes < CAPACITY_BYTES_MIN:
             found.append(f"WAL capacity is {self.capacity_bytes} bytes; it must be at least 256 KiB")
         if not 0 <= self.interval_ms <= BATCH_INTERVAL_MS_MAX:
             found.append(f"batchInterval is {self.interval_ms}; it must lie in 0..{BATCH_INTERVAL_MS_MAX}")

@@ -24,6 +24,9 @@ class WalFull(Exhausted):
         self.needed_bytes = needed_bytes
         self.room_bytes = room_bytes
 
+    def __str__(self) -> str:
+        return f"the WAL has room for {self.room_bytes} bytes, and {self.needed_bytes} are needed"
+
 
 class WalFenced(Fenced):
     """`found_epoch` is -1 where nobody can tell any more."""

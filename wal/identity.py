@@ -7,8 +7,9 @@ a start sees that one of the two is an older copy, or another node's. Not here: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from millrace.protocol.dataclass import dataclass
 
 WAL_ID_BYTES: Final = 16
 NO_WAL_ID: Final = bytes(WAL_ID_BYTES)  # a log of millrace.version 0 has none
@@ -27,9 +28,10 @@ NO_MARK: Final = MetadataMark(0, -1)
 @dataclass(frozen=True, slots=True)
 class WalIdentity:
     """`owner_epoch` is the highest of an owner that recovered the log to its end; None where only opening it tells. `wal_id` is None where
-    it cannot be read, though there is a log, and `cluster_id` too."""
+    it cannot be read, though there is a log, and `cluster_id` and `node_id` too."""
 
     wal_id: bytes | None
     owner_epoch: int | None
     mark: MetadataMark
     cluster_id: str | None = None
+    node_id: int | None = None

@@ -7,9 +7,10 @@ differs from kind to kind is a field here.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.addresswords import shown_value
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore
@@ -21,7 +22,12 @@ from millrace.wal.log import WalOwner, WriteAheadLog
 
 
 class WalSettings(Protocol):
-    """A kind's own, frozen; everybody else passes them on unread."""
+    """A kind's own, frozen; everybody else passes them on, and reads no more than this."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The most that the log may hold; one that is there, or finds little room, may hold less."""
+        ...
 
     def problems(self) -> list[str]:
         """Everything that is wrong, in words; empty when nothing is."""
@@ -86,8 +92,9 @@ class WalKind:
 
     `inspect` (cluster, node, whether to read everything) reads alone, so that the log's owner may be at work; a kind without it is left out where
     nodes are checked. `file_of`: the one file or device that all of it lies in, for who looks at it while the node is stopped; None where it is
-    not one. `name_of` is what the log is called in sentences; `mend` what is to be done about damage; `verify` the command that
-    shows what damage costs, "" for none.
+    not one. `check_room` raises DiskFull where a new log finds no room, or leaves less than so many bytes, and makes nothing; None for a kind that
+    takes none at once. `name_of` is
+    what the log is called in sentences; `mend` what is to be done about damage; `verify` the command that shows what damage costs, "" for none.
     """
 
     read_settings: Callable[[WalWords], WalSettings]
@@ -99,3 +106,4 @@ class WalKind:
     verify: str = ""
     inspect: Callable[[WalPlace, str, int, bool], Awaitable[WalReport]] | None = None
     file_of: Callable[[StoreAddress], str] | None = None
+    check_room: Callable[[WalPlace, int], Awaitable[None]] | None = None

@@ -15,9 +15,9 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from typing import NewType, Protocol, runtime_checkable
 
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.disk import Buffer
 from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark
 
@@ -96,6 +96,13 @@ class WriteAheadLog(Protocol):
 
     async def trim(self, end: int) -> None:
         """Everything below `end` may be forgotten. On return the space is reusable (the new trim point is durable)."""
+        ...
+
+    @property
+    def found_mark(self) -> MetadataMark:
+        """The metadata that the log named as it was taken, from when on nobody else can write to it: of a log in a store, where somebody may
+        have written since it was looked at; of an owner without a mark, for else it may be the owner's. NO_MARK for one that is this
+        machine's alone."""
         ...
 
     def see_metadata(self, mark: MetadataMark) -> None:

@@ -31,6 +31,13 @@ async def identify_wal(place: WalPlace, node_id: int) -> WalIdentity | None:
     return await kind_of(place.address).identify(place, node_id)
 
 
+async def check_room(place: WalPlace, beside_bytes: int = 0) -> None:
+    """Whether a new log finds room at the place, and leaves so much beside it: raises DiskFull. Makes nothing."""
+    check = kind_of(place.address).check_room
+    if check is not None:
+        await check(place, beside_bytes)
+
+
 def kind_of(address: StoreAddress) -> WalKind:
     """Raises AddressError for a scheme that names none, and for a `kind` that is none."""
     choose = OPENERS.get(address.scheme)

@@ -45,7 +45,7 @@ class BlockDevice:
         capacity_bytes = align_down(settings.capacity_bytes)
         file = await disk.open_block(path, capacity_bytes, direct=settings.direct)
         try:
-            header = await _read_header(file)
+            header = await read_header(file)
             _check(header, owner, file.size_bytes)
             if header is None:
                 await _check_blank(disk, path, file)
@@ -86,7 +86,7 @@ class BlockDevice:
 
     async def _check_still_ours(self) -> None:
         """Where both copies rotted under us nobody came: the one that is written now is whole again."""
-        found = await _read_header(self.file)
+        found = await read_header(self.file)
         if found is not None and found.epoch > self.header.epoch:
             raise WalFenced(self.header.epoch, found.epoch)
 
@@ -113,18 +113,25 @@ class BlockDevice:
 async def identify(disk: Disk, path: str) -> WalIdentity | None:
     """What the log there says of itself, of whatever owner it is. None where a file or device is blank, or not there at all. Raises DiskLocked
     where another process has it open, WalForeign and WalHeaderLost for what is neither."""
-    folder, _, name = path.rpartition("/")
-    if name not in await disk.list_folder(folder or "/" if path.startswith("/") else folder or "."):
+    file = await open_present(disk, path)
+    if file is None:
         return None
-    file = await disk.open_block(path, 0)
     try:
-        header = await _read_header(file)
+        header = await read_header(file)
         if header is not None:
-            return WalIdentity(header.wal_id, header.epoch, header.mark, header.cluster_id)
+            return WalIdentity(header.wal_id, header.epoch, header.mark, header.cluster_id, header.node_id)
         await _check_blank(disk, path, file)
         return None
     finally:
         await file.close()
+
+
+async def open_present(disk: Disk, path: str) -> BlockFile | None:
+    """To look at; None where nothing lies. Whoever asked closes it."""
+    folder, _, name = path.rpartition("/")
+    if name not in await disk.list_folder(folder or "/" if path.startswith("/") else folder or "."):
+        return None
+    return await disk.open_block(path, 0)
 
 
 def reservation_key(epoch: int) -> int:
@@ -132,8 +139,9 @@ def reservation_key(epoch: int) -> int:
     return 0x4D52 << 48 | epoch & (1 << 48) - 1 if epoch >= 0 else 0
 
 
-async def _read_header(file: BlockFile) -> DeviceHeader | None:
-    """A copy that cannot be read is as one that rotted, as long as the other one is sound; else nobody knows what it said: raises DiskFailed."""
+async def read_header(file: BlockFile) -> DeviceHeader | None:
+    """None where neither copy is sound. A copy that cannot be read is as one that rotted, as long as the other one is sound; else nobody knows
+    what it said: raises DiskFailed."""
     if file.size_bytes < RING_START:
         return None
     copies, failure = [], None
@@ -179,7 +187,7 @@ async def _reserve(
         if settings.reservation == "require":
             raise WalMismatch("reservation", "one that the device enforces", "not to be had")
         return False
-    again = await _read_header(file)
+    again = await read_header(file)
     _check(again, owner, file.size_bytes)
     if (-1 if again is None else again.epoch) != old_epoch:
         raise DiskLocked(path, "another machine, which opened it at the same time")

@@ -14,6 +14,7 @@ def read_settings(words: WalWords) -> BlockWalSettings:
     default = BlockWalSettings()
     return BlockWalSettings(
         capacity_bytes=words.number("capacity", default.capacity_bytes, "a number of bytes, KiB, MiB or GiB"),
+        is_capacity_given=bool(words.text("capacity", "")),
         iops=words.number("iops", default.iops),
         writes_in_flight=words.number("iodepth", default.writes_in_flight),
         direct=words.direct,
@@ -24,9 +25,22 @@ def read_settings(words: WalWords) -> BlockWalSettings:
 
 
 async def _open(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
+    from millrace.wal.block.capacity import settle_capacity
     from millrace.wal.block.log import BlockWal
 
-    return await BlockWal.open(place.disk, place.address.target, place.settings, owner)
+    settled = await settle_capacity(place.disk, place.address.target, place.settings)
+    settled.note(place.address.target)
+    if settled.free_bytes is not None:
+        await place.disk.make_folder(
+            place.address.target.rpartition("/")[0] or "/"
+        )  # it may have gone with the disk of the one before
+    return await BlockWal.open(place.disk, place.address.target, settled.settings, owner)
+
+
+async def _check_room(place: WalPlace, beside_bytes: int) -> None:
+    from millrace.wal.block.capacity import settle_capacity
+
+    await settle_capacity(place.disk, place.address.target, place.settings, beside_bytes)
 
 
 async def _identify(place: WalPlace, node_id: int) -> WalIdentity | None:
@@ -43,5 +57,6 @@ BLOCK = WalKind(
     name_of=lambda address: address.target,
     mend="mend the device",
     verify="millrace wal verify",
+    check_room=_check_room,
     file_of=lambda address: address.target,
 )

@@ -14,9 +14,10 @@ docs/formats/block_wal.md draws every field and says what recovery believes.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from millrace.protocol.crc32c import crc32c
+from millrace.protocol.dataclass import dataclass
 from millrace.wal.errors import WalMismatch
 from millrace.wal.identity import NO_MARK, NO_WAL_ID, WAL_ID_BYTES, MetadataMark
 

@@ -27,7 +27,7 @@ from millrace.wal.block.space import BlockEnds, RingSpace
 from millrace.wal.block.writer import BlockWriter
 from millrace.wal.config import BlockWalSettings
 from millrace.wal.errors import WalClosed, WalFull, WalOutdated
-from millrace.wal.identity import NO_WAL_ID, MetadataMark
+from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark
 from millrace.wal.log import WalOwner, WalRecord
 from millrace.wal.record import RECORD_HEADER_BYTES
 
@@ -279,6 +279,10 @@ class BlockWal:
         while self._device.header.trim < end:
             self._check_open()
             await asyncio.shield(self._start_header_write())
+
+    @property
+    def found_mark(self) -> MetadataMark:
+        return NO_MARK
 
     def see_metadata(self, mark: MetadataMark) -> None:
         if self.wal_id != NO_WAL_ID and mark.offset > self._mark.offset:

@@ -22,8 +22,9 @@ Whoever skips or truncates finds the places in `damages`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from millrace.protocol.dataclass import dataclass
 from millrace.wal.block.layout import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,

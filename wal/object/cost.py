@@ -10,9 +10,9 @@ age and size whatever the log is, and marks for trims, one in some seconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import sqrt
 
+from millrace.protocol.dataclass import dataclass
 from millrace.wal.config import ObjectWalSettings
 from millrace.wal.object.batcher import GATHER_MS, LONGEST_MS
 from millrace.wal.object.hedging import DUPLICATES_BYTES_MAX, GATHER_PART

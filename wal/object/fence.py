@@ -48,11 +48,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
+from millrace.runtime.objectstore_rounds import EXISTS, NOT_THERE, Rounds, contradiction
+from millrace.runtime.objectstore_watched import WAL_STORE
 from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalCorrupt, WalFenced
 from millrace.wal.identity import NO_MARK, MetadataMark
@@ -75,6 +78,7 @@ from millrace.wal.object.recovery import Extent, Listing, Tip, find_extent, find
 SEALS_MAX = 1024
 SEALS_GROWTH = 8
 NO_STAMP = Stamp(0, 0, Place(0, 0), 0)
+WAS_PUT, IS_LISTED = "a put succeeded", "a list names it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class Taken:
     root_token: bytes  # of the first owner; ours where the root is put anew
     is_root_damaged: bool = False
     mark: MetadataMark = NO_MARK  # what its owner knew as it came; without that, what the log named
+    found_mark: MetadataMark = NO_MARK  # what the log named; of an owner without a mark
 
 
 class Fence(Protocol):
@@ -96,7 +101,8 @@ class Fence(Protocol):
     is_verified_after: bool  # `verify` stands between a put and its acknowledgement
 
     async def take(self) -> Taken:
-        """On return no owner before this one can acknowledge anything that is not in the extent. Raises WalFenced, WalMismatch, WalCorrupt."""
+        """On return no owner before this one can acknowledge anything that is not in the extent. Raises WalFenced, WalMismatch, WalCorrupt,
+        and StoreContradicts after a bounded number of rounds."""
         ...
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
@@ -184,19 +190,38 @@ class _Names:
         self._root_token = root.token
         return root.epoch
 
-    async def _find_tip(self, listing: Listing, first_epoch: int) -> Tip | None:
-        """None when the log moved on under the listing."""
+    async def _find_tip(self, listing: Listing, first_epoch: int) -> Tip | ObjectMissing:
+        """What is missing, when the log moved on under the listing."""
         try:
             return await self._reader.search(find_tip(listing, first_epoch, self.epoch, self.token, self.kind))
-        except ObjectMissing:
-            return None
+        except ObjectMissing as missing:
+            return missing
+
+    async def _epoch_in(self, key: str) -> int | None:
+        """Whose object lies in a slot that should be ours; None: it is gone. NO_EPOCH for one that cannot be read: it is not ours, whosever it is."""
+        try:
+            found = await self._reader.named(key)
+        except WalCorrupt:
+            return NO_EPOCH
+        return None if found is None else found.epoch
+
+    async def _go_round(self, rounds: Rounds, key: str, said: str) -> None:
+        """Returns for a further round, after a pause. Raises StoreContradicts behind the last one: `said` is what the store said of the
+        key, but for a read."""
+        if await rounds.again():
+            return
+        found = await self._epoch_in(key)
+        read = "a read that it cannot be read" if found == NO_EPOCH else f"a read that it is of epoch {found}"
+        error = contradiction(key, said, NOT_THERE if found is None else read, rounds.count)
+        error.store = WAL_STORE
+        raise error
 
     async def _take(self, listing: Listing, tip: Tip | None, check_replaced: Callable[[], Awaitable[None]]) -> Taken:
         """`tip`: None where nobody ever took the log."""
-        link, passed, mark = (None, (), NO_MARK) if tip is None else (tip.link, tip.passed, tip.mark)
+        link, passed, found_mark = (None, (), NO_MARK) if tip is None else (tip.link, tip.passed, tip.mark)
         extent = await self._extent(listing, link, passed, check_replaced)
-        mark = mark if self._owner.mark == NO_MARK else self._owner.mark
-        return Taken(listing, extent, link, self._root_token, self._is_root_damaged, mark)
+        mark = found_mark if self._owner.mark == NO_MARK else self._owner.mark
+        return Taken(listing, extent, link, self._root_token, self._is_root_damaged, mark, found_mark)
 
     async def _extent(
         self,
@@ -219,20 +244,24 @@ class ConditionalFence(_Names):
     is_verified_after = False
 
     async def take(self) -> Taken:
-        seal_count = 1
+        seal_count, rounds = 1, Rounds()
         while True:
             listing, first_epoch = await self._survey()
             if first_epoch is None:
                 if await self._begin():
                     return await self._take(listing, None, self.check_replaced)
+                await self._go_round(rounds, root_key(self._owner.node_id), EXISTS)
                 continue
             tip = await self._find_tip(listing, first_epoch)
-            if tip is None:
+            if isinstance(tip, ObjectMissing):
+                await self._go_round(rounds, tip.key, IS_LISTED)
                 continue
             if tip.is_ours:
                 return await self._take(listing, tip, self.check_replaced)
-            if not await self._seal(tip, seal_count):
+            is_won = await self._seal(tip, seal_count)
+            if not is_won:
                 seal_count = min(SEALS_MAX, SEALS_GROWTH * seal_count)
+            await self._go_round(rounds, object_key(self._reader.prefix, tip.place), WAS_PUT if is_won else EXISTS)
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
         key = object_key(self._reader.prefix, place)
@@ -241,14 +270,6 @@ class ConditionalFence(_Names):
         except PreconditionFailed:
             found = await self._epoch_in(key)
             raise WalFenced(self.epoch, NO_EPOCH if found is None else found) from None
-
-    async def _epoch_in(self, key: str) -> int | None:
-        """Whose object lies in a slot that should be ours; None: it is gone. NO_EPOCH for one that cannot be read: it is not ours, whosever it is."""
-        try:
-            found = await self._reader.named(key)
-        except WalCorrupt:
-            return NO_EPOCH
-        return None if found is None else found.epoch
 
     async def verify(self) -> None:
         """A put that succeeded is proof enough."""
@@ -293,15 +314,17 @@ class ReservationFence(_Names):
         """A claim shuts out whoever has the log, so it is looked at before: who is to be refused puts none."""
         await self._look()
         await self._claim()
+        rounds = Rounds()
         while True:
             listing, root_epoch, tip = await self._look()
             if root_epoch is None:
                 await self.put_root()
             await self.verify()
-            if tip is not None:
+            if isinstance(tip, Tip):
                 return await self._take(listing, tip, self.check_replaced)
+            await self._go_round(rounds, tip.key, IS_LISTED)
 
-    async def _look(self) -> tuple[Listing, int | None, Tip | None]:
+    async def _look(self) -> tuple[Listing, int | None, Tip | ObjectMissing]:
         listing, root_epoch = await self._survey()
         is_ours = root_epoch is None or root_epoch >= self.epoch
         tip = await self._find_tip(listing, NO_EPOCH if is_ours or root_epoch is None else root_epoch)

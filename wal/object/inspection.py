@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import StrEnum
 from typing import Any
 
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore
 from millrace.runtime.objectstore_retry import RetryPolicy
 from millrace.runtime.rand import Rand

@@ -15,10 +15,10 @@ docs/formats/object_wal.md draws every field and says what recovery believes.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 
 from millrace.protocol.crc32c import crc32c
+from millrace.protocol.dataclass import dataclass
 from millrace.wal.errors import WalCorrupt, WalMismatch
 from millrace.wal.identity import NO_MARK, MetadataMark
 

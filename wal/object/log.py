@@ -108,6 +108,7 @@ class ObjectWal:
         self._is_recovered = self._is_started = self._is_closed = self._is_flush_due = False
         self._failure: BaseException | None = None
         self._mark = taken.mark
+        self.found_mark = taken.found_mark
         self._moved = asyncio.Event()  # a group was confirmed, or the log failed
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # when it is due, in the loop's seconds
@@ -450,7 +451,7 @@ async def identify(store: ObjectStore, node_id: int, rand: Rand) -> WalIdentity 
         return WalIdentity(None, None, NO_MARK)
     reader = LogReader(store, WalOwner(root.cluster_id, node_id, LATER_EPOCH), rand)
     epoch, mark = await _last_owner(reader, root.epoch)
-    return WalIdentity(wal_id_of(root.token), epoch, mark, root.cluster_id)
+    return WalIdentity(wal_id_of(root.token), epoch, mark, root.cluster_id, root.node_id)
 
 
 async def _last_owner(reader: LogReader, first_epoch: int) -> tuple[int | None, MetadataMark]:

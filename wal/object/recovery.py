@@ -28,8 +28,9 @@ Where no object of an owner can be read, or not the seal that the log ends with,
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from millrace.protocol.dataclass import dataclass
 from millrace.wal.errors import WalCorrupt, WalFenced, WalMismatch
 from millrace.wal.identity import NO_MARK, MetadataMark
 from millrace.wal.log import WalRecord

@@ -1,0 +1,80 @@
+"""How large a block WAL is where nobody says it: as it is, or, where there is none yet, by the room on its disk.
+
+    new, in a file      the largest power of two that is no more than a tenth of the free bytes, from 64 MiB to 2 GiB
+    new, on a device    all of it, up to 2 GiB
+    not new             as it is: what was chosen once stays, however much is free by now
+
+Not here: making the file (device.py), what was said (kind.py). The rule stands in docs/settings.md at s3.wal.capacity.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from dataclasses import replace
+from typing import Final
+
+from millrace.protocol.dataclass import dataclass
+from millrace.runtime.disk import Disk, DiskFull
+from millrace.wal.block.device import open_present, read_header
+from millrace.wal.block.layout import RING_START
+from millrace.wal.config import MIB, BlockWalSettings
+
+log = logging.getLogger(__name__)
+LEAST_BYTES: Final = 64 * MIB
+MOST_BYTES: Final = 2048 * MIB
+PARTS: Final = 10  # of the free bytes, one goes to the log
+
+
+def choose_capacity(free_bytes: int) -> int:
+    """Of a new log in a file on a disk with so much free. It may be more than is free: then there is no room for a log."""
+    part_bytes = max(free_bytes // PARTS, 1)
+    return max(LEAST_BYTES, min(MOST_BYTES, 1 << part_bytes.bit_length() - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    settings: BlockWalSettings
+    free_bytes: int | None  # of the disk that a new log's file is to lie on
+
+    def note(self, path: str) -> None:
+        """Tells of a new log, loudly where it is a small one that nobody asked for."""
+        if self.free_bytes is None:
+            return
+        size_bytes, is_given = self.settings.capacity_bytes, self.settings.is_capacity_given
+        log.log(
+            logging.INFO if is_given or size_bytes == MOST_BYTES else logging.WARNING,
+            "WAL %s is new: it takes %d bytes (%d MiB) at once, of %d that are free there%s",
+            path,
+            size_bytes,
+            size_bytes // MIB,
+            self.free_bytes,
+            "" if is_given else "; s3.wal.capacity gives it another size",
+        )
+
+
+async def settle_capacity(disk: Disk, path: str, settings: BlockWalSettings, beside_bytes: int = 0) -> Settled:
+    """With the capacity that holds at this place. Changes nothing. Raises DiskFull where a new log has no room, or leaves less than `beside_bytes`
+    to what else goes to its disk, and as opening a log does."""
+    file = await open_present(disk, path)
+    if file is not None:
+        try:
+            header = await read_header(file)
+        finally:
+            await file.close()
+        if header is not None:
+            return Settled(_or_given(settings, header.capacity_bytes), None)
+        if file.size_bytes >= RING_START:  # a device, or a file that was made for the log
+            return Settled(_or_given(settings, min(MOST_BYTES, file.size_bytes)), None)
+    free_bytes = disk.free_bytes(path)
+    settings = _or_given(settings, choose_capacity(free_bytes))
+    size_bytes = settings.capacity_bytes
+    if size_bytes + beside_bytes > free_bytes:
+        parts = f" for {size_bytes} bytes of log and {beside_bytes} of metadata and objects" if beside_bytes else ""
+        raise DiskFull(path, os.strerror(errno.ENOSPC) + parts, size_bytes + beside_bytes, free_bytes)
+    return Settled(settings, free_bytes)
+
+
+def _or_given(settings: BlockWalSettings, chosen_bytes: int) -> BlockWalSettings:
+    return settings if settings.is_capacity_given else replace(settings, capacity_bytes=chosen_bytes)
