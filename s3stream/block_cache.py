@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from millrace.runtime.errors import Unavailable
+from millrace.runtime.errors import Unavailable, in_words
 from millrace.runtime.lending import LendingPool
 from millrace.runtime.objectstore import ObjectMissing
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
@@ -214,7 +214,7 @@ class BlockCache:
         """A failure is nobody's: whoever needs the bytes reads them itself and meets it there."""
         self._ahead.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("read-ahead ended early: %r", error)
+            log.info("read-ahead ended early: %s", in_words(error))
 
 
 def _now_ms() -> int:

@@ -6,8 +6,7 @@ Relations between settings are asserted here; what depends on the WAL's size as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.objects.writer import BLOCK_BYTES_MAX
 
 MIB = 1 << 20

@@ -38,6 +38,9 @@ class StreamMissing(MillraceError):
         super().__init__(stream_id)
         self.stream_id = stream_id
 
+    def __str__(self) -> str:
+        return f"there is no stream {self.stream_id}: it was never made, or was deleted"
+
 
 class OffsetTrimmed(MillraceError):
     def __init__(self, stream_id: int, offset: int, start: int) -> None:
@@ -45,6 +48,9 @@ class OffsetTrimmed(MillraceError):
         self.stream_id = stream_id
         self.offset = offset
         self.start = start
+
+    def __str__(self) -> str:
+        return f"offset {self.offset} of stream {self.stream_id} lies below its start, {self.start}"
 
 
 class OffsetBeyondEnd(MillraceError):
@@ -54,12 +60,17 @@ class OffsetBeyondEnd(MillraceError):
         self.offset = offset
         self.end = end
 
+    def __str__(self) -> str:
+        return f"offset {self.offset} of stream {self.stream_id} lies beyond its end, {self.end}"
+
 
 class ObjectCorrupt(Corrupt):
-    """`key` is "" when the bytes came from elsewhere (a WAL payload), `position` is where in them the check failed."""
+    """`key` is "" when the bytes came from elsewhere (a WAL payload), `position` is where in them the check failed. `offsets`: the [start, end) of
+    its stream that a damaged block holds, where that is known."""
 
-    def __init__(self, reason: str, position: int = 0, key: str = "") -> None:
+    def __init__(self, reason: str, position: int = 0, key: str = "", offsets: tuple[int, int] | None = None) -> None:
         super().__init__(reason, position, key)
+        self.offsets = offsets
         self.reason = reason
         self.position = position
         self.key = key
@@ -72,6 +83,9 @@ class UploadExpired(MillraceError):
     def __init__(self, object_id: int) -> None:
         super().__init__(object_id)
         self.object_id = object_id
+
+    def __str__(self) -> str:
+        return f"object {self.object_id} was not committed within the time that it was prepared for"
 
 
 class CompactionRefused(MillraceError):

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied
 from millrace.s3stream.block_lru import BlockLru
@@ -95,6 +96,33 @@ class ObjectFinder:
                 break  # the end of what is committed, or an object that is gone: who reads there looks again
         return found
 
+    async def resume_after(self, stream_id: int, offset: int) -> int:
+        """A read of `offset` met damage: the offset from which on another block, or object, holds the stream, which may be damaged, too. What
+        no index tells ends with the objects that metadata names for it. Raises ObjectMissing when metadata names none, and
+        StoreDenied or Unavailable where an index is not known now."""
+        hints = holding(self._objects.candidates(StreamId(stream_id), offset, 1), offset)
+        if not hints:
+            raise ObjectMissing(f"(stream {stream_id}, offset {offset})")
+        if hints[0].kind is ObjectKind.COMPOSITE:
+            return await self._resume_in_composite(hints[0], stream_id, offset)
+        readers = [self._reader(hint.object_id, hint.size_bytes, hint.writer) for hint in hints]
+        results = await asyncio.gather(*(self._load_index(*one) for one in zip(hints, readers, strict=True)))
+        bounds = [hint.end for hint in hints]
+        for reader, error in zip(readers, results, strict=True):
+            if isinstance(error, StoreDenied | Unavailable):
+                raise error
+            with suppress(ObjectCorrupt):  # a row that is none tells nothing
+                bound = None if reader.known_index is None else reader.known_index.bound_after(stream_id, offset)
+                bounds += [] if bound is None else [bound]
+        return min(bounds)
+
+    async def _resume_in_composite(self, hint: ObjectHint, stream_id: int, offset: int) -> int:
+        try:
+            found = await self._find_linked(hint, stream_id, offset, offset + 1, 1)
+        except (ObjectMissing, ObjectCorrupt, OffsetGap):
+            return hint.end
+        return found.refs[0].end
+
     def drop_all(self) -> None:
         """Forgets every index."""
         self._readers.drop_all()
@@ -141,10 +169,9 @@ class ObjectFinder:
         if found is None:
             raise OffsetGap(stream_id, start, hint.end)
         link, refs = found
-        return FoundBlocks(link.object_id, self._reader(link.object_id, link.size_bytes), refs)
+        return FoundBlocks(link.object_id, self._reader(link.object_id, link.size_bytes, link.writer), refs)
 
     def _reader(self, object_id: ObjectId, size_bytes: int, writer: int = 0) -> ObjectReader:
-        """`writer` 0: of an object that a composite links, whose index nobody reads."""
         reader = self._readers.get(object_id)
         if reader is None:
             reader = ObjectReader(self._store, object_key(self._cluster_id, object_id), size_bytes, writer=writer)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NewType
+
+from millrace.protocol.dataclass import dataclass
 
 StreamId = NewType("StreamId", int)
 ObjectId = NewType("ObjectId", int)

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+
+from millrace.protocol.dataclass import dataclass
 
 SLICE_BYTES = 1 << 20
 BURST_MS = 100

@@ -30,8 +30,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
 
+from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.ghosts import Ghosts
 from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.objects.format import INT64_MAX, Entry
@@ -115,7 +115,7 @@ class Run:
 
 class CacheBlock:
     """One unit of upload: `payload_bytes` of it, charged as `size_bytes`. `wal_end`: everything in the WAL below it lies in this block, in an
-    older one, or belongs to no stream."""
+    older one, or belongs to no stream. `since_s`: when the oldest entry came, by the clock of `LogCache.now_s`."""
 
     __slots__ = (
         "is_free",
@@ -124,6 +124,7 @@ class CacheBlock:
         "payload_bytes",
         "pinned_id",
         "runs",
+        "since_s",
         "size_bytes",
         "wal_end",
         "wal_start",
@@ -136,6 +137,7 @@ class CacheBlock:
         self.payload_bytes = 0
         self.wal_start = wal_start
         self.wal_end = wal_start
+        self.since_s = 0.0
         self.pinned_id = 0  # of the arena that the newest views pin
         self.is_sealed = False
         self.is_free = False
@@ -184,6 +186,7 @@ class LogCache:
         self.size_bytes = 0
         self.free_bytes = 0
         self.evicted_count = 0
+        self.now_s = 0.0  # whoever puts entries sets it
         self._freed_number = -1
         self._wal_end = 0
         self._span_bytes = 0
@@ -206,6 +209,11 @@ class LogCache:
     def held_bytes(self) -> int:
         """Bytes that cannot be evicted, since their upload is not committed."""
         return self.size_bytes - self.free_bytes
+
+    @property
+    def held_since_s(self) -> float | None:
+        """When the oldest entry came whose upload is not committed; None when there is none."""
+        return next((block.since_s for block in self._blocks if block.runs and not block.is_free), None)
 
     def put(self, stream_id: int, entry: Entry, wal_end: int) -> None:
         """Adds the next entry of a stream, the record of which ends at `wal_end`. May seal the active block before."""
@@ -345,6 +353,8 @@ class LogCache:
         )
         if stream_id in self.active.runs or len(self.active.runs) >= self._streams_per_block:
             self.seal()
+        if not self.active.runs:
+            self.active.since_s = self.now_s
         run = Run(self.active.number, stream_id, entry.epoch, base_offset)
         self.active.runs[stream_id] = run
         self.active.size_bytes += RUN_OVERHEAD_BYTES

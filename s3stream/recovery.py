@@ -15,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millrace.protocol.dataclass import dataclass
+from millrace.runtime.errors import in_words
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced, StreamMissing
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
 from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
@@ -196,7 +198,7 @@ async def close_in_catalog(catalog: StreamCatalog, streams: list[tuple[StreamId,
                 await catalog.close(stream_id, epoch)
                 closed_count += 1
             except (StreamFenced, StreamMissing) as error:
-                log.info("stream %d was not closed here: %r", stream_id, error)
+                log.info("stream %d was not closed here: %s", stream_id, in_words(error))
 
     await asyncio.gather(*(close_some() for _ in range(min(CLOSES_IN_FLIGHT, len(streams)))))
     return closed_count

@@ -22,9 +22,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NoReturn
 
 from millrace.runtime.disk import Buffer
-from millrace.runtime.errors import Closed, MillraceError
+from millrace.runtime.errors import Closed, MillraceError, in_words
 from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.config import StreamSettings
+from millrace.s3stream.damaged_reads import DamagedReads
 from millrace.s3stream.errors import StreamFenced, StreamMissing
 from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
@@ -122,6 +123,7 @@ class Storage:
             ownership,
             wal.wal_id,
         )
+        self.damaged = DamagedReads()
         self._streams: dict[int, Stream] = {}
         self._gate = gate
         self._held_ends: deque[int] = deque()  # of groups that are durable and may not be told yet
@@ -217,7 +219,7 @@ class Storage:
                     await self._finish_trims(whole)
                     await close_in_catalog(self._catalog, [(stream.stream_id, stream.epoch) for stream in whole])
             except (TimeoutError, MillraceError) as error:
-                log.warning("closed before everything was handed over; the next start recovers it: %r", error)
+                log.warning("closed before everything was handed over; the next start recovers it: %s", in_words(error))
         await self._stop()
         await self._wal.close()
 
@@ -392,6 +394,7 @@ class Storage:
     def _confirm(self, end: int) -> None:
         pending, put = self._pending, self.log_cache.put
         self._group = group = self._group + 1
+        self.log_cache.now_s = asyncio.get_running_loop().time()
         confirmed: list[Append] = []
         moved: list[Stream] = []
         while pending and pending[0].wal_end <= end:
@@ -481,7 +484,7 @@ class Storage:
             while self._late_trims:
                 await self._finish_trims([self._late_trims.pop(next(iter(self._late_trims)))])
         except MillraceError as error:
-            log.warning("a trim was not told to metadata; the next one tells it: %r", error)
+            log.warning("a trim was not told to metadata; the next one tells it: %s", in_words(error))
         finally:
             self._trimming = None
 
@@ -490,7 +493,7 @@ class Storage:
             try:
                 await self.trim_catalog(stream)
             except (StreamFenced, StreamMissing) as error:
-                log.info("stream %d was not trimmed here: %r", stream.stream_id, error)
+                log.info("stream %d was not trimmed here: %s", stream.stream_id, in_words(error))
 
     # -- read
 
@@ -517,12 +520,22 @@ class Storage:
             harvest.is_full |= history.is_full and history.next_offset < history_end
         return harvest.entries
 
+    async def resume_after(self, stream_id: int, offset: int) -> int:
+        """For who reads past damage (ObjectFinder.resume_after)."""
+        return await self.block_cache.finder.resume_after(stream_id, offset)
+
     # -- state
 
     @property
     def upload_blocked_reason(self) -> str:
         """Why uploads wait, or "" when they do not: the store is away, full, or refuses."""
         return self.uploader.blocked_reason
+
+    @property
+    def upload_lag_s(self) -> float:
+        """Seconds since the oldest entry was confirmed that is not committed as an object; 0 when all are."""
+        since_s = self.log_cache.held_since_s
+        return 0.0 if since_s is None else asyncio.get_running_loop().time() - since_s
 
     def end(self, error: BaseException) -> None:
         """For whoever finds that the node was taken over: no append is taken and nothing committed any more. `on_failed` is called as
@@ -543,7 +556,7 @@ class Storage:
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
-            self._stop_intake(Closed(f"the stream engine failed: {error!r}"))
+            self._stop_intake(Closed(f"the stream engine failed: {in_words(error)}"))
             self._pulse(self._confirmed)
             self._pulse(self._uploaded)
             self._on_failed(error)
@@ -569,7 +582,7 @@ class Storage:
         if self._failure is None:
             await event.wait()
         if self._failure is not None:
-            raise Closed(f"the stream engine failed: {self._failure!r}")
+            raise Closed(f"the stream engine failed: {in_words(self._failure)}")
 
     @staticmethod
     def _pulse(event: asyncio.Event) -> None:

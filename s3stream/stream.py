@@ -18,9 +18,9 @@ from typing import Protocol
 
 from millrace.protocol.crc32c import crc32c
 from millrace.runtime.disk import Buffer
-from millrace.runtime.errors import Closed
-from millrace.runtime.objectstore import ObjectMissing
-from millrace.s3stream.errors import OffsetBeyondEnd, OffsetGap, OffsetTrimmed, StreamFenced
+from millrace.runtime.errors import Closed, Corrupt
+from millrace.s3stream.damaged_reads import DamagedReads
+from millrace.s3stream.errors import OffsetBeyondEnd, OffsetTrimmed, StreamFenced
 from millrace.s3stream.ids import OpenedStream
 from millrace.s3stream.objects.format import (
     ENTRY_HEADER_BYTES,
@@ -63,12 +63,15 @@ class StreamHome(Protocol):
     """What a stream asks of the engine that holds it (storage.py)."""
 
     append_wal: Callable[..., WalRecord]
+    damaged: DamagedReads
 
     def on_appended(self, append: Append) -> None: ...
 
     def read_cached(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry] | None: ...
 
     async def fetch(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry]: ...
+
+    async def resume_after(self, stream_id: int, offset: int) -> int: ...
 
     async def trim_catalog(self, stream: Stream) -> None: ...
 
@@ -165,12 +168,24 @@ class Stream:
         """Entries from the one that holds `start` to the last that begins before `end` (or before what is confirmed): the first whole,
         further ones while they fit `max_bytes`; at least one if there is any, possibly fewer than would fit. Cancelling loses nothing."""
         end = self._bounded(start, end)
+        if start >= end:
+            return []
+        damaged = self._storage.damaged
         try:
-            return await self._storage.fetch(self.stream_id, start, end, max_bytes) if start < end else []
-        except (ObjectMissing, OffsetGap):
+            entries = await self._storage.fetch(self.stream_id, start, end, max_bytes)
+        except Corrupt as error:
             # Trimmed, or deleted, while it was read: no damage then.
             self._bounded(start, end)
+            damaged.note_failed(self.stream_id, start, error, asyncio.get_running_loop().time())
             raise
+        if damaged and entries:
+            damaged.note_read(self.stream_id, start, entries[-1].end, asyncio.get_running_loop().time())
+        return entries
+
+    async def resume_after(self, offset: int) -> int:
+        """A read of `offset` failed for damage: where what is stored elsewhere begins, above it and not above what is confirmed. Raises as
+        ObjectFinder.resume_after."""
+        return min(await self._storage.resume_after(self.stream_id, offset), self.confirmed_end)
 
     async def trim(self, new_start: int) -> None:
         """Nothing below `new_start` is read from now on. Metadata knows on return, for what is committed as objects; for the rest

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectStore, StoreUnavailable
 from millrace.runtime.steps import StepLine

@@ -8,9 +8,9 @@ first of those prepared, stream objects the following ones, in the order of thei
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from heapq import nlargest
 
+from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.ids import NO_OBJECT, CommittedStreamObject, ObjectId, StreamId, StreamRange, UploadCommit
 from millrace.s3stream.log_cache import Run
 

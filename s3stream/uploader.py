@@ -9,6 +9,7 @@ Keeps true:
   * ids grow with the blocks;
   * a store that is away, full or refuses is asked again for ever, with growing pauses, and `blocked_reason` says so: nothing acknowledged
     is given up, producers wait when the cache is full;
+  * `on_full` is called when a call is refused for want of room and was not before: somebody may be able to make some;
   * ids that got old while the puts were late are replaced: nothing is put under them any more, for whoever deletes what was never committed has
     been there, and nothing is committed;
   * ids are replaced, too, where an object of a process that this one has replaced lies: it could put that and never commit it;
@@ -28,8 +29,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from millrace.runtime.errors import Closed, Exhausted, Unavailable
-from millrace.runtime.objectstore import BytesChanged, MultipartUpload, ObjectMissing, ObjectStore, StoreDenied
+from millrace.runtime.errors import Closed, Exhausted, Unavailable, in_words
+from millrace.runtime.objectstore import (
+    BytesChanged,
+    MultipartUpload,
+    ObjectMissing,
+    ObjectStore,
+    StoreDenied,
+    StoreFull,
+)
 from millrace.runtime.objectstore_body import Body, body_of
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import UploadExpired
@@ -37,7 +45,7 @@ from millrace.s3stream.ids import NO_WAL, ObjectId, UploadCommit
 from millrace.s3stream.log_cache import CacheBlock
 from millrace.s3stream.metadata import ObjectCatalog
 from millrace.s3stream.objects.keys import object_key
-from millrace.s3stream.objects.placing import ObjectForeign, complete_object, pass_over, put_object
+from millrace.s3stream.objects.placing import ObjectForeign, abandon, complete_object, pass_over, put_object
 from millrace.s3stream.objects.writer import ObjectWriter
 from millrace.s3stream.ownership import UNOWNED, Ownership
 from millrace.s3stream.upload_plan import PlannedObject, UploadPlan, plan_upload
@@ -60,6 +68,10 @@ ENTRY_COST = 8192
 
 async def no_wait() -> None:
     """Where nothing keeps a trim back."""
+
+
+def _nobody() -> None:
+    """Makes room."""
 
 
 class UploadJob:
@@ -109,6 +121,8 @@ class Uploader:
         self._loops: list[asyncio.Task[None]] = []
         self._running: dict[asyncio.Task[UploadCommit], None] = {}
         self._blocked: dict[str, str] = {}
+        self._full: dict[str, None] = {}  # of these, what waits for room in the store
+        self.on_full: Callable[[], None] = _nobody
         self.pending_count = 0
         self.objects_put = 0
         self.bytes_put = 0
@@ -119,6 +133,11 @@ class Uploader:
     def blocked_reason(self) -> str:
         """Why uploads do not go on, or "" when they do."""
         return next(iter(self._blocked.values()), "")
+
+    @property
+    def is_full(self) -> bool:
+        """Uploads wait for room in the store."""
+        return bool(self._full)
 
     def start(self) -> None:
         self._loops = [
@@ -150,7 +169,7 @@ class Uploader:
             await loop()
         except Exception as error:
             # A log that is closed for a failure says so to all; the failure is the news.
-            log.error("uploads end: %r", (isinstance(error, Closed) and error.__cause__) or error)
+            log.error("uploads end: %s", in_words((isinstance(error, Closed) and error.__cause__) or error))
             self._on_failed(error)
 
     async def _put_loop(self) -> None:
@@ -272,7 +291,7 @@ class Uploader:
         return finished.size_bytes
 
     async def _put_in_parts(self, key: str, planned: PlannedObject) -> int:
-        """One attempt; when it fails, nothing of it is visible, and the next one begins anew."""
+        """One attempt; when it fails, or is cancelled, nothing of it is visible or left in the store, and the next one begins anew."""
         upload = await self._store.start_multipart(key)
         under_way: list[asyncio.Task[None]] = []
         writer = ObjectWriter(self._settings.block_bytes, self._ownership.writer)
@@ -285,11 +304,10 @@ class Uploader:
             for part in under_way:
                 await part
             await complete_object(self._store, self._ownership, key, upload, finished.size_bytes)
-        except NOT_NOW:
-            await _give_up(upload)
-            raise
-        finally:
+        except BaseException:
             await _end(under_way)
+            await abandon(key, upload)
+            raise
         return finished.size_bytes
 
     async def _start_part(self, upload: MultipartUpload, part: Body) -> asyncio.Task[None]:
@@ -314,10 +332,12 @@ class Uploader:
                     self.retries += 1
                     silence.cancel()
                     self._note_wait(what, f"{type(error).__name__}: {error}")
+                    self._note_room(what, isinstance(error, StoreFull))
                 await asyncio.sleep(pause_ms * _spread(f"{what} {pause_ms}") / 1000)
                 pause_ms = min(RETRY_PAUSE_MS_MAX, pause_ms * 2)
         finally:
             silence.cancel()
+            self._full.pop(what, None)
             if self._blocked.pop(what, None) is not None:
                 log.info("upload goes on: %s", what)
 
@@ -325,6 +345,13 @@ class Uploader:
         if what not in self._blocked:
             log.warning("upload waits: %s: %s", what, reason)
         self._blocked[what] = f"{what}: {reason}"
+
+    def _note_room(self, what: str, is_full: bool) -> None:
+        if not is_full:
+            self._full.pop(what, None)
+        elif what not in self._full:
+            self._full[what] = None
+            self.on_full()
 
 
 def _check_fresh(fresh_until: float, object_id: ObjectId) -> None:
@@ -358,10 +385,3 @@ async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _give_up(upload: MultipartUpload) -> None:
-    try:
-        await upload.abort()
-    except NOT_NOW as error:
-        log.info("a multipart upload was left behind: %r", error)

@@ -9,9 +9,9 @@ refuses its own part alone. Bounded by objects, and by bytes, which would be wri
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Protocol
 
+from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.compaction.work import Ids, Work, commit
 from millrace.s3stream.errors import CompactionRefused, UploadExpired
 from millrace.s3stream.ids import NO_OBJECT, CompactionCommit

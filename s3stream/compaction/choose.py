@@ -92,6 +92,17 @@ def choose_aged(
     return ()
 
 
+def choose_beyond(
+    objects: Sequence[StreamSetInfo],
+    is_aside: Callable[[StreamSetInfo], bool],
+    settings: CompactionSettings,
+    after: int,
+) -> Sequence[StreamSetInfo]:
+    """The oldest neighbours whose order ids are beyond `after`, as many as can be looked into at once; none when there are no more."""
+    spans = _parted(objects, lambda one: one.order_id <= after or is_aside(one))
+    return _held_at_once(spans[0][: settings.sources_max], settings) if spans else ()
+
+
 def _parted(objects: Sequence[T], is_aside: Callable[[T], bool]) -> list[list[T]]:
     """Neighbours that nothing stands between."""
     spans: list[list[T]] = [[]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from millrace.protocol.dataclass import dataclass
 
 MIB = 1 << 20
 PART_BYTES_MIN = 5 * MIB

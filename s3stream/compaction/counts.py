@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from millrace.protocol.dataclass import dataclass
 
 # Why a round ended early, or an object was left out.
 SKIP_REASONS = (
@@ -23,6 +25,7 @@ class CompactionCounts:
 
     set_rounds: int = 0
     stream_rounds: int = 0
+    reclaim_rounds: int = 0
     commits: int = 0
     objects_in: int = 0
     objects_out: int = 0

@@ -49,11 +49,18 @@ async def merge(
 
     What cannot be read is never taken for nothing: the plan is thrown away, the object stands aside, and the next plan is without it.
     """
+    is_changed = True
+    async with noting(work, objects), opened(work, objects, is_index_alone=is_index_alone) as (sources, indexes):
+        if len(sources) == len(objects):
+            is_changed = await _merge_opened(work, sources, indexes, planner, committing)
+    return is_changed
+
+
+@asynccontextmanager
+async def noting(work: Work, objects: Objects) -> AsyncIterator[None]:
+    """Goes on behind the block when that met an object that cannot be compacted now: it stands aside. Raises when the store is away."""
     try:
-        async with opened(work, objects, is_index_alone=is_index_alone) as (sources, indexes):
-            if len(sources) < len(objects):
-                return True
-            return await _merge_opened(work, sources, indexes, planner, committing)
+        yield
     except (SourceUnreadable, SourcesOverlap) as error:
         work.note(error)
         if isinstance(error, SourceUnreadable) and error.is_away:
@@ -61,7 +68,6 @@ async def merge(
     except Uncovered as error:
         log.error("compaction would lose data and was given up: %s", error)
         work.put_aside([one.object_id for one in objects], "uncovered", error)
-    return True
 
 
 async def _merge_opened(
@@ -71,13 +77,7 @@ async def _merge_opened(
     planner: Planner,
     committing: Committing,
 ) -> bool:
-    """The bounds of streams are asked for after the objects were named and read, from an image that is no older: a stream that is
-    missing from it is deleted, and was not merely unknown yet."""
-    streams: dict[StreamId, None] = {}
-    for index in indexes:
-        streams |= dict.fromkeys(streams_of([index]))
-        await asyncio.sleep(0)
-    bounds = work.catalog.stream_bounds(list(streams))
+    bounds = await bounds_of(work, indexes)
     plan = await in_steps(planner(indexes, bounds), others_run)
     if plan is None:
         return False
@@ -85,6 +85,16 @@ async def _merge_opened(
     taken = slice(first, first + len(plan.source_ids))
     await carry_out(work, plan, sources[taken], indexes[taken], bounds, committing)
     return True
+
+
+async def bounds_of(work: Work, indexes: Sequence[SourceIndex]) -> Bounds:
+    """The bounds of streams are asked for after the objects were named and read, from an image that is no older: a stream that is
+    missing from it is deleted, and was not merely unknown yet."""
+    streams: dict[StreamId, None] = {}
+    for index in indexes:
+        streams |= dict.fromkeys(streams_of([index]))
+        await asyncio.sleep(0)
+    return work.catalog.stream_bounds(list(streams))
 
 
 @asynccontextmanager

@@ -7,21 +7,16 @@ stay behind; nothing is deleted by hand, ids that are not committed run out.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from dataclasses import dataclass
 
-from millrace.runtime.errors import MillraceError
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.objectstore import MultipartUpload, ObjectStore
 from millrace.s3stream.compaction.counts import CompactionCounts
 from millrace.s3stream.ids import ObjectId, StreamRange
 from millrace.s3stream.objects.format import BlockRef
 from millrace.s3stream.objects.joiner import ObjectJoiner
-from millrace.s3stream.objects.placing import complete_object, put_object
+from millrace.s3stream.objects.placing import abandon, complete_object, put_object
 from millrace.s3stream.ownership import Ownership
-
-log = logging.getLogger(__name__)
-ABORT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +121,8 @@ class Output:
             part.cancel()
         await asyncio.gather(*self._parts, return_exceptions=True)
         upload, self._upload = self._upload, None
-        if upload is None:
-            return
-        try:
-            async with asyncio.timeout(ABORT_S):
-                await upload.abort()
-        except (MillraceError, TimeoutError) as error:
-            log.info("a multipart upload of %s was left behind: %r", self._key, error)
+        if upload is not None:
+            await abandon(self._key, upload)
 
     async def _start_part(self, data: bytearray) -> None:
         """Parts are numbered in the order in which they are started here."""

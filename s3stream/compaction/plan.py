@@ -14,8 +14,9 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.stepped import Steps
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, StreamRange

@@ -12,7 +12,6 @@ from millrace.s3stream.compaction.choose import choose_sets
 from millrace.s3stream.compaction.merging import merge
 from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, plan_sets
 from millrace.s3stream.compaction.work import Work
-from millrace.s3stream.ids import StreamSetInfo
 
 
 class SetCompactor:
@@ -32,18 +31,18 @@ class SetCompactor:
 
     def next_due_ms(self) -> int | None:
         """The wall time at which old objects are looked into though nothing changes."""
-        return self._look.next_due_ms(self._objects(), self._is_aside)
+        return self._look.next_due_ms(self._work.stream_sets(), self._work.is_set_aside)
 
     async def _merge_equals(self) -> bool:
         work, settings = self._work, self._work.settings
-        chosen = choose_sets(self._objects(), self._is_aside, settings)
+        chosen = choose_sets(work.stream_sets(), work.is_set_aside, settings)
         planner = partial(plan_sets, settings=settings, split_bytes=settings.own_bytes_min)
         return bool(chosen) and await merge(work, chosen, planner, AtOnce(work))
 
     async def _look_at_aged(self) -> bool:
         """Whether there was one that had not been passed."""
         work = self._work
-        objects = self._look.next_objects(self._objects(), self._is_aside, work.clock.wall_ms())
+        objects = self._look.next_objects(work.stream_sets(), work.is_set_aside, work.clock.wall_ms())
         if not objects:
             return False
         plans: list[SetPlan | None] = []
@@ -53,14 +52,7 @@ class SetCompactor:
             return plans[-1]
 
         await merge(work, objects, planner, AtOnce(work), is_index_alone=True)
-        if not any(map(self._is_aside, objects)):
+        if not any(map(work.is_set_aside, objects)):
             for plan in plans:
                 self._look.on_passed(objects, plan)
         return True
-
-    def _objects(self) -> list[StreamSetInfo]:
-        """Each once, whatever the metadata says."""
-        return list({one.object_id: one for one in self._work.catalog.stream_set_objects()}.values())
-
-    def _is_aside(self, one: StreamSetInfo) -> bool:
-        return self._work.is_aside(one.object_id)

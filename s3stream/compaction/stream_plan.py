@@ -13,8 +13,8 @@ Neighbours are objects whose offsets continue each other; between others there i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.compaction.choose import RUN_COUNT_MIN, choose_run
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.ids import ObjectId, ObjectKind, StreamBounds, StreamObjectInfo

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.stepped import Steps
 from millrace.s3stream.compaction.batch import Batch
 from millrace.s3stream.compaction.merging import merge, stream_object
@@ -149,13 +150,13 @@ class StreamCompactor:
                 raise SourceUnreadable(one.object_id, error) from None
         known = work.known_rows.get(one.object_id)
         if known is not None:
-            return [LinkedRows(one.object_id, one.size_bytes, memoryview(known))]
+            return [LinkedRows(one.object_id, one.size_bytes, memoryview(known), one.writer)]
         source = work.source(one.object_id, one.size_bytes, one.writer)
         try:
             found = await source.open(ReadMemory(0), 0)
         finally:
             await source.close()
-        return [LinkedRows(one.object_id, one.size_bytes, found.index.encoded)]
+        return [LinkedRows(one.object_id, one.size_bytes, found.index.encoded, one.writer)]
 
     async def _commit(self, stream_id: StreamId, linking: Linking, batch: Batch) -> None:
         work = self._work

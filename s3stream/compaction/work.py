@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
 from millrace.s3stream.compaction.aside import Aside
@@ -17,7 +18,7 @@ from millrace.s3stream.compaction.known_rows import KnownRows
 from millrace.s3stream.compaction.plan import SourcesOverlap
 from millrace.s3stream.compaction.sources import Source, SourceUnreadable
 from millrace.s3stream.errors import UploadExpired
-from millrace.s3stream.ids import CompactionCommit, ObjectId
+from millrace.s3stream.ids import CompactionCommit, ObjectId, StreamSetInfo
 from millrace.s3stream.metadata import CompactionCatalog
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.ownership import UNOWNED, Ownership
@@ -58,6 +59,13 @@ class Work:
 
     def is_aside(self, object_id: ObjectId) -> bool:
         return self.aside.has(object_id, asyncio.get_running_loop().time())
+
+    def stream_sets(self) -> list[StreamSetInfo]:
+        """This node's, newest data last; each once, whatever the metadata says."""
+        return list({one.object_id: one for one in self.catalog.stream_set_objects()}.values())
+
+    def is_set_aside(self, one: StreamSetInfo) -> bool:
+        return self.is_aside(one.object_id)
 
     def put_aside(
         self, object_ids: Iterable[ObjectId], reason: str, error: Exception, *, is_growing: bool = True

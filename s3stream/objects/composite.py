@@ -4,7 +4,8 @@
 
     links   16 B  "MRLK" | version u8 | flags u8 | zero u16 | link count i32 | crc, then links. crc: the 12 bytes
                   before it, then the links
-      link  32 B  object id i64 | object size i64 | start i64 | end i64
+      link  40 B  object id i64 | object size i64 | start i64 | end i64 | writer's token i64. Version 1, where no
+                  link names its writer: 32 B, without the token
     index         as an object's; rows of one stream, whose positions lie in the object that links them
     footer        as an object's, writer included, with the magic "MRLINKED"
 
@@ -18,10 +19,10 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from millrace.protocol.crc32c import crc32c
+from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId, Writer
 from millrace.s3stream.objects.format import (
@@ -47,37 +48,43 @@ LINKS_COUNT_MAX = 65_536
 
 _LINKS_HEAD = struct.Struct(">4sBBHi")
 _LINKS = struct.Struct(">4sBBHiI")
-_LINK = struct.Struct(">qqqq")
+_LINK = struct.Struct(">qqqqq")
+_LINK_1 = struct.Struct(">qqqq")
 _CRC = struct.Struct(">I")
 
 LINKS_HEADER_BYTES = _LINKS.size
 LINK_BYTES = _LINK.size
-assert (LINKS_HEADER_BYTES, LINK_BYTES) == (16, 32)
+LINK_1_BYTES = _LINK_1.size
+WRITER_LINKS_VERSION = 2  # of links that name who wrote what they link
+assert (LINKS_HEADER_BYTES, LINK_BYTES, LINK_1_BYTES) == (16, 40, 32)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An object that a composite links, and which offsets of the stream it reads there."""
+    """An object that a composite links, and which offsets of the stream it reads there. `writer`: the token that metadata named for
+    the object, 0 for nobody, as in check_writer."""
 
     object_id: ObjectId
     size_bytes: int
     start: int
     end: int
+    writer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LinkedRows:
-    """An object to link: its encoded rows as its own index has them."""
+    """An object to link: its encoded rows as its own index has them. `writer`: as Link's."""
 
     object_id: ObjectId
     size_bytes: int
     rows: memoryview
+    writer: int = 0
 
     @property
     def link(self) -> Link:
         start = ROW.unpack_from(self.rows, 0)[1]
         last = ROW.unpack_from(self.rows, len(self.rows) - ROW_BYTES)
-        return Link(self.object_id, self.size_bytes, start, last[1] + last[2])
+        return Link(self.object_id, self.size_bytes, start, last[1] + last[2], self.writer)
 
 
 def encode_composite(linked: Sequence[LinkedRows], writer: Writer | None = None) -> bytes:
@@ -88,8 +95,13 @@ def encode_composite(linked: Sequence[LinkedRows], writer: Writer | None = None)
     for before, after in pairwise(links):
         if before.end != after.start:
             raise ValueError(f"object {after.object_id} starts at {after.start}, the one before ends at {before.end}")
-    packed = b"".join(_LINK.pack(link.object_id, link.size_bytes, link.start, link.end) for link in links)
-    head = _LINKS_HEAD.pack(LINKS_MAGIC, VERSION, 0, 0, len(links))
+    if any(link.writer for link in links):
+        version = WRITER_LINKS_VERSION
+        packed = b"".join(_LINK.pack(one.object_id, one.size_bytes, one.start, one.end, one.writer) for one in links)
+    else:
+        version = VERSION
+        packed = b"".join(_LINK_1.pack(one.object_id, one.size_bytes, one.start, one.end) for one in links)
+    head = _LINKS_HEAD.pack(LINKS_MAGIC, version, 0, 0, len(links))
     block = head + _CRC.pack(crc32c(packed, crc32c(head))) + packed
     index = encode_index(b"".join(one.rows for one in linked))
     footer = Footer(len(block), len(index), len(block) + len(index) + FOOTER_BYTES, writer)
@@ -103,14 +115,15 @@ def links_of(data: memoryview) -> list[Link]:
     if len(block) < LINKS_HEADER_BYTES:
         raise ObjectCorrupt("the links' header is cut off")
     magic, version, flags, zero, count, crc = _LINKS.unpack_from(block, 0)
-    if magic != LINKS_MAGIC or version != VERSION or flags | zero:
+    layout = {VERSION: _LINK_1, WRITER_LINKS_VERSION: _LINK}.get(version)
+    if magic != LINKS_MAGIC or layout is None or flags | zero:
         raise ObjectCorrupt(f"links of magic {magic!r}, version {version}, flags {flags | zero} are unknown")
     packed = block[LINKS_HEADER_BYTES:]
     if crc32c(packed, crc32c(block[: _LINKS_HEAD.size])) != crc:
         raise ObjectCorrupt("the links' checksum differs")
-    if not 0 < count <= LINKS_COUNT_MAX or len(packed) != count * LINK_BYTES:
+    if not 0 < count <= LINKS_COUNT_MAX or len(packed) != count * layout.size:
         raise ObjectCorrupt(f"{len(packed)} bytes of links say {count}")
-    links = [Link(ObjectId(key), size, start, end) for key, size, start, end in _LINK.iter_unpack(packed)]
+    links = [Link(ObjectId(values[0]), *values[1:]) for values in layout.iter_unpack(packed)]
     _check_order(links)
     return links
 
@@ -164,7 +177,8 @@ class CompositeIndex:
             first = place
             while place < self._rows.count and self._rows.row(place).start < link.end:
                 place += 1
-            span = LinkedRows(link.object_id, link.size_bytes, rows[first * ROW_BYTES : place * ROW_BYTES])
+            own_rows = rows[first * ROW_BYTES : place * ROW_BYTES]
+            span = LinkedRows(link.object_id, link.size_bytes, own_rows, link.writer)
             if first == place or span.link != link:
                 raise ObjectCorrupt(
                     f"the rows of linked object {link.object_id} do not fill [{link.start}, {link.end})"

@@ -31,9 +31,9 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from millrace.protocol.crc32c import crc32c
+from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import StreamId, Writer, token_text
 

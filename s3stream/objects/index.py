@@ -53,6 +53,15 @@ class ObjectIndex:
             place += 1
         return found
 
+    def bound_after(self, stream_id: int, offset: int) -> int | None:
+        """Where the block of the stream that holds `offset` ends; none does: where the next one begins. None: no more of it is here."""
+        place = self._search(stream_id, offset)
+        for near in range(max(place, 0), min(place + 2, self.count)):
+            ref = self.row(near)
+            if ref.stream_id == stream_id and ref.end > offset:
+                return ref.start if ref.start > offset else ref.end
+        return None
+
     def row(self, place: int) -> BlockRef:
         stream_id, start, delta, entry_count, position, size = ROW.unpack_from(self._rows, place * ROW_BYTES)
         if min(start, position) < 0 or min(delta, entry_count, size) <= 0 or position + size > self.blocks_end:

@@ -9,12 +9,20 @@ nothing that is there is ever replaced. Not here: repeating what was not answere
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 
 from millrace.runtime.disk import Buffer
-from millrace.runtime.errors import Fenced
-from millrace.runtime.objectstore import MultipartUpload, ObjectMissing, ObjectStore, PreconditionFailed
+from millrace.runtime.errors import Fenced, MillraceError, Unavailable, in_words
+from millrace.runtime.objectstore import (
+    MultipartUpload,
+    ObjectMissing,
+    ObjectStore,
+    PreconditionFailed,
+    StoreConflict,
+    StoreDenied,
+)
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import Writer
 from millrace.s3stream.objects.composite import COMPOSITE_MAGIC
@@ -22,6 +30,7 @@ from millrace.s3stream.objects.format import FOOTER_BYTES, FOOTER_MAGIC, decode_
 from millrace.s3stream.ownership import Ownership
 
 log = logging.getLogger(__name__)
+ABORT_S = 5.0
 
 
 class ObjectForeign(Fenced):
@@ -49,13 +58,15 @@ class ObjectForeign(Fenced):
 
 
 async def put_object(store: ObjectStore, ownership: Ownership, key: str, parts: Sequence[Buffer]) -> None:
-    """Durable on return. Raises ObjectForeign, and what the store raises."""
+    """Durable on return. Raises ObjectForeign, and what the store raises; StoreConflict where it refuses the condition and has nothing there."""
     if not ownership.is_conditional:
         await store.put(key, parts)
         return
     try:
         await store.put_if_absent(key, parts)
     except PreconditionFailed:
+        if await store.head(key) is None:
+            raise StoreConflict(key, "an object is there, by the answer to a put, and there is none") from None
         raise ObjectForeign(key, ownership.writer, await writer_at(store, key)) from None
 
 
@@ -82,22 +93,40 @@ async def complete_object(
     try:
         await upload.complete(if_absent=True)
     except (PreconditionFailed, ObjectMissing) as error:
-        found = await writer_at(store, key, size_bytes)
-        if found is not None and found == ownership.writer:
-            return  # an attempt of ours, whose answer was lost
+        found = await writer_at(store, key)
+        if found is not None and found == ownership.writer and await _size_of(store, key) == size_bytes:
+            # An attempt of ours, whose answer was lost: by this upload, or by one before it, and then this one is left over.
+            with contextlib.suppress(Unavailable, StoreDenied, ObjectMissing):
+                await upload.abort()
+            return
         if isinstance(error, ObjectMissing) and await store.head(key) is None:
             raise
         raise ObjectForeign(key, ownership.writer, found) from None
 
 
-async def writer_at(store: ObjectStore, key: str, size_bytes: int | None = None) -> Writer | None:
-    """Whom the object there names; None when it names nobody, has another size, or is gone."""
+async def abandon(key: str, upload: MultipartUpload) -> None:
+    """Ends an upload that will not be completed; none of its parts may be under way. Waits a bounded time for the store to forget the parts; else
+    its own rules, or the sweep of unfinished uploads, clean up."""
+    try:
+        async with asyncio.timeout(ABORT_S):
+            await upload.abort()
+    except (MillraceError, TimeoutError) as error:
+        log.info("a multipart upload of %s was left behind: %s", key, in_words(error))
+
+
+async def _size_of(store: ObjectStore, key: str) -> int | None:
     entry = await store.head(key)
-    if entry is None or entry.size_bytes < FOOTER_BYTES or size_bytes not in (None, entry.size_bytes):
+    return None if entry is None else entry.size_bytes
+
+
+async def writer_at(store: ObjectStore, key: str) -> Writer | None:
+    """Whom the object there names; None when it names nobody, or is gone."""
+    size_bytes = await _size_of(store, key)
+    if size_bytes is None or size_bytes < FOOTER_BYTES:
         return None
     try:
-        footer = memoryview(await store.get_range(key, entry.size_bytes - FOOTER_BYTES, entry.size_bytes))
+        footer = memoryview(await store.get_range(key, size_bytes - FOOTER_BYTES, size_bytes))
         magic = COMPOSITE_MAGIC if footer[-len(COMPOSITE_MAGIC) :] == COMPOSITE_MAGIC else FOOTER_MAGIC
-        return decode_footer(footer, entry.size_bytes, magic).writer
+        return decode_footer(footer, size_bytes, magic).writer
     except (ObjectCorrupt, ObjectMissing):
         return None

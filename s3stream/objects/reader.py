@@ -62,6 +62,9 @@ class ObjectReader:
         self._index = index
         self._whole: memoryview | None = None  # an object no larger than the tail guess arrives whole with its index
         self._loading: asyncio.Task[ObjectIndex] | None = None
+        # Whoever comes with the index has seen the footer.
+        self._is_writer_known = not writer or index is not None
+        self._checking: asyncio.Task[None] | None = None
 
     @property
     def known_index(self) -> ObjectIndex | None:
@@ -81,6 +84,7 @@ class ObjectReader:
         self._loading = None
         if not loading.cancelled() and loading.exception() is None:
             self._index = loading.result()
+            self._is_writer_known = True
 
     async def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[BlockRef]:
         """See ObjectIndex.find."""
@@ -91,7 +95,7 @@ class ObjectReader:
             raise self._named(error, 0) from None
 
     async def read_block(self, ref: BlockRef) -> list[Entry]:
-        return (await self.scan(ref, await self._read(ref.position, _end(ref)))).all_entries()
+        return (await self.scan(ref, await self.read_span([ref]))).all_entries()
 
     async def read_blocks(self, refs: Sequence[BlockRef]) -> list[list[Entry]]:
         """Entries block by block, in the order asked. Blocks that lie side by side come with one GET; each block's
@@ -108,8 +112,13 @@ class ObjectReader:
 
     async def read_span(self, refs: Sequence[BlockRef], store: ObjectStore | None = None) -> memoryview:
         """The bytes from the first of these blocks to the last, which are in the order of their positions, with one GET. `store`: by
-        another way than the reader's own. What comes pins nothing but itself."""
-        return await self._read(refs[0].position, _end(refs[-1]), store)
+        another way than the reader's own. What comes pins nothing but itself. Where the footer was not seen yet, it comes with
+        a small GET at the same time."""
+        checking = self._begin_check()
+        data = await self._read(refs[0].position, _end(refs[-1]), store)
+        if checking is not None:
+            await asyncio.shield(checking)
+        return data
 
     async def read_apart(
         self, refs: Sequence[BlockRef], pool: LendingPool, store: ObjectStore | None = None
@@ -117,12 +126,15 @@ class ObjectReader:
         """As read_span, each block in a piece of its own. What nobody asked for between them is read over something that nobody reads."""
         room = _Room(refs, pool)
         start, end = refs[0].position, _end(refs[-1])
+        checking = self._begin_check()
         try:
             if self._whole is not None:
                 views, came_bytes = fill(room.lend(), self._whole[start:end])
             else:
                 views, came_bytes = await (store or self._store).get_into(self.key, start, end, room.lend)
             self._check_whole(start, end, came_bytes)
+            if checking is not None:
+                await asyncio.shield(checking)
         except BaseException:
             room.let_go()
             raise
@@ -140,8 +152,31 @@ class ObjectReader:
                 await pause()
         except ObjectCorrupt as error:
             self._whole = None  # what came may have been damaged on its way: whoever asks again asks the store
-            raise self._named(error, ref.position) from None
+            named = self._named(error, ref.position)
+            named.offsets = ref.start, ref.end
+            raise named from None
         return block
+
+    def _begin_check(self) -> asyncio.Task[None] | None:
+        """Of an object that was found by a composite's rows, whose own index nobody reads: the footer is read once."""
+        if self._is_writer_known:
+            return None
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._check_writer(), name=f"footer-{self.key}")
+            self._checking.add_done_callback(self._on_checked)
+        return self._checking
+
+    def _on_checked(self, checking: asyncio.Task[None]) -> None:
+        self._checking = None
+        if not checking.cancelled() and checking.exception() is None:
+            self._is_writer_known = True
+
+    async def _check_writer(self) -> None:
+        tail = await self._read(self.size_bytes - FOOTER_BYTES, self.size_bytes)
+        try:
+            check_writer(decode_footer(tail, self.size_bytes), self._writer)
+        except ObjectCorrupt as error:
+            raise self._named(error, self.size_bytes - FOOTER_BYTES) from None
 
     async def _load_index(self) -> ObjectIndex:
         tail_start = self.size_bytes - tail_guess_bytes(self.size_bytes)

@@ -9,11 +9,11 @@ the processor's cache: a caller on the event loop adds a MiB or so at a time. Th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.crc32c_join import crc32c_join
+from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import StreamId, StreamRange, Writer
 from millrace.s3stream.objects.format import (
