@@ -13,7 +13,6 @@ offset only grows, batch by batch or decision by decision; subscribers see every
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from millrace.kraft.delta import MetadataDelta, at_offset, delta_between
 from millrace.kraft.errors import LogCorrupt
@@ -21,6 +20,7 @@ from millrace.kraft.image import MetadataImage
 from millrace.kraft.publisher import MetadataPublisher
 from millrace.kraft.records import ValueReader, decode_values
 from millrace.protocol.batches import BatchHeader
+from millrace.protocol.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

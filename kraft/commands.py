@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.kraft.decision import Context, Decision
 from millrace.kraft.refusals import refuse
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.stepped import Steps
 
@@ -75,13 +75,13 @@ ROWS: Final[dict[str, Row]] = {
     # Kafka's own.
     "AllocateProducerIds": Row("broker_commands.decide_allocate_producer_ids", _plain, is_growing=True),
     "AlterConfigs": Row("config_commands.decide_alter_configs", _configuring, is_growing=True, has_steps=True),
-    "AlterPartitionReassignments": Row("partitions.decide_alter_partition_reassignments", _plain),
+    "AlterPartitionReassignments": Row("partitions.decide_alter_partition_reassignments", _plain, has_steps=True),
     "BrokerHeartbeat": Row("broker_commands.decide_heartbeat", _plain),
     "BrokerRegistration": Row("broker_commands.decide_register_broker", _registering),
     "CreatePartitions": Row("create_topics.decide_create_partitions", _creating, is_growing=True, has_steps=True),
     "CreateTopics": Row("create_topics.decide_create_topics", _creating, is_growing=True, has_steps=True),
     "DeleteTopics": Row("delete_topics.decide_delete_topics", _timed, has_steps=True),
-    "ElectLeaders": Row("partitions.decide_elect_leaders", _plain),
+    "ElectLeaders": Row("partitions.decide_elect_leaders", _plain, has_steps=True),
     "IncrementalAlterConfigs": Row(
         "config_commands.decide_incremental_alter_configs", _configuring, is_growing=True, has_steps=True
     ),

@@ -20,13 +20,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from millrace.kraft.commands import COMMANDS, Command
 from millrace.kraft.config import ControllerSettings
-from millrace.kraft.decision import BrokerConfigCheck, ConfigRules, Context, CreationRules, Decision
+from millrace.kraft.decision import BrokerConfigCheck, ConfigRules, Context, CreationRules, Decision, OtherConfigCheck
 from millrace.kraft.delta import MetadataDelta, apply_records
 from millrace.kraft.driver import Driver
 from millrace.kraft.errors import NotLeader, TooManyCommands
@@ -36,6 +35,7 @@ from millrace.kraft.publisher import MetadataPublisher
 from millrace.kraft.records import Proposal, ValueWriter
 from millrace.kraft.tables.features import METADATA_VERSION, bootstrap_records
 from millrace.kraft.topic_configs import ConfigLookup
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.clock import Clock
@@ -82,6 +82,7 @@ class Controller:
         describe_quorum: Callable[[Any, int], Decision],
         cluster_id: str,
         check_broker_config: BrokerConfigCheck,
+        check_other_config: OtherConfigCheck,
     ) -> None:
         lookup = ConfigLookup(settings.node_id, settings.static_configs)
         self._clock = clock
@@ -92,7 +93,7 @@ class Controller:
         self._creation = CreationRules(
             settings.partitions_default, settings.topic_partitions_max, lookup, rand.split("topic ids").uuid
         )
-        self._configs = ConfigRules(lookup, check_broker_config)
+        self._configs = ConfigRules(lookup, check_broker_config, check_other_config)
         self._writer = ValueWriter()
         self._groups: deque[Group] = deque()
         self._is_open = False  # the last group takes more commands

@@ -7,12 +7,14 @@ KafkaError, and parts of it inside the reply. Records of one decision take effec
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.configs import Values
 from millrace.kraft.tables.objects import Objects
 from millrace.kraft.topic_configs import ConfigLookup
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.ids import uuid_text
@@ -20,6 +22,8 @@ from millrace.s3stream.ids import token_of, token_text
 
 # (key, its new value or None when it is removed, whether for all brokers): raises KafkaError for what may not be.
 BrokerConfigCheck = Callable[[str, str | None, bool], None]
+# (type of the resource, a group or client metrics; all that it would have set): raises KafkaError for what may not be.
+OtherConfigCheck = Callable[[int, Values], None]
 
 
 @dataclass(slots=True)
@@ -45,6 +49,7 @@ class ConfigRules:
 
     lookup: ConfigLookup
     check_broker_config: BrokerConfigCheck
+    check_other_config: OtherConfigCheck
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from millrace.kraft.config import ControllerSettings
@@ -11,6 +10,7 @@ from millrace.kraft.decision import Decision
 from millrace.kraft.progress import Progress
 from millrace.kraft.raft import Raft
 from millrace.kraft.roles import Leader
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.ids import uuid_bytes
 from millrace.protocol.messages.describe_quorum import (
@@ -36,7 +36,7 @@ class QuorumView:
     tick_ms: int
 
     def decide(self, request: DescribeQuorumRequest, now_ms: int) -> Decision:
-        response = DescribeQuorumResponse(error_message=None)
+        response = DescribeQuorumResponse()
         for topic in request.topics:
             partitions = [
                 self._partition(topic.topic_name, asked.partition_index, now_ms) for asked in topic.partitions
@@ -56,7 +56,7 @@ class QuorumView:
         return DescribeQuorumResponsePartitionData(
             index,
             0,
-            None,
+            "",
             self.raft.node_id,
             role.epoch,
             self.raft.high_watermark,

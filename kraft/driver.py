@@ -29,7 +29,7 @@ from millrace.kraft.roles import Leader
 from millrace.kraft.snapshot import receive_snapshot
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk, DiskFull
-from millrace.runtime.errors import Unavailable
+from millrace.runtime.errors import Unavailable, in_words
 from millrace.runtime.steps import in_steps
 
 log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class Driver:
                 if self._is_closing:
                     return
         except Exception as error:
-            log.critical("the metadata log failed: %r", error)
+            log.critical("the metadata log failed: %s", in_words(error))
             machine = self._machine_or_fail()
             machine.on_dropped(self.raft.commit_end, error)
             machine.end(error)
@@ -216,7 +216,7 @@ class Driver:
             pieces = self._snapshots.fetch(self.raft.leader, snapshot)
             image = await receive_snapshot(self._disk, self._store.folder, snapshot, pieces)
         except (Unavailable, SnapshotCorrupt) as error:
-            log.warning("the leader's snapshot at offset %d could not be installed: %r", snapshot.end, error)
+            log.warning("the leader's snapshot at offset %d could not be installed: %s", snapshot.end, in_words(error))
             return
         if not self.raft.wants_snapshot(snapshot.end, snapshot.epoch):
             return
@@ -248,7 +248,7 @@ class Driver:
                     continue
                 if any(entry.is_control for entry in self.raft.log.unstable):
                     raise
-                log.error("no room for %d bytes of metadata: %r", len(batch), error)
+                log.error("no room for %d bytes of metadata: %s", len(batch), in_words(error))
                 self.raft.drop_unstable()
                 self._machine_or_fail().on_dropped(self.raft.log.end, LogFull(self.reserve.path))
                 return False

@@ -24,6 +24,10 @@ class NotLeader(Unavailable):
         super().__init__(leader_id)
         self.leader_id = leader_id
 
+    def __str__(self) -> str:
+        who = "nobody leads it now" if self.leader_id < 0 else f"node {self.leader_id} does"
+        return f"this node does not lead the quorum: {who}"
+
 
 class ProposalDropped(Unavailable):
     pass
@@ -34,11 +38,17 @@ class LogFull(Exhausted):
         super().__init__(path)
         self.path = path
 
+    def __str__(self) -> str:
+        return f"the disk of the metadata log {self.path} is full: only deletions are taken until there is room"
+
 
 class TooManyCommands(Exhausted):
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self.count = count
+
+    def __str__(self) -> str:
+        return f"{self.count} commands wait for the metadata log already"
 
 
 class EpochMismatch(Fenced):
@@ -46,6 +56,9 @@ class EpochMismatch(Fenced):
         super().__init__(epoch, current)
         self.epoch = epoch
         self.current = current
+
+    def __str__(self) -> str:
+        return f"a message of epoch {self.epoch}, where the quorum is in epoch {self.current}"
 
 
 class LogCorrupt(Corrupt):

@@ -6,13 +6,13 @@ has gone. Not here: who runs meanwhile, and in what order commands are decided (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.kraft.commands import Command
 from millrace.kraft.decision import Context, Decision
 from millrace.kraft.delta import MetadataDelta
 from millrace.kraft.records import ValueWriter
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.stream_records import RemoveStreamsRecord
 from millrace.runtime.stepped import Steps
 

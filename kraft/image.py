@@ -8,8 +8,6 @@ Kept true: equal offset means equal image, on every node and after every restart
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from millrace.kraft.tables.brokers import NO_BROKERS, Brokers
 from millrace.kraft.tables.claims import NO_NODE_CLAIMS, NodeClaims
 from millrace.kraft.tables.configs import NO_CONFIGS, Configs
@@ -18,6 +16,7 @@ from millrace.kraft.tables.objects import NO_OBJECTS, Objects
 from millrace.kraft.tables.streams import NO_STREAMS, Streams
 from millrace.kraft.tables.topics import NO_TOPICS, Topics
 from millrace.kraft.tables.wals import NO_NODE_WALS, NodeWals
+from millrace.protocol.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

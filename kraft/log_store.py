@@ -23,7 +23,7 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Protocol
 
 from millrace.kraft.applier import StoredBatch
@@ -31,7 +31,9 @@ from millrace.kraft.errors import LogCorrupt
 from millrace.kraft.ready import QuorumState
 from millrace.kraft.records import first_batch_fault
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader, is_intact
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.disk import Buffer, Disk, DiskFull, LogFile
+from millrace.runtime.errors import in_words
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +111,7 @@ class LogStore:
             found = json.loads(data)
             return QuorumState(int(found["leaderEpoch"]), int(found["leaderId"]), int(found.get("votedId", -1)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LogCorrupt(f"{self.folder}/{STATE_FILE}", 0, f"not a quorum state: {error!r}") from error
+            raise LogCorrupt(f"{self.folder}/{STATE_FILE}", 0, f"not a quorum state: {in_words(error)}") from error
 
     async def save_state(self, state: QuorumState) -> None:
         """Durable on return."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from millrace.protocol.dataclass import dataclass
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ Every message carries its sender's epoch; every reply says in addition who leads
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from millrace.protocol.dataclass import dataclass
 
 if TYPE_CHECKING:
     from millrace.kraft.log_view import Entry

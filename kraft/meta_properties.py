@@ -6,11 +6,11 @@ what is refused when WAL or bucket belong to another cluster (the broker).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from millrace.kraft.errors import LogCorrupt
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.ids import uuid_bytes
 from millrace.runtime.disk import Disk
+from millrace.runtime.errors import in_words
 
 FILE = "meta.properties"
 
@@ -36,7 +36,7 @@ async def read_meta_properties(disk: Disk, log_dir: str) -> MetaProperties | Non
         uuid_bytes(directory_id)
         return MetaProperties(values["cluster.id"], int(values["node.id"]), directory_id)
     except (KeyError, ValueError) as error:
-        raise LogCorrupt(path, 0, f"not a meta.properties: {error!r}") from error
+        raise LogCorrupt(path, 0, f"not a meta.properties: {in_words(error)}") from error
 
 
 async def write_meta_properties(disk: Disk, log_dir: str, meta: MetaProperties) -> None:

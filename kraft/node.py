@@ -13,40 +13,61 @@ back that far.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from millrace.kraft.applier import Applier, Folding
 from millrace.kraft.channel import LocalChannel
 from millrace.kraft.config import ControllerSettings, RaftSettings
 from millrace.kraft.controller import Controller
-from millrace.kraft.decision import BrokerConfigCheck, Decision
+from millrace.kraft.decision import BrokerConfigCheck, Decision, OtherConfigCheck
 from millrace.kraft.driver import Driver, SnapshotSource
 from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt
 from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
-from millrace.kraft.log_store import LogStore, SnapshotId
+from millrace.kraft.log_store import FOLDER, LogStore, SnapshotId
 from millrace.kraft.log_view import LogHistory, LogView
 from millrace.kraft.messages import Message
+from millrace.kraft.meta_properties import FILE as META_FILE
 from millrace.kraft.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from millrace.kraft.publisher import MetadataPublisher
 from millrace.kraft.raft import Raft
 from millrace.kraft.ready import QuorumState
 from millrace.kraft.reserve import Reserve
 from millrace.kraft.snapshot import load_snapshot, write_snapshot
+from millrace.kraft.tables.configs import Values
 from millrace.protocol.batches import BatchHeader
 from millrace.protocol.ids import uuid_text
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk, DiskFailed, DiskFull, DiskLock
-from millrace.runtime.errors import Closed
+from millrace.runtime.errors import Closed, in_words
 from millrace.runtime.rand import Rand
 from millrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
+LOCK_FILE: Final = ".lock"
 
 
 def accept_broker_config(name: str, value: str | None, is_default: bool) -> None:
     """Takes every broker configuration; the broker package knows better and hands in its own check."""
+
+
+def accept_other_config(resource_type: int, values: Values) -> None:
+    """The same of groups and client metrics."""
+
+
+async def remove_made(disk: Disk, log_dir: str, names_before: Sequence[str]) -> None:
+    """What a start made in a log's directory that held no log before. Under the directory's lock, whose file goes last:
+    from then on another process may have the directory."""
+    made = [name for name in await disk.list_folder(log_dir) if name not in names_before]
+    if FOLDER in made:
+        for name in await disk.list_folder(f"{log_dir}/{FOLDER}"):
+            await disk.remove(f"{log_dir}/{FOLDER}/{name}")
+        await disk.remove_folder(f"{log_dir}/{FOLDER}")
+        made.remove(FOLDER)
+    for name in sorted(made, key=LOCK_FILE.__eq__):
+        await disk.remove(f"{log_dir}/{name}")
 
 
 def end_process(error: BaseException) -> None:
@@ -119,7 +140,9 @@ class ControllerNode:
         self._tasks = Tasks()
         self._on_failed = on_failed
         self._is_closed = False
+        self._names_before: Sequence[str] = ()  # in the log's directory
         self.history_at_open: LogHistory  # before this start wrote anything
+        self.epoch_at_open: int  # of its last record
         self.driver: Driver
         self.controller: Controller
         self.channel: LocalChannel
@@ -133,6 +156,7 @@ class ControllerNode:
         settings: ControllerSettings,
         *,
         check_broker_config: BrokerConfigCheck = accept_broker_config,
+        check_other_config: OtherConfigCheck = accept_other_config,
         on_failed: Callable[[BaseException], None] = end_process,
         send: Callable[[Message], None] | None = None,
         snapshots: SnapshotSource | None = None,
@@ -143,13 +167,15 @@ class ControllerNode:
         `on_failed` is told once when the log fails while running: nothing can be promised any more, and the process ends.
         """
         voters = settings.voters or (settings.node_id,)
+        names_before = await disk.list_folder(settings.log_dir)
         await disk.make_folder(settings.log_dir)
-        lock = disk.lock(f"{settings.log_dir}/.lock")
+        lock = disk.lock(f"{settings.log_dir}/{LOCK_FILE}")
         try:
             store = LogStore(disk, settings.log_dir, voters, settings.segment_bytes)
             meta, recovery, state, log_view = await recover(disk, rand, settings, store)
             node = cls(disk, clock, settings, meta, lock, store, recovery, on_failed)
-            node.history_at_open = log_view.history
+            node.history_at_open, node.epoch_at_open = log_view.history, log_view.last_epoch
+            node._names_before = names_before
             raft = Raft(RaftSettings(settings.node_id, voters), state, log_view, rand.split("elections").below)
             reserve = Reserve(disk, settings.log_dir, settings.reserve_bytes)
             await reserve.hold()
@@ -165,10 +191,15 @@ class ControllerNode:
                 node.describe_quorum,
                 meta.cluster_id,
                 check_broker_config,
+                check_other_config,
             )
             node.channel = LocalChannel(node.controller)
             return node
-        except BaseException:
+        except BaseException as error:
+            # Who is cancelled waits for no disk: it may be the reason.
+            if META_FILE not in names_before and isinstance(error, Exception):
+                with contextlib.suppress(DiskFailed, DiskFull):
+                    await remove_made(disk, settings.log_dir, names_before)
             lock.release()
             raise
 
@@ -189,8 +220,9 @@ class ControllerNode:
         assert len(self.driver.raft.voters) <= 1, "of several voters the others say what is committed"
         self.driver.before_commit = before_commit
 
-    async def close(self) -> None:
-        """Writes what is pending, and a snapshot where the next start would otherwise replay much. Idempotent."""
+    async def close(self, *, is_void: bool = False) -> None:
+        """Writes what is pending, and a snapshot where the next start would otherwise replay much. Idempotent. `is_void`: of a log that was made
+        by this start and that nobody knows of: it is removed, and all that was made with it."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -202,6 +234,8 @@ class ControllerNode:
         if self.publisher.image.offset - self._snapshot_offset > self._settings.snapshot_records_at_close:
             await self._snapshot(self.publisher.image)
         await self._store.close()
+        if is_void:
+            await remove_made(self._disk, self._settings.log_dir, self._names_before)
         self._lock.release()
 
     async def snapshot(self) -> None:
@@ -231,12 +265,12 @@ class ControllerNode:
             try:
                 await self.driver.reserve.hold_again()
             except DiskFailed as error:
-                log.warning("the reserve could not be made: %r", error)
+                log.warning("the reserve could not be made: %s", in_words(error))
             expired = self.controller.expire()
             if expired is not None:
                 await asyncio.wait([expired])
                 if expired.exception() is not None:
-                    log.warning("prepared objects could not be expired: %r", expired.exception())
+                    log.warning("prepared objects could not be expired: %s", in_words(expired.exception()))
 
     async def _tick(self) -> None:
         while True:
@@ -279,7 +313,7 @@ class ControllerNode:
             log_view.on_snapshot(snapshot.end, snapshot.epoch)
             log_view.trim_start(start)
         except (DiskFull, DiskFailed) as error:
-            log.warning("no snapshot at offset %d: %r", image.offset, error)
+            log.warning("no snapshot at offset %d: %s", image.offset, in_words(error))
 
 
 def refuse_message(message: Message) -> None:

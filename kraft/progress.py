@@ -5,9 +5,8 @@ Not here: when that means a new high watermark, or a lost quorum (raft.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from millrace.kraft.messages import Fetch
+from millrace.protocol.dataclass import dataclass
 
 
 @dataclass(slots=True)

@@ -5,10 +5,11 @@ Not here: who produces them (raft.py) and who carries them out (driver.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from millrace.kraft.log_view import Entry
 from millrace.kraft.messages import NOBODY, Message
+from millrace.protocol.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ The versions written are those of metadata.version 30 (4.3-IV0); any declared ve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.kraft.errors import UnknownRecord
@@ -30,6 +29,7 @@ from millrace.protocol.control_records import (
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
 )
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import WireError
 from millrace.protocol.metadata_records import (
     METADATA_RECORDS,

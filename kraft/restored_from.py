@@ -13,18 +13,15 @@ holds. Not here: the comparisons (broker/metadata_check.py, broker/unknown_strea
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Final
 
+from millrace.kraft.checked_text import CheckedText, sealed
 from millrace.kraft.errors import LogCorrupt
-from millrace.protocol.crc32c import crc32c
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.disk import Disk
 
 FILE: Final = "restored-from"
-_TEXT: Final = re.compile(
-    rb"(version=1\nend=(\d{1,19})\nepoch=(\d{1,10})\nstream=(\d{1,19})\ncompared=([01])\n)crc32c=([0-9a-f]{8})\n"
-)
+_TEXT: Final = CheckedText(rb"version=1\nend=(\d{1,19})\nepoch=(\d{1,10})\nstream=(\d{1,19})\ncompared=([01])\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +34,7 @@ class RestoredFrom:
 
 def encode_restored_from(found: RestoredFrom) -> bytes:
     values = found.end, found.epoch, found.next_stream_id, found.is_compared
-    head = b"version=1\nend=%d\nepoch=%d\nstream=%d\ncompared=%d\n" % values
-    return head + b"crc32c=%08x\n" % crc32c(head)
+    return sealed(b"version=1\nend=%d\nepoch=%d\nstream=%d\ncompared=%d\n" % values)
 
 
 async def write_restored_from(disk: Disk, log_dir: str, found: RestoredFrom) -> None:
@@ -52,10 +48,10 @@ async def read_restored_from(disk: Disk, log_dir: str) -> RestoredFrom | None:
     data = await disk.read_file(path)
     if data is None:
         return None
-    found = _TEXT.fullmatch(data)
-    if found is None or crc32c(found[1]) != int(found[6], 16):
+    found = _TEXT.values(data)
+    if found is None:
         raise LogCorrupt(path, 0, "it does not say what the directory was restored from")
-    return RestoredFrom(int(found[2]), int(found[3]), int(found[4]), found[5] == b"1")
+    return RestoredFrom(int(found[0]), int(found[1]), int(found[2]), found[3] == b"1")
 
 
 async def forget_restored_from(disk: Disk, log_dir: str) -> None:

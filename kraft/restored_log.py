@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from millrace.kraft.claim_basis import forget_claim_basis
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.log_store import FOLDER, LogStore
 from millrace.kraft.meta_properties import FILE, MetaProperties, write_meta_properties
@@ -50,5 +51,6 @@ async def write_restored_log(
     await store.save_state(QuorumState(image.epoch))
     await store.close()
     await write_restored_from(disk, log_dir, restored_from)
+    await forget_claim_basis(disk, log_dir)  # of a log that was here before
     await write_meta_properties(disk, log_dir, meta)
     await disk.remove(f"{log_dir}/{UNFINISHED}")

@@ -14,10 +14,11 @@ Not here: transitions (raft.py). Times are ticks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from millrace.kraft.messages import NOBODY
 from millrace.kraft.progress import Progress
+from millrace.protocol.dataclass import dataclass
 
 
 @dataclass(slots=True)

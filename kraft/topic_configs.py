@@ -10,13 +10,15 @@ a value that `validate` passed is never refused by one who reads it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum
 from typing import Final
 
 from millrace.kraft.config import NO_STATIC
 from millrace.kraft.image import MetadataImage
+from millrace.protocol.dataclass import dataclass
 
 LONG_MAX: Final = (1 << 63) - 1
 INT_MAX: Final = (1 << 31) - 1
@@ -428,6 +430,8 @@ TOPIC_CONFIGS: Final[dict[str, TopicConfig]] = {
         ),
     )
 }
+PAIR: Final = re.compile(r"[0-9]+:[0-9]+")  # PARTITION:BROKER
+WHOLE: Final = re.compile(r"[-+]?[0-9]{1,40}")  # of more digits Python makes no number
 SYNONYM_KEYS: Final = frozenset(synonym.key for config in TOPIC_CONFIGS.values() for synonym in config.synonyms)
 
 
@@ -442,6 +446,16 @@ def validate(name: str, value: str | None) -> str | None:
     if why is None and config.standing is Standing.REFUSED and value.strip().lower() != config.default:
         why = config.doc
     return None if why is None else f"Invalid value {value} for configuration {name}: {why}"
+
+
+def as_stored(name: str, value: str) -> str:
+    """A valid value without blanks around it and in one spelling, as Kafka shows it: who reads it later reads what was judged."""
+    kind, value = TOPIC_CONFIGS[name].kind, value.strip()
+    if kind is ConfigKind.BOOLEAN:
+        return value.lower()
+    if kind in (ConfigKind.INT, ConfigKind.LONG):
+        return str(int(value))
+    return ",".join(dict.fromkeys(_items(value))) if kind is ConfigKind.LIST else value
 
 
 def validate_all(values: Mapping[str, str]) -> str | None:
@@ -463,6 +477,9 @@ def is_list(name: str) -> bool:
     return config is not None and config.kind is ConfigKind.LIST
 
 
+MIN_INSYNC: Final = "min.insync.replicas"
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigLookup:
     """What holds for topics on one node: `static` is the node's properties file, by Kafka's broker keys."""
@@ -478,6 +495,14 @@ class ConfigLookup:
         defaults = (c.default for c in TOPIC_CONFIGS.values() if c.synonyms and c.synonyms[0].key == key)
         return self.static.get(key) or next(defaults, None)
 
+    def of_all_brokers(self, image: MetadataImage) -> Mapping[str, str]:
+        """What is set dynamically for all brokers. min.insync.replicas is among it with the value of the start, until it is set: a cluster of
+        Kafka 4.1 and later has it written when it is made (for eligible leader replicas, KIP-966)."""
+        values = image.configs.broker(None)
+        if MIN_INSYNC in values:
+            return values
+        return {**values, MIN_INSYNC: self.static.get(MIN_INSYNC, TOPIC_CONFIGS[MIN_INSYNC].default)}
+
     def effective_all(self, image: MetadataImage, topic: str) -> dict[str, str]:
         """Every configuration of a topic."""
         return {name: self.effective(image, topic, name).value for name in TOPIC_CONFIGS}
@@ -487,9 +512,10 @@ class ConfigLookup:
         config = TOPIC_CONFIGS[name]
         own = image.configs.topic(topic).get(name)
         found = [] if own is None else [ConfigValue(own, ConfigSource.TOPIC, name, own)]
+        every = self.of_all_brokers(image) if name == MIN_INSYNC else image.configs.broker(None)
         levels = (
             (image.configs.broker(self.node_id), ConfigSource.DYNAMIC_BROKER),
-            (image.configs.broker(None), ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (every, ConfigSource.DYNAMIC_DEFAULT_BROKER),
             (self.static, ConfigSource.STATIC_BROKER),
         )
         for values, source in levels:
@@ -529,15 +555,15 @@ def _check_string(config: TopicConfig, value: str) -> str | None:
 
 def _check_whole(config: TopicConfig, value: str) -> str | None:
     width = INT_MAX if config.kind is ConfigKind.INT else LONG_MAX
-    digits = value.removeprefix("-").removeprefix("+")
-    if not (digits.isascii() and digits.isdigit()) or not -width - 1 <= int(value) <= width:
+    if WHOLE.fullmatch(value) is None or not -width - 1 <= int(value) <= width:
         return f"Not a number of type {config.kind.name}"
     return _check_bounds(config, int(value))
 
 
 def _check_double(config: TopicConfig, value: str) -> str | None:
     try:
-        return _check_bounds(config, float(value))
+        # 0_5 and digits of other scripts make a number in Python alone
+        return _check_bounds(config, float(value.replace("_", " ").encode("ascii")))
     except ValueError:
         return "Not a number of type DOUBLE"
 
@@ -556,9 +582,7 @@ def _plain(bound: float) -> str:
 
 
 def _check_list(config: TopicConfig, value: str) -> str | None:
-    items = [item.strip() for item in value.split(",")] if value else []
-    if len(set(items)) != len(items):
-        return "Configuration must not contain duplicate values"
+    items = _items(value)
     if "throttled.replicas" in config.name:
         return _check_throttled(items)
     if config.choices and any(item not in config.choices for item in items):
@@ -566,10 +590,13 @@ def _check_list(config: TopicConfig, value: str) -> str | None:
     return None
 
 
+def _items(value: str) -> list[str]:
+    return [item.strip() for item in value.split(",")] if value else []
+
+
 def _check_throttled(items: list[str]) -> str | None:
     """Empty, a star, or pairs PARTITION:BROKER."""
-    is_pair = [item.count(":") == 1 and item.replace(":", "").isdigit() for item in items]
-    is_good = items in ([], ["*"]) or all(is_pair)
+    is_good = items in ([], ["*"]) or all(PAIR.fullmatch(item) for item in items)
     return None if is_good else "Must be the literal '*' or a list of pairs: [partitionId]:[brokerId]"
 
 

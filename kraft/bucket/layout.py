@@ -13,14 +13,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import Final
 
 from millrace.kraft.log_store import SnapshotId
 from millrace.protocol.crc32c import crc32c
-from millrace.runtime.errors import Corrupt
+from millrace.protocol.dataclass import dataclass
+from millrace.runtime.errors import Corrupt, in_words
 
 Buffer = bytes | bytearray | memoryview
 MAGIC: Final = b"MILLMETA"
@@ -142,4 +142,4 @@ def decode_newest(key: str, data: bytes) -> SnapshotId:
         found = json.loads(data)
         return SnapshotId(int(found["end"]), int(found["epoch"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise BackupCorrupt(key, f"it names no snapshot: {error!r}") from error
+        raise BackupCorrupt(key, f"it names no snapshot: {in_words(error)}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from millrace.kraft.applier import Folding
 from millrace.kraft.bucket.layout import (
@@ -32,6 +32,7 @@ from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.log_store import BytesFile, SnapshotId, read_batches
 from millrace.kraft.log_view import LogHistory
 from millrace.kraft.snapshot import fold_snapshot
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import WireError
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore
 

@@ -47,7 +47,15 @@ from millrace.kraft.snapshot import snapshot_parts
 from millrace.protocol.batches import BatchHeader
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Exhausted, Fenced, Unavailable
-from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed, StoreDenied, StoreFull
+from millrace.runtime.objectstore import (
+    ObjectMissing,
+    ObjectStore,
+    PreconditionFailed,
+    StoreConflict,
+    StoreDenied,
+    StoreFull,
+)
+from millrace.runtime.objectstore_rounds import EXISTS, NOT_THERE, Rounds, contradiction
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -279,6 +287,8 @@ class MetadataBackup:
         try:
             await self._put_if_absent(key, body)
         except PreconditionFailed:
+            if await self._store.head(key) is None:
+                raise StoreConflict(key, "metadata is there, by the answer to a put, and there is none") from None
             raise BackupForked(key) from None
         self.bytes_put += sum(map(len, body))
 
@@ -309,8 +319,10 @@ class MetadataBackup:
         await self._delete_old()
 
     async def _point_to(self, snapshot: SnapshotId) -> None:
-        """Moves the pointer up to the snapshot, unless it is there or beyond already."""
+        """Moves the pointer up to the snapshot, unless it is there or beyond already. Raises StoreContradicts after a bounded number of
+        rounds, each of which judged anew what another had put there meanwhile."""
         key, content = newest_key(self._cluster_id), encode_newest(snapshot)
+        rounds = Rounds()
         while True:
             try:
                 before = await self._store.get(key)
@@ -326,7 +338,8 @@ class MetadataBackup:
                 await self._store.replace(key, [content], before)
                 return
             except PreconditionFailed:
-                continue  # another moved it meanwhile: judged again
+                if not await rounds.again():
+                    raise contradiction(key, *_judged(key, before), rounds.count) from None
 
     async def _verify(self) -> None:
         await self._verify_owner(asyncio.get_running_loop().time())
@@ -379,6 +392,16 @@ class MetadataBackup:
                     self._is_full.set()
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
+
+
+def _judged(key: str, before: bytes | None) -> tuple[str, str]:
+    """What a put of the pointer was told, and a read."""
+    if before is None:
+        return EXISTS, NOT_THERE
+    return (
+        "a put is told that it was changed meanwhile",
+        f"a read that it names the snapshot at offset {_pointed_to(key, before).end}",
+    )
 
 
 def _pointed_to(key: str, content: bytes) -> SnapshotId:

@@ -7,9 +7,10 @@ the earlier. Not here: sessions and their timing. Kept true: at most one registr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from millrace.kraft.sorted_map import SortedMap, SortedMapEdit
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.metadata_records import (
     BrokerRegistrationChangeRecord,
     RecordEndpoint,

@@ -9,10 +9,10 @@ its two highest numbers, `CLAIMS_MAX` at most, the oldest go first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from millrace.kraft.sorted_map import SortedMap
+from millrace.protocol.dataclass import dataclass
 
 CLAIMS_MAX: Final = 64  # of one series: starts that ended between the record and the claim
 METADATA_SERIES: Final = -1  # the metadata log's writer; other series are node ids

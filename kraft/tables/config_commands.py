@@ -1,21 +1,21 @@
 """Decides AlterConfigs and IncrementalAlterConfigs for topics, brokers, groups and client metrics. Pure.
 
-Each resource stands or falls alone. A topic's values are checked here; a broker's by what the broker package hands in
-(`BrokerConfigCheck`), since it knows its keys; a group's and client metrics' by name. Not here: broker loggers (each
+Each resource stands or falls alone. A request is decided in steps, by all that may be many in it: resources, keys of one, what long values
+hold. A topic's values are checked here; a broker's by what the broker package hands in (`BrokerConfigCheck`), since it knows its keys, and so are
+a group's and client metrics' (`OtherConfigCheck`), all that would be set together. Not here: broker loggers (each
 broker's own), what values do.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from millrace.kraft.decision import ConfigRules, Decision
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType, Values
-from millrace.kraft.topic_configs import is_list, validate, validate_all
+from millrace.kraft.topic_configs import as_stored, is_list, validate, validate_all
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages import alter_configs as whole
@@ -23,38 +23,22 @@ from millrace.protocol.messages import incremental_alter_configs as incremental
 from millrace.protocol.metadata_records import ConfigRecord
 from millrace.runtime.stepped import Steps, finished
 
+T = TypeVar("T")
 WEIGHT_A_STEP: Final = 500  # resources and values between two pauses: two or three milliseconds
-GROUP_CONFIGS: Final = frozenset(
+CHARS_A_WEIGHT: Final = 50  # of a value, which may be a list of thousands
+NAMES_A_STEP: Final = 5_000  # that are only looked for twice
+BROKER_LISTS: Final = frozenset(
     (
-        "consumer.assignment.interval.ms",
-        "consumer.assignor.offload.enable",
-        "consumer.heartbeat.interval.ms",
-        "consumer.session.timeout.ms",
-        "share.assignment.interval.ms",
-        "share.assignor.offload.enable",
-        "share.auto.offset.reset",
-        "share.delivery.count.limit",
-        "share.heartbeat.interval.ms",
-        "share.isolation.level",
-        "share.partition.max.record.locks",
-        "share.record.lock.duration.ms",
-        "share.renew.acknowledge.enable",
-        "share.session.timeout.ms",
-        "streams.assignment.interval.ms",
-        "streams.assignor.offload.enable",
-        "streams.heartbeat.interval.ms",
-        "streams.initial.rebalance.delay.ms",
-        "streams.num.standby.replicas",
-        "streams.session.timeout.ms",
-        "streams.task.offset.interval.ms",
+        "cordoned.log.dirs",
+        "listeners",
+        "log.cleanup.policy",
+        "metric.reporters",
+        "sasl.enabled.mechanisms",
+        "sasl.kerberos.principal.to.local.rules",
+        "ssl.cipher.suites",
+        "ssl.enabled.protocols",
     )
 )
-CLIENT_METRICS_CONFIGS: Final = frozenset(("interval.ms", "match", "metrics"))
-BROKER_LISTS: Final = frozenset(("log.cleanup.policy", "super.users"))
-LIST_CONFIGS: Final = {
-    ResourceType.CLIENT_METRICS: frozenset(("match", "metrics")),
-    ResourceType.BROKER: BROKER_LISTS,
-}
 
 
 class Operation(IntEnum):
@@ -96,21 +80,19 @@ def _decide(
     request: Any,
     rules: ConfigRules,
     result_type: Callable[[int, str | None, int, str], Any],
-    apply: Callable[[Change, Any], None],
+    apply: Callable[[Change, Any, Pace], Steps[None]],
 ) -> Steps[Decision]:
     """`apply` is what the API does with a resource's configs. A pause after every so many: the image is the same after it."""
-    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    weight = 0
-    for resource in unique(request.resources):
-        weight += 1 + len(resource.configs)
-        if weight > WEIGHT_A_STEP:
-            weight = 0
+    resources, again = yield from by_key(request.resources, lambda one: (one.resource_type, one.resource_name))
+    pace = Pace()
+    for resource in resources.values():
+        if pace.is_spent(1):
             yield
         change = Change(image, rules, resource.resource_type, resource.resource_name)
         result = result_type(0, None, resource.resource_type, resource.resource_name)
         try:
-            change.check_resource(counts)
-            apply(change, resource.configs)
+            change.check_resource(again)
+            yield from apply(change, resource.configs, pace)
             decision.records += [] if request.validate_only else change.records()
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
@@ -118,9 +100,38 @@ def _decide(
     return decision
 
 
-def unique(resources: Iterable[Any]) -> list[Any]:
-    """The last of each resource; that there were several is refused by `check_resource`."""
-    return list({(resource.resource_type, resource.resource_name): resource for resource in resources}.values())
+def by_key(items: Sequence[T], key: Callable[[T], Hashable]) -> Steps[tuple[dict[Hashable, T], set[Hashable]]]:
+    """The last item of each key, and the keys that several have."""
+    last: dict[Hashable, T] = {}
+    again: set[Hashable] = set()
+    for start in range(0, len(items), NAMES_A_STEP):
+        if start:
+            yield
+        for item in items[start : start + NAMES_A_STEP]:
+            named = key(item)
+            if named in last:
+                again.add(named)
+            last[named] = item
+    return last, again
+
+
+class Pace:
+    """How much was decided since the last pause of a request."""
+
+    def __init__(self) -> None:
+        self._weight = 0
+
+    def is_spent(self, weight: int) -> bool:
+        """A pause is due before what weighs so much."""
+        self._weight += weight
+        if self._weight <= WEIGHT_A_STEP:
+            return False
+        self._weight = 0
+        return True
+
+    def is_spent_by(self, config: Any) -> bool:
+        """The same of a configuration, by the length of its value."""
+        return self.is_spent(1 + len(config.value or "") // CHARS_A_WEIGHT)
 
 
 class Change:
@@ -143,8 +154,9 @@ class Change:
         removed = [ConfigRecord(self._type, self._name, key, None) for key in self._before if key not in self._after]
         return changed + removed
 
-    def check_resource(self, counts: Counter[tuple[int, str]]) -> None:
-        if counts[self._type, self._name] > 1:
+    def check_resource(self, again: Collection[Hashable]) -> None:
+        """`again`: those that the request names more than once."""
+        if (self._type, self._name) in again:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
         if self._type == ResourceType.TOPIC:
             if self._image.topics.by_name(self._name) is None:
@@ -161,24 +173,26 @@ class Change:
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {self._type}")
 
-    def alter(self, configs: Iterable[incremental.AlterableConfig]) -> None:
-        configs = list(configs)
-        names = Counter(config.name for config in configs)
+    def alter(self, configs: Sequence[incremental.AlterableConfig], pace: Pace) -> Steps[None]:
+        _, again = yield from by_key(configs, lambda config: config.name)
         for config in configs:
-            if names[config.name] > 1:
+            if pace.is_spent_by(config):
+                yield
+            if config.name in again:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {config.name}")
             if config.config_operation != Operation.DELETE and config.value is None:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for: {config.name}")
             self._alter(config)
         self._check_together()
 
-    def replace(self, configs: Iterable[whole.AlterableConfig]) -> None:
+    def replace(self, configs: Sequence[whole.AlterableConfig], pace: Pace) -> Steps[None]:
         """What is not named goes back to its default."""
-        configs = list(configs)
-        names = Counter(config.name for config in configs)
+        _, again = yield from by_key(configs, lambda config: config.name)
         self._after = {}
         for config in configs:
-            if names[config.name] > 1:
+            if pace.is_spent_by(config):
+                yield
+            if config.name in again:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {config.name}")
             if config.value is None:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for: {config.name}")
@@ -200,9 +214,11 @@ class Change:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"Can't {word} to key {name} because its type is not LIST.")
             items, given = self._items(name), [item.strip() for item in value.split(",")]
             if operation == Operation.APPEND:
-                items += [item for item in given if item not in items]
+                held = set(items)
+                items += [item for item in given if item not in held]
             else:
-                items = [item for item in items if item not in given]
+                taken = set(given)
+                items = [item for item in items if item not in taken]
             self._put(name, ",".join(items))
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation}")
@@ -219,11 +235,13 @@ class Change:
     def _is_list(self, name: str) -> bool:
         if self._type == ResourceType.TOPIC:
             return is_list(name)
-        return name in LIST_CONFIGS.get(ResourceType(self._type), ())
+        return self._type == ResourceType.BROKER and name in BROKER_LISTS
 
     def _put(self, name: str, value: str) -> None:
         self._check(name, value)
-        self._after[name] = value
+        if self._type == ResourceType.TOPIC:
+            value = as_stored(name, value)
+        self._after[name] = value.strip() if self._type == ResourceType.BROKER else value
 
     def _remove(self, name: str) -> None:
         """A key that is not known, or not set, may be removed all the same."""
@@ -238,13 +256,10 @@ class Change:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, why)
         elif self._type == ResourceType.BROKER:
             self._rules.check_broker_config(name, value, not self._name)
-        else:
-            known = GROUP_CONFIGS if self._type == ResourceType.GROUP else CLIENT_METRICS_CONFIGS
-            if name not in known:
-                code = ErrorCode.INVALID_CONFIG if self._type == ResourceType.GROUP else ErrorCode.INVALID_REQUEST
-                raise KafkaError(code, f"Unknown configuration {name}")
 
     def _check_together(self) -> None:
+        if self._type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+            self._rules.check_other_config(self._type, self._after)
         why = validate_all(self._after) if self._type == ResourceType.TOPIC else None
         if why is not None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, why)

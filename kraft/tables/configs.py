@@ -6,11 +6,11 @@ Kept true: a resource without values is absent; a topic's values go with the top
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
 from millrace.kraft.sorted_map import SortedMap, SortedMapEdit
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.metadata_records import ConfigRecord
 
 

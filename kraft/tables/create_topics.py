@@ -16,7 +16,7 @@ from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.brokers import Broker
 from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.tables.topics import Topic, collision_key
-from millrace.kraft.topic_configs import TOPIC_CONFIGS, ConfigLookup, ConfigSource, validate, validate_all
+from millrace.kraft.topic_configs import TOPIC_CONFIGS, ConfigLookup, ConfigSource, as_stored, validate, validate_all
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.create_partitions import (
@@ -41,7 +41,9 @@ COUNTED_TOPICS: Final = ("__consumer_offsets", "__transaction_state", "__share_g
 NAME_BYTES_MAX: Final = 249
 # Between two pauses: two or three milliseconds.
 TOPICS_A_STEP: Final = 50
+NAMES_A_STEP: Final = 2000
 PARTITIONS_A_STEP: Final = 1000
+REPLICAS_SHOWN_MAX: Final = 100  # in a refusal: a request may name one broker a million times
 NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 UNASSIGNED_DIRECTORY: Final = bytes(15) + b"\x01"  # Kafka's id for a replica whose folder is not known
 
@@ -54,14 +56,16 @@ def decide_create_topics_in_steps(
     image: MetadataImage, request: CreateTopicsRequest, rules: CreationRules
 ) -> Steps[Decision]:
     """With a pause after every so many topics or partitions: the image is the same after it."""
-    check_total(request, rules)
+    named, counts, total = yield from count_in_steps(request, rules)
+    excess = excess_of(total, rules)
     decision = Decision(CreateTopicsResponse())
     batch = Creation(image, rules)
-    counts = Counter(topic.name for topic in request.topics)
-    for place, topic in enumerate({topic.name: topic for topic in request.topics}.values(), 1):
+    for place, topic in enumerate(named.values(), 1):
         if place % TOPICS_A_STEP == 0:
             yield
         try:
+            if excess is not None:
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, excess)
             if counts[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             result, records = yield from batch.create_in_steps(topic)
@@ -75,15 +79,28 @@ def decide_create_topics_in_steps(
     return decision
 
 
-def check_total(request: CreateTopicsRequest, rules: CreationRules) -> None:
-    """As in Kafka, a request for too many partitions is refused whole."""
+def count_in_steps(
+    request: CreateTopicsRequest, rules: CreationRules
+) -> Steps[tuple[dict[str, CreatableTopic], Counter[str], int]]:
+    """Topics by name, how often each is named, and the partitions of all."""
+    named: dict[str, CreatableTopic] = {}
+    counts: Counter[str] = Counter()
     total = 0
-    for topic in request.topics:
+    for place, topic in enumerate(request.topics, 1):
+        if place % NAMES_A_STEP == 0:
+            yield
+        named[topic.name] = topic
+        counts[topic.name] += 1
         count = rules.partitions_default if topic.num_partitions == -1 else max(topic.num_partitions, 0)
         total += len(topic.assignments) or count
-    if total > rules.request_partitions_max:
-        text = f"Excessively large number of partitions per request: {total}, above {rules.request_partitions_max}."
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, text)
+    return named, counts, total
+
+
+def excess_of(total: int, rules: CreationRules) -> str | None:
+    """As in Kafka, a request for too many partitions is refused whole."""
+    if total <= rules.request_partitions_max:
+        return None
+    return f"Excessively large number of partitions per request: {total}, above {rules.request_partitions_max}."
 
 
 class Creation:
@@ -186,12 +203,13 @@ def name_fault(name: str) -> str | None:
 
 
 def check_configs(topic: CreatableTopic) -> dict[str, str]:
+    """Of a configuration that is named again the last value counts, as in Kafka."""
     values: dict[str, str] = {}
-    for config in topic.configs:
-        why = validate(config.name, config.value)
-        if why is not None or config.value is None:
+    for name, value in {config.name: config.value for config in topic.configs}.items():
+        why = validate(name, value)
+        if why is not None or value is None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, why or "")
-        values[config.name] = config.value
+        values[name] = as_stored(name, value)
     why = validate_all(values)
     if why is not None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, why)
@@ -204,17 +222,18 @@ def check_replicas(image: MetadataImage, broker_ids: Sequence[int]) -> Broker:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
         )
-    if len(set(broker_ids)) != len(broker_ids):
-        text = f"The manual partition assignment includes a broker more than once: {list(broker_ids)}."
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-    brokers = []
+    brokers: dict[int, Broker] = {}
     for broker_id in broker_ids:
+        if broker_id in brokers:
+            shown = list(broker_ids[:REPLICAS_SHOWN_MAX])
+            text = f"The manual partition assignment includes a broker more than once: {shown}."
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
         broker = image.brokers.get(broker_id)
         if broker is None:
             text = f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-        brokers.append(broker)
-    usable = [broker for broker in brokers if broker.is_usable]
+        brokers[broker_id] = broker
+    usable = [broker for broker in brokers.values() if broker.is_usable]
     if not usable:
         text = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown."
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)

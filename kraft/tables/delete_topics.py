@@ -26,6 +26,7 @@ from millrace.protocol.stream_records import RemoveStreamsRecord
 from millrace.runtime.stepped import Steps, finished
 
 TOPICS_A_STEP: Final = 200
+NAMES_A_STEP: Final = 2000
 STREAMS_A_RECORD: Final = 200
 
 
@@ -36,10 +37,18 @@ def decide_delete_topics(image: MetadataImage, request: DeleteTopicsRequest, now
 def decide_delete_topics_in_steps(image: MetadataImage, request: DeleteTopicsRequest, now_ms: int) -> Steps[Decision]:
     """With a pause after every so many topics or streams: the image is the same after it."""
     decision = Decision(DeleteTopicsResponse())
-    asked = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
-    counts = Counter((state.name, state.topic_id) for state in asked)
+    counts: Counter[tuple[str | None, bytes]] = Counter()
+    for place, state in enumerate(request.topics, 1):
+        counts[state.name, state.topic_id] += 1
+        if place % NAMES_A_STEP == 0:
+            yield
+    for place, name in enumerate(request.topic_names, 1):
+        counts[name, NO_UUID] += 1
+        if place % NAMES_A_STEP == 0:
+            yield
     taken: set[bytes] = set()
-    for place, state in enumerate({(state.name, state.topic_id): state for state in asked}.values(), 1):
+    for place, (asked_name, asked_id) in enumerate(counts, 1):
+        state = DeleteTopicState(asked_name, asked_id)
         if place % TOPICS_A_STEP == 0:
             yield
         result = DeletableTopicResult(state.name, state.topic_id)

@@ -7,9 +7,10 @@ and metadata.version is finalized before anything else in every log and snapshot
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.metadata_records import FeatureLevelRecord
 
 METADATA_VERSION: Final = "metadata.version"

@@ -15,7 +15,6 @@ object is named by at least one range; ids are given once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from millrace.kraft.sorted_map import SortedMap
 from millrace.kraft.tables.ranges import PLACE_BITS, PLACES, Holder, StreamRanges
 from millrace.kraft.tables.shelves import Purpose, Shelf
 from millrace.kraft.tables.streams import StreamState
+from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId, StreamObjectInfo, StreamSetInfo
 
 

@@ -7,9 +7,11 @@ only target there is is the present one. Not here: moving partitions between nod
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from millrace.kraft.decision import Decision
 from millrace.kraft.image import MetadataImage
+from millrace.kraft.tables.create_topics import REPLICAS_SHOWN_MAX
 from millrace.kraft.tables.topics import PartitionState
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -24,24 +26,37 @@ from millrace.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from millrace.runtime.stepped import Steps, finished
+
+PARTITIONS_A_STEP: Final = 300  # two or three milliseconds
 
 
 def decide_elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decision:
+    return finished(decide_elect_leaders_in_steps(image, request))
+
+
+def decide_elect_leaders_in_steps(image: MetadataImage, request: ElectLeadersRequest) -> Steps[Decision]:
     """Where all are meant, those that need no election are not named."""
     if request.election_type not in (0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
     response = ElectLeadersResponse()
+    place = 0
     for asked in request.topic_partitions or ():
-        results = [election(image, asked.topic, partition) for partition in asked.partitions]
-        response.replica_election_results.append(ReplicaElectionResult(asked.topic, results))
+        result = ReplicaElectionResult(asked.topic, [])
+        response.replica_election_results.append(result)
+        for partition in asked.partitions:
+            result.partition_result.append(election(image, asked.topic, partition))
+            place += 1
+            if place % PARTITIONS_A_STEP == 0:
+                yield
     return Decision(response)
 
 
 def election(image: MetadataImage, topic: str, index: int) -> PartitionResult:
     if find(image, topic, index) is None:
-        return PartitionResult(
-            index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), f"No such topic as {topic}, or partition"
-        )
+        is_there = image.topics.by_name(topic) is not None
+        text = f"No such partition as {topic}-{index}" if is_there else f"No such topic as {topic}"
+        return PartitionResult(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), text)
     text = "Leader election not needed for topic partition."
     return PartitionResult(index, int(ErrorCode.ELECTION_NOT_NEEDED), text)
 
@@ -49,12 +64,24 @@ def election(image: MetadataImage, topic: str, index: int) -> PartitionResult:
 def decide_alter_partition_reassignments(
     image: MetadataImage, request: alter.AlterPartitionReassignmentsRequest
 ) -> Decision:
+    return finished(decide_alter_partition_reassignments_in_steps(image, request))
+
+
+def decide_alter_partition_reassignments_in_steps(
+    image: MetadataImage, request: alter.AlterPartitionReassignmentsRequest
+) -> Steps[Decision]:
     response = alter.AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
     )
+    place = 0
     for topic in request.topics:
-        partitions = [reassignment(image, topic.name, asked) for asked in topic.partitions]
-        response.responses.append(alter.ReassignableTopicResponse(topic.name, partitions))
+        result = alter.ReassignableTopicResponse(topic.name, [])
+        response.responses.append(result)
+        for asked in topic.partitions:
+            result.partitions.append(reassignment(image, topic.name, asked))
+            place += 1
+            if place % PARTITIONS_A_STEP == 0:
+                yield
     return Decision(response)
 
 
@@ -79,7 +106,8 @@ def reassignment(
 def check_target(image: MetadataImage, state: PartitionState, replicas: Iterable[int]) -> None:
     target = list(replicas)
     if not target or len(set(target)) != len(target):
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The replica list {target} is empty or has duplicates.")
+        text = f"The replica list {target[:REPLICAS_SHOWN_MAX]} is empty or has duplicates."
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     for broker_id in target:
         if image.brokers.get(broker_id) is None:
             text = f"Replica assignment contains broker {broker_id} that is not registered."

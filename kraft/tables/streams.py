@@ -7,10 +7,10 @@ partition, one owner a stream, epochs and starts and ends only grow, start <= en
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from millrace.kraft.sorted_map import SortedMap, SortedMapEdit
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.stream_records import NextIdsRecord, StreamRecord, TrimStreamRecord
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRole
 
@@ -48,6 +48,13 @@ class Streams:
     def of_partition(self, topic_id: bytes, partition: int) -> list[StreamState]:
         streams = self.partitions.get((topic_id, partition)) or ()
         return [self.by_id[stream_id] for _, stream_id in streams]
+
+    def of_role(self, topic_id: bytes, partition: int, role: StreamRole) -> StreamState | None:
+        """As `of_partition`, the one of a role."""
+        for found, stream_id in self.partitions.get((topic_id, partition)) or ():
+            if found is role:
+                return self.by_id[stream_id]
+        return None
 
     def of_topic(self, topic_id: bytes) -> Iterator[StreamState]:
         for (found, _), streams in self.partitions.items((topic_id, 0)):

@@ -8,10 +8,10 @@ gaps, and a partition's epochs only grow.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from millrace.kraft.sorted_map import SortedMap, SortedMapEdit
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.ids import TopicId
 from millrace.protocol.metadata_records import PartitionChangeRecord, PartitionRecord, TopicRecord
 

@@ -36,7 +36,7 @@ def decide_register_node_wal(image: MetadataImage, request: RegisterNodeWalReque
         request.address,
         request.broker_epoch,
         image.brokers.by_id[request.node_id].incarnation_id,
-        max(request.position, 0 if known is None else known.position),
+        request.position if known is None or request.is_loss_accepted else max(request.position, known.position),
         WalState.ACTIVE,
     )
     if wal == known:

@@ -2,16 +2,18 @@
 
 A node has one active log; one that another node is to recover, or that an operator gave up, stays in the list until
 it holds nothing that anybody needs. Not here: commands, the log itself (wal/). Kept true: at most one active log a
-node, `WALS_MAX` logs a node at most, and a log's position never falls.
+node, `WALS_MAX` logs a node at most, and a log's position falls only where a loss was accepted: an older copy of it
+goes on from its own end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 
 from millrace.kraft.sorted_map import SortedMap
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.stream_records import NodeWalRecord
 
 WALS_MAX = 8  # of one node
@@ -46,6 +48,12 @@ class NodeWals:
 
     def active(self, node_id: int) -> NodeWal | None:
         return next((wal for wal in self.of_node(node_id) if wal.state is WalState.ACTIVE), None)
+
+    def last_written(self, node_id: int) -> NodeWal | None:
+        """The active one, or, before the first start on restored metadata, the one that was."""
+        recovering = (wal for wal in self.of_node(node_id) if wal.state is WalState.RECOVERING)
+        newest = max(recovering, key=lambda wal: wal.owner_epoch, default=None)
+        return self.active(node_id) or newest
 
     def get(self, node_id: int, wal_id: bytes) -> NodeWal | None:
         return self.by_id.get((node_id, wal_id))
