@@ -13,10 +13,16 @@ that the system chose.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
+from millrace.protocol.dataclass import dataclass
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+
 WILDCARDS = ("", "0.0.0.0", "::")
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SPOKEN = "PLAINTEXT"  # in this release
+LISTENERS_MAX = 32  # each takes up to two of the process's open files, and is bound before a change is answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,11 @@ def split_host_port(text: str) -> tuple[str, int]:
 def parse_endpoint(text: str) -> Endpoint:
     """`NAME://host:port`; the name is folded to upper case. Raises ValueError."""
     name, separator, address = text.strip().partition("://")
-    if not separator or not name:
+    if not separator or not name or not text.strip().isprintable():
         raise ValueError(f"{text.strip()!r} is not NAME://HOST:PORT")
     host, port = split_host_port(address)
+    if host == "*":
+        raise ValueError(f"{text.strip()!r}: every address is written as no host, {name}://:{port}")
     return Endpoint(name.upper(), host, port)
 
 
@@ -60,6 +68,8 @@ def parse_endpoints(texts: Iterable[str]) -> tuple[Endpoint, ...]:
     """Several; names must differ, and so must ports other than 0 on the same host. Raises ValueError."""
     found: list[Endpoint] = []
     for text in texts:
+        if len(found) == LISTENERS_MAX:
+            raise ValueError(f"more than {LISTENERS_MAX} listeners are named")
         endpoint = parse_endpoint(text)
         for other in found:
             if other.listener == endpoint.listener:
@@ -68,6 +78,25 @@ def parse_endpoints(texts: Iterable[str]) -> tuple[Endpoint, ...]:
                 raise ValueError(f"listeners {other.listener} and {endpoint.listener} have one address")
         found.append(endpoint)
     return tuple(found)
+
+
+def parse_protocols(text: str) -> dict[str, str]:
+    """NAME:PROTOCOL pairs, by commas; both are folded to upper case. Raises ValueError."""
+    found = {}
+    for pair in filter(None, text.split(",")):
+        name, colon, protocol = pair.strip().upper().partition(":")
+        if not colon or protocol not in PROTOCOLS:
+            raise ValueError(f"holds {pair!r}, which is not NAME:PROTOCOL")
+        found[name] = protocol
+    return found
+
+
+def protocol_fault(listener: str, protocols: Mapping[str, str]) -> str | None:
+    """Why a listener cannot be served by `protocols`, or None."""
+    protocol = protocols.get(listener)
+    if protocol is None:
+        return f"names {listener}, which listener.security.protocol.map gives no protocol"
+    return None if protocol == SPOKEN else f"wants {protocol} for {listener}: this release speaks {SPOKEN} only"
 
 
 def plain_host(host: str) -> str:
@@ -88,8 +117,10 @@ class AdvertisedAddresses:
         self._advertised: Mapping[str, Endpoint] = {endpoint.listener: endpoint for endpoint in advertised}
 
     def for_client(self, listener: str, local_host: str) -> tuple[str, int]:
-        """Where a client that reached us at `local_host` through `listener` shall come again."""
-        bound = self._bound[listener]
+        """Where a client that reached us at `local_host` through `listener` shall come again. KafkaError for a listener that is gone meanwhile."""
+        bound = self._bound.get(listener)
+        if bound is None:
+            raise KafkaError(ErrorCode.LISTENER_NOT_FOUND, f"the listener {listener} was removed")
         advertised = self._advertised.get(listener)
         if advertised is not None:
             return advertised.host, advertised.port or bound.port

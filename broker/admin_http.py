@@ -8,11 +8,14 @@ the broker is ready (app.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
+from millrace.protocol.dataclass import dataclass
+from millrace.runtime.errors import in_words
 from millrace.runtime.net import Listener, Net
+from millrace.runtime.stepped import Steps
+from millrace.runtime.steps import in_steps, line_of
 
 CONNECTIONS_MAX = 64
 HEAD_BYTES_MAX = 8 << 10
@@ -36,12 +39,12 @@ class Answer:
     content_type: str = _TEXT
 
 
-Page = Callable[[], Answer]
+Page = Callable[[], Awaitable[Answer]]
 
 
 def health_pages(
     reason_unready: Callable[[], str],
-    render_metrics: Callable[[], str],
+    render_metrics: Callable[[], Steps[str]],
     reason_blocked: Callable[[], str] = lambda: "",
     reason_held: Callable[[], str] = lambda: "",
 ) -> Mapping[str, Page]:
@@ -49,7 +52,15 @@ def health_pages(
     acknowledgements do: a broker whose uploads wait serves as long as the WAL has room, one that holds acknowledgements serves
     readers, so it stays ready and says why."""
 
-    def ready() -> Answer:
+    async def live() -> Answer:
+        return Answer(200, b"live\n")
+
+    async def metrics() -> Answer:
+        line = line_of(asyncio.get_running_loop())
+        page = await in_steps(render_metrics(), line.turn)
+        return Answer(200, page.encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    async def ready() -> Answer:
         reason, blocked, held = reason_unready(), reason_blocked(), reason_held()
         if reason:
             return Answer(503, f"not ready: {reason}\n".encode())
@@ -60,11 +71,7 @@ def health_pages(
         ]
         return Answer(200, "".join(f"{line}\n" for line in lines).encode())
 
-    return {
-        "/health/live": lambda: Answer(200, b"live\n"),
-        "/health/ready": ready,
-        "/metrics": lambda: Answer(200, render_metrics().encode(), "text/plain; version=0.0.4; charset=utf-8"),
-    }
+    return {"/health/live": live, "/health/ready": ready, "/metrics": metrics}
 
 
 class AdminHttp:
@@ -86,14 +93,21 @@ class AdminHttp:
             connection.abort()
 
     def admit(self, connection: AdminConnection) -> bool:
+        """One too many takes the place of the oldest that sends nothing or does not read: a probe is answered whoever else is connected."""
+        if len(self._connections) >= CONNECTIONS_MAX:
+            oldest = next((one for one in self._connections.values() if one.is_idle), None)
+            if oldest is None:
+                return False
+            self.forget(oldest)
+            oldest.abort()
         self._connections[id(connection)] = connection
-        return len(self._connections) <= CONNECTIONS_MAX
+        return True
 
     def forget(self, connection: AdminConnection) -> None:
         self._connections.pop(id(connection), None)
 
-    def answer(self, head: bytes) -> bytes:
-        """The whole reply to a request's head."""
+    async def answer(self, head: bytes) -> bytes:
+        """The whole reply to a request's head. Cancelling it loses nothing."""
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return _reply(Answer(400, b"not an HTTP/1.1 request\n"))
@@ -104,9 +118,9 @@ class AdminHttp:
         if page is None:
             return _reply(Answer(404, "\n".join(["pages:", *self._pages, ""]).encode()), method == b"HEAD")
         try:
-            answer = page()
+            answer = await page()
         except Exception as error:
-            answer = Answer(500, f"{error!r}\n".encode())
+            answer = Answer(500, f"{in_words(error)}\n".encode())
         return _reply(answer, method == b"HEAD")
 
 
@@ -118,7 +132,13 @@ class AdminConnection(asyncio.Protocol):
     def __init__(self, owner: AdminHttp) -> None:
         self._owner = owner
         self._head = b""
+        self._answering: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the other side is waited for."""
+        return self._answering is None or self._answering.done()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -128,15 +148,24 @@ class AdminConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(REQUEST_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._answering is not None:
             return
         self._head += data
         if b"\r\n\r\n" in self._head:
-            self._finish(self._owner.answer(self._head))
+            self._answering = asyncio.get_running_loop().create_task(self._answer(), name="admin page")
         elif len(self._head) > HEAD_BYTES_MAX:
             self._finish(_reply(Answer(431, b"the request's head is too long\n")))
 
+    def eof_received(self) -> bool:
+        """Whoever ends his side behind a whole request gets its answer."""
+        return self._answering is not None
+
+    async def _answer(self) -> None:
+        self._finish(await self._owner.answer(self._head))
+
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._owner.forget(self)

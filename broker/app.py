@@ -13,9 +13,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from millrace.broker.addresses import AdvertisedAddresses, Endpoint
+from millrace.broker.addresses import Endpoint
 from millrace.broker.admin_http import AdminHttp, health_pages
 from millrace.broker.binding import MARKER_KEY, BindingRefused, bind_bucket, check_first_start, read_bound_cluster
 from millrace.broker.bucket_age import check_bucket_age
@@ -27,16 +28,25 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.config_table import all_keys
 from millrace.broker.connection_limits import DynamicLimits
 from millrace.broker.controller_client import ControllerClient
-from millrace.broker.coordinators.config import CoordinatorSettings
-from millrace.broker.coordinators.coordinator import GroupCoordinator
+from millrace.broker.coordinators.groups.config import CoordinatorSettings
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator
+from millrace.broker.damage_log import DamageLog, show_damage
 from millrace.broker.dispatch import Dispatcher
-from millrace.broker.dynamic_configs import DynamicConfigs
+from millrace.broker.dynamic_configs import PRODUCER_EXPIRATION, DynamicConfigs
+from millrace.broker.first_room import check_first_room
+from millrace.broker.first_start import FirstStart
+from millrace.broker.group_meters import show_groups
 from millrace.broker.handlers import Parts, build_handlers
 from millrace.broker.known_time import KnownTime, newest_in, show_clock
+from millrace.broker.listener_rules import KEYS as LISTENER_KEYS
+from millrace.broker.listener_rules import ListenerRules
+from millrace.broker.listeners import Listeners
+from millrace.broker.log_levels import KEY as LOG_LEVEL
+from millrace.broker.log_levels import LogLevels
 from millrace.broker.maintenance import Maintenance, MaintenanceSettings
 from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.metadata_check import check_metadata, check_restored_from
+from millrace.broker.metadata_check import check_claim_basis, check_metadata, check_restored_from, note_claim_basis
 from millrace.broker.meters import (
     StoreCounts,
     show_backup,
@@ -50,33 +60,37 @@ from millrace.broker.meters import (
     show_traffic,
 )
 from millrace.broker.object_cleaner import ObjectCleaner
+from millrace.broker.other_checks import OtherConfigs
 from millrace.broker.outage_watch import OutageWatch
 from millrace.broker.ownership import Owner, Replaced, left_in_wal
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.validation import slow_validation
 from millrace.broker.process_meters import show_process
-from millrace.broker.server import Server
+from millrace.broker.server import BoundEndpoint, Server, bind_all, unbind
 from millrace.broker.start_watch import RetryLog, StartWatch
 from millrace.broker.state_memory import StateMemory
 from millrace.broker.state_refusals import StateRefusals
 from millrace.broker.stores import NodeStores, stack_stores
 from millrace.broker.topic_creation import TopicCreation
-from millrace.broker.topic_meters import show_groups, show_topics
+from millrace.broker.topic_meters import show_topics
+from millrace.broker.unclaimed import Unclaimed
 from millrace.broker.unfinished_uploads import UploadSweep
 from millrace.broker.unknown_streams import range_text, refuse_unknown, unknown_ranges
-from millrace.broker.wal_binding import WalBinding, judge_wal
-from millrace.broker.wal_start import discard_foreign, say_given_up
+from millrace.broker.wal_binding import WalBinding, check_found_mark, judge_wal
+from millrace.broker.wal_start import discard_foreign, disown, say_given_up
 from millrace.kraft.bucket.reader import BucketMetadata
 from millrace.kraft.bucket.writer import MetadataBackup
+from millrace.kraft.decision import ConfigRules
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.meta_properties import read_meta_properties
 from millrace.kraft.node import ControllerNode
+from millrace.kraft.publisher import MetadataPublisher
 from millrace.kraft.restored_from import forget_restored_from, read_restored_from
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.features import SUPPORTED
 from millrace.kraft.topic_configs import ConfigLookup
-from millrace.runtime import Runtime
+from millrace.runtime.bundle import Runtime
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, StoreFull
 from millrace.runtime.objectstore_retry import Retries, RetryingObjectStore, RetryPolicy
@@ -123,8 +137,13 @@ class Broker:
         self._watch = StartWatch()
         self._wal_store = StoreWatch(WAL_STORE)
         self._wal_binding = WalBinding()
+        # A copy of the log directory comes to the same write-ahead log.
+        self._is_log_shared = kind_of(settings.wal).name == "object"
+        self._first = FirstStart(runtime.disk)
+        self._bound: Sequence[BoundEndpoint] = ()
         self._known: KnownTime  # once the controller is open
         self._bucket_metadata = BucketMetadata()
+        self._changes = ChangeLog()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.listeners: Sequence[Endpoint] = ()
         self.admin_port: int | None = None
@@ -132,6 +151,7 @@ class Broker:
 
     async def start(self) -> None:
         await self._start_admin()
+        await self._bind()
         stores = await self._open_store()
         node = await self._start_controller(stores)
         self._known = await self._open_clock(node, stores)
@@ -149,7 +169,7 @@ class Broker:
         await forget_restored_from(self._runtime.disk, self._settings.controller.log_dir)
         parts = self._build_parts(node, cache, client, storage)
         self._start_tasks(node, parts, stores, backup)
-        await self._serve(parts)
+        await self._serve(node, parts)
         self._watch.leave()
 
     async def stop(self) -> None:
@@ -223,19 +243,23 @@ class Broker:
         self._watch.enter("opening the metadata log")
         self._watch.blocked_reason = lambda: self._wal_store.reason
         is_new = await read_meta_properties(disk, settings.controller.log_dir) is None
+        self._first.is_kept = not is_new
         if is_new:
-            found = await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id))
+            place = self._wal_place(stores)
+            found = await self._asked_of_wal(identify_wal(place, settings.node_id))
             check_first_start(found is not None, str(settings.wal), bucket, bound_cluster)
+            await check_first_room(disk, settings, place)
         node = await ControllerNode.open(
             disk,
             self._runtime.clock,
             self._runtime.rand.split("controller"),
             settings.controller,
             check_broker_config=DynamicConfigs(all_keys()).check,
+            check_other_config=OtherConfigs(all_keys(), settings.static_configs).check,
             on_failed=self._on_failed,
         )
         self.controller = node
-        self._ends_with("controller", node.close)
+        self._ends_with("controller", lambda: node.close(is_void=not self._first.is_kept))
         log.info("%s %s", "new cluster, for nothing was there yet:" if is_new else "cluster", node.cluster_id)
         self._watch.enter("looking at the metadata in the bucket")
         image = node.publisher.image
@@ -257,9 +281,8 @@ class Broker:
             patient, bucket, bound_cluster, node.cluster_id, image, settings.node_id, is_restored=is_restored
         )
         self._watch.enter("looking at the WAL")
-        place = self._wal_place(stores)
         self._wal_binding = judge_wal(
-            await self._asked_of_wal(identify_wal(place, settings.node_id)),
+            await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id)),
             settings.wal.target,
             image,
             node.history_at_open,
@@ -268,7 +291,12 @@ class Broker:
             is_acceptable=settings.is_lost_wal_accepted,
         )
         is_remote = settings.data.scheme == "s3"
-        await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, image, is_remote=is_remote)
+        self._first.is_kept = True
+        try:
+            await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, image, is_remote=is_remote)
+        except (StoreDenied, StoreFull):
+            self._first.is_kept = not is_new or await read_bound_cluster(stores.plain, bucket) is not None
+            raise
         await node.start()
         return node
 
@@ -286,6 +314,7 @@ class Broker:
     ) -> None:
         """The node and the metadata log are this start's on return, and it watches that they stay so. Nothing at millrace.version 0."""
         if not node.publisher.image.features.has_identities:
+            node.publisher.subscribe(Unclaimed(self._settings.node_id).on_image)
             return
         self._watch.enter("claiming the node")
         settings, rand = self._settings, self._runtime.rand.split("looks")
@@ -300,6 +329,9 @@ class Broker:
             client,
             self._watch.on_retry,
         )
+        disk, log_dir = self._runtime.disk, settings.controller.log_dir
+        if self._is_log_shared:
+            await note_claim_basis(disk, log_dir, node.epoch_at_open, node.history_at_open.end)
         claims = [await claimant.claim(series) for series in (METADATA_SERIES, settings.node_id)]
         self._ends_with("claims", lambda: self._release(claimant, claims))
         is_conditional = claimant.has_conditions
@@ -316,8 +348,9 @@ class Broker:
             owner.close()
 
         self._ends_with("ownership", end)
-        log_dir = settings.controller.log_dir
-        await check_restored_from(patient, str(settings.data), node.cluster_id, self._runtime.disk, log_dir)
+        await check_restored_from(patient, str(settings.data), node.cluster_id, disk, log_dir)
+        # Also of a start with another kind of log: the node puts metadata of its own from here on.
+        await check_claim_basis(patient, str(settings.data), node.cluster_id, disk, log_dir)
 
     async def _release(self, claimant: Claimant, claims: Sequence[OwnerClaim]) -> None:
         """Of a process that ends in order; who was killed, or could not go on, leaves its claims standing."""
@@ -348,13 +381,19 @@ class Broker:
         settings, binding, image = self._settings, self._wal_binding, node.publisher.image
         has_identity = image.features.has_identities
         new_id = self._runtime.rand.split("WAL id").uuid() if has_identity else NO_WAL_ID
-        mark = MetadataMark(image.offset, image.epoch) if has_identity else NO_MARK
+        # A log in a store is taken without one: the mark that it has is compared first.
+        mark = MetadataMark(image.offset, image.epoch) if has_identity and not self._is_log_shared else NO_MARK
         least_end = -1 if settings.is_lost_wal_accepted else binding.committed_end
         owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch, new_id, least_end, mark)
+        await disown(binding, client, settings.wal, self._runtime.rand.split("WAL of nobody").uuid())
         wal = await self._asked_of_wal(open_wal(self._wal_place(stores), owner))
         self._ends_with("WAL", wal.close)
+        if not binding.is_foreign:
+            target, history = settings.wal.target, node.history_at_open
+            check_found_mark(wal.found_mark, wal.wal_id, target, image, history, settings.node_id)
         if binding.is_foreign:
-            await discard_foreign(wal, settings.wal.target, is_accepted=settings.is_lost_wal_accepted)
+            is_accepted = settings.is_lost_wal_accepted
+            await discard_foreign(wal, settings.wal.target, image, settings.node_id, is_accepted=is_accepted)
         node.publisher.subscribe(lambda delta, image: wal.see_metadata(MetadataMark(image.offset, image.epoch)))
         return wal
 
@@ -366,7 +405,7 @@ class Broker:
             kind_of(settings.wal).name,
             str(settings.wal),
             wal.confirmed_end,
-            is_loss_accepted=self._wal_binding.is_lost,
+            is_loss_accepted=self._wal_binding.is_lost or wal.confirmed_end < self._wal_binding.committed_end,
         )
         wal.see_metadata(MetadataMark(image.offset, image.epoch))
         await wal.mark_metadata()
@@ -381,7 +420,7 @@ class Broker:
     ) -> Storage:
         settings = self._settings
         # A log of objects outlives this machine, and with it what is acknowledged: metadata must know its streams by then.
-        before_append = no_wait if kind_of(settings.wal).name == "block" else backup.reach_committed
+        before_append = backup.reach_committed if self._is_log_shared else no_wait
         storage = Storage(
             wal,
             stores.engine,
@@ -432,9 +471,8 @@ class Broker:
     async def _asked_of_wal(self, asked: Awaitable[T]) -> T:
         try:
             return await asked
-        except (StoreDenied, StoreFull, ObjectMissing, ValueError) as error:
-            remedy = "; mend the credentials or the rights, or s3.wal.path" if isinstance(error, StoreDenied) else ""
-            raise BindingRefused(f"{self._settings.wal} cannot hold the WAL: {error}{remedy}") from error
+        except (ObjectMissing, ValueError) as error:
+            raise BindingRefused(f"{self._settings.wal} cannot hold the WAL: {error}") from error
 
     def _wal_place(self, stores: NodeStores) -> WalPlace:
         """Its store is counted and watched, and not repeated: the log repeats what has no answer itself. It has connections of its own, which no
@@ -465,11 +503,15 @@ class Broker:
         lookup = ConfigLookup(settings.node_id, settings.static_configs)
         runtime = replace(self._runtime, clock=self._known)
         memory = StateMemory(settings.memory.states_bytes, settings.producers.expiration_ms)
+        follow_expiration(memory, cache, node.publisher)
         memory.on_refused = StateRefusals(asyncio.get_running_loop().time, memory).note
         show_states(self._registry, memory)
-        directory = PartitionDirectory(
-            settings.node_id, cache.image, client, storage, lookup.effective_all, runtime.clock, memory
-        )
+        damage = DamageLog(storage.damaged, lambda: cache.image)
+        show_damage(self._registry, damage)
+        node.publisher.subscribe(lambda delta, image: damage.on_image(image))
+        engine = storage, lookup.effective_all, runtime.clock, memory
+        is_skipping = settings.is_damage_skipped
+        directory = PartitionDirectory(settings.node_id, cache.image, client, *engine, is_skipping=is_skipping)
         node.publisher.subscribe(directory.on_image)
         self._ends_with("partitions", directory.close)
         groups = GroupCoordinator(
@@ -487,10 +529,12 @@ class Broker:
         node.publisher.subscribe(groups.on_image)
         self._ends_with("groups", groups.stop)
         creation = TopicCreation(node.channel, internal_topics(settings))
+        creation.on_created = self._changes.note_created
         offload = self._runtime.offload()
         self._ends_with("threads of codecs", offload.close)
         unpacking = Unpacking(offload, settings.memory.total_bytes)
         budget = RequestBudget(settings.memory.requests_bytes, asyncio.get_running_loop().call_soon)
+        listeners = Listeners(cache, listener_rules(settings), settings.listeners.advertised)
         return Parts(
             settings,
             runtime,
@@ -504,26 +548,32 @@ class Broker:
             groups,
             unpacking,
             budget,
+            ConfigRules(
+                lookup, DynamicConfigs(all_keys()).check, OtherConfigs(all_keys(), settings.static_configs).check
+            ),
+            listeners,
+            self._log_levels(node, cache),
         )
+
+    def _log_levels(self, node: ControllerNode, cache: MetadataCache) -> LogLevels:
+        started = self._settings.log_level
+        levels = LogLevels(started)
+
+        def follow() -> None:
+            levels.follow(cache.broker_values.now().get(LOG_LEVEL, started))
+
+        node.publisher.subscribe(lambda delta, image: follow())
+        follow()
+        return levels
 
     def _start_tasks(self, node: ControllerNode, parts: Parts, stores: NodeStores, backup: MetadataBackup) -> None:
         settings, clock, judged = self._settings, self._runtime.clock, self._known.judged
         grace_ms, owned = settings.object_grace_ms, self._ownership
-        is_urgent = grace_ms <= settings.backup.interval_ms
-        cleaner = ObjectCleaner(
-            stores.plain,
-            parts.client,
-            parts.cache,
-            judged,
-            grace_ms,
-            lambda: backup.reach_for_deletion(is_urgent=is_urgent),
-            owned,
-        )
+        before_delete = partial(backup.reach_for_deletion, is_urgent=grace_ms <= settings.backup.interval_ms)
+        cleaner = ObjectCleaner(stores.plain, parts.client, parts.cache, judged, grace_ms, before_delete, owned)
         node.publisher.subscribe(lambda delta, image: cleaner.on_image())
         rounds = MaintenanceSettings(
-            settings.topics.retention_check_interval_ms,
-            settings.producers.expiration_ms,
-            settings.producers.expiration_check_interval_ms,
+            settings.topics.retention_check_interval_ms, settings.producers.expiration_check_interval_ms
         )
         maintenance = Maintenance(parts.directory, parts.cache, judged, rounds)
         compaction = CompactionTask(
@@ -535,7 +585,9 @@ class Broker:
             self._runtime.rand.split("compaction"),
             self._on_failed,
             owned,
+            lambda: parts.storage.uploader.is_full,
         )
+        parts.storage.uploader.on_full = compaction.on_full
         node.publisher.subscribe(lambda delta, image: compaction.on_image(image))
         show_compaction(self._registry, compaction)
         upload_ms_max = max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
@@ -547,25 +599,40 @@ class Broker:
         self._tasks.start("clock", lambda: self._known.run(lambda: stores.plain.head(MARKER_KEY)))
         self._ends_with("background tasks", self._tasks.stop)
 
-    async def _serve(self, parts: Parts) -> None:
+    async def _serve(self, node: ControllerNode, parts: Parts) -> None:
         loop, settings = asyncio.get_running_loop(), self._settings
         slow = slow_validation(settings.static_configs)
         if slow:
             log.warning("%s", slow)
-        handlers = ChangeLog().wrap(build_handlers(parts))
+        handlers = self._changes.wrap(build_handlers(parts))
         dispatcher = Dispatcher(self._injection.wrap(handlers) if self._injection else handlers, loop.create_task)
-        limits = DynamicLimits(settings.server.connections, lambda: parts.cache.image.configs, settings.node_id)
+        limits = DynamicLimits(settings.server.connections, parts.cache.broker_values)
         server = Server(self._runtime.net, dispatcher, parts.budget, settings.server, self._line, limits.now)
         if self._injection:
             self._injection.attach(server, parts)
-        self.listeners = await server.start(settings.listeners.clients)
-        parts.cache.addresses = AdvertisedAddresses(self.listeners, settings.listeners.advertised)
+        self.listeners = await parts.listeners.start(server, self._bound)
+        node.publisher.subscribe(lambda delta, image: parts.listeners.on_image())
+        parts.listeners.on_image()  # of what was changed since its start looked
         # What was asked of a process that could not go on may never be answered.
         self._ends_with("listeners", lambda: server.stop(DRAIN_FAILED_MS if self.failed.done() else DRAIN_MS))
+        listening = Tasks()
+        listening.start("listeners", parts.listeners.run)
+        self._ends_with("changes of listeners", listening.stop)
         self._ends_with("group members who wait", parts.groups.stop)  # first: parked joins would hold the drain up
         show_edge(self._registry, server, parts.budget, dispatcher)
-        show_topics(self._registry, parts.directory)
+        show_topics(self._registry, parts.directory, lambda: parts.cache.image.topics)
         show_groups(self._registry, parts.groups, parts.directory)
+
+    async def _bind(self) -> None:
+        """Before anything is made: an address that is taken changes nothing. Which listeners there are beside the lasting ones is known later."""
+        self._bound = await bind_all(self._runtime.net, listener_rules(self._settings).lasting)
+
+        async def end() -> None:
+            unbind(self._bound)
+            await self._first.take_back()
+
+        self._ends_with("addresses", end)
+        await self._first.note(self._settings)
 
     async def _start_admin(self) -> None:
         """First, and it ends last: it says what the rest waits for."""
@@ -575,7 +642,10 @@ class Broker:
             return
         watch = self._watch
         pages = health_pages(
-            lambda: watch.reason, self._registry.render, lambda: watch.blocked_reason(), lambda: watch.held_reason()
+            lambda: watch.reason,
+            self._registry.render_in_steps,
+            lambda: watch.blocked_reason(),
+            lambda: watch.held_reason(),
         )
         admin = AdminHttp(self._runtime.net, pages)
         self.admin_port = await admin.start(*address)
@@ -584,6 +654,21 @@ class Broker:
             admin.stop()
 
         self._ends_with("admin listener", stop_admin)
+
+
+def follow_expiration(memory: StateMemory, cache: MetadataCache, publisher: MetadataPublisher) -> None:
+    """What is set dynamically for producer.id.expiration.ms counts before what the node was started with, from now on."""
+    started_ms = memory.producer_expiration_ms
+
+    def follow() -> None:
+        memory.producer_expiration_ms = int(cache.broker_values.now().get(PRODUCER_EXPIRATION, started_ms))
+
+    publisher.subscribe(lambda delta, image: follow())
+    follow()
+
+
+def listener_rules(settings: BrokerSettings) -> ListenerRules:
+    return ListenerRules(settings.listeners, {key: settings.shown[key].text or "" for key in LISTENER_KEYS})
 
 
 def internal_topics(settings: BrokerSettings) -> dict[str, tuple[int, dict[str, str]]]:

@@ -15,6 +15,7 @@ from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.runtime.errors import MillraceError
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
+from millrace.runtime.objectstore_rounds import EXISTS, NOT_THERE, contradiction
 from millrace.s3stream.objects.keys import object_key
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ async def read_bound_cluster(store: ObjectStore, bucket: str) -> str | None:
     except (ValueError, KeyError, TypeError):
         raise BindingRefused(
             f"the object {MARKER_KEY} in {bucket} does not say which cluster the bucket belongs to: it is damaged; "
-            "remove it, and it is written again if the bucket holds this cluster's objects"
+            "remove it, and it is written again if the bucket holds this cluster's objects; a restore needs cluster.id then"
         ) from None
 
 
@@ -83,6 +84,8 @@ async def bind_bucket(
             bound_cluster = await _bind_unguarded(store, bucket, content)
         except PreconditionFailed:
             bound_cluster = await read_bound_cluster(store, bucket)
+            if bound_cluster is None:
+                raise contradiction(MARKER_KEY, EXISTS, NOT_THERE, 1) from None
     if bound_cluster != cluster_id:
         raise BindingRefused(
             f"{bucket} holds the data of cluster {bound_cluster}, and this node belongs to cluster {cluster_id}: "

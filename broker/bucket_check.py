@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from millrace.broker.bucket_check_ranges import Contents, Spans, faults_of, join
 from millrace.broker.inventory import KnownObject, KnownStream, known_objects, known_streams, next_object_id
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectEntry, ObjectMissing, ObjectStore, StoreDenied
 from millrace.s3stream.errors import ObjectCorrupt
@@ -207,7 +208,7 @@ class BucketCheck:
         self.progress.objects += 1
 
     async def _check_link(self, link: Link) -> None:
-        await self._check_blocks(link.object_id, link.size_bytes)
+        await self._check_blocks(link.object_id, link.size_bytes, link.writer)
         self.progress.objects += 1
 
     def _compare_range(self, known: KnownObject, spans: Spans) -> None:

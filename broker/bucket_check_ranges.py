@@ -11,9 +11,10 @@ Not here: how indexes are read, what becomes of the findings (bucket_check.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from millrace.broker.inventory import Held, KnownStream
+from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.ids import ObjectId, StreamId
 from millrace.s3stream.objects.composite import Link
 from millrace.s3stream.objects.format import BlockRef

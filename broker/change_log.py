@@ -1,32 +1,35 @@
 """Who changed topics, configurations, records and groups: a line a request that changed something, with client id and address, at a bounded rate.
 
-Behind the handlers of these APIs, once they have answered: what was refused, or only validated, is not logged. The first LINES_MAX lines of a period
-are written, the rest are counted. Not here: topics that are made by being asked for (topic_creation.py).
+Behind the handlers of these APIs, once they have answered, and in slices. What was refused, or only validated, is not logged. The first LINES_MAX
+lines of a period are written, the rest are counted. Topics that a request makes on the way (topic_creation.py) are told here, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from millrace.broker.dispatch import Late
 from millrace.broker.request import Handle, RequestContext
+from millrace.broker.slices import in_slices
 from millrace.kraft.tables.configs import ResourceType
+from millrace.protocol.dataclass import dataclass
 
 log = logging.getLogger(__name__)
 LINES_MAX = 60
 PERIOD_S = 60.0
 NAMES_MAX = 10  # of one request
-VALUE_CHARS_MAX = 100
+RESULTS_A_SLICE = 2_000
+VALUE_CHARS_MAX = 100  # of a value or a name, each of which may fill a string of the protocol
+ITEM_CHARS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`done`: what of a request its response says was done. `say` puts one of these into words; asked for the few that are written only."""
+    """`done`: each thing that a response says was done, and None for each that was not, so that whoever asks knows how many were looked at.
+    `say` puts one of these into words; asked for the few that are written only."""
 
     what: str
     done: Callable[[Any, Any], Iterable[Any]]
@@ -50,21 +53,24 @@ class ChangeLog:
             return Late(lambda: LoggedHandle(key, make(), self).handle)
         return LoggedHandle(key, handle, self).handle
 
-    def note(self, context: RequestContext, change: Change, done: Iterable[Any]) -> None:
+    def note_created(self, context: RequestContext, names: Iterable[str]) -> None:
+        """Of topics that a request made by asking for them."""
+        self.note(context, "topics auto-created", list(names))
+
+    def note(self, context: RequestContext, what: str, done: Sequence[Any], say: Callable[[Any], str] = str) -> None:
         """Nothing where nothing was changed."""
-        listed = iter(done)
-        shown = [change.say(one) for one in islice(listed, NAMES_MAX)]
-        if not shown or not self._has_place(asyncio.get_running_loop().time()):
+        if not done or not self._has_place(asyncio.get_running_loop().time()):
             return
-        rest = sum(1 for _ in listed)
+        shown = [_shown(say(one), ITEM_CHARS_MAX) for one in done[:NAMES_MAX]]
+        rest = len(done) - len(shown)
         more = f" and {rest} more" if rest else ""
         left_out = f" ({self._unwritten_count} such lines were left out)" if self._unwritten_count else ""
         self._unwritten_count = 0
         who = context.connection
         log.info(
             "%s by client %r at %s:%d: %s%s%s",
-            change.what,
-            context.client_id,
+            what,
+            None if context.client_id is None else _shown(context.client_id),
             who.peer_host,
             who.peer_port,
             ", ".join(shown),
@@ -95,71 +101,88 @@ class LoggedHandle:
         outcome = self._inner(context, request)
         if asyncio.iscoroutine(outcome) or asyncio.isfuture(outcome):
             return self._log_behind(context, request, outcome)
-        self._note(context, request, outcome)
+        if not getattr(request, "validate_only", False):
+            self._note(context, [one for one in self._change.done(request, outcome) if one is not None])
         return outcome
 
     async def _log_behind(self, context: RequestContext, request: Any, outcome: Any) -> Any:
         response = await outcome
-        self._note(context, request, response)
+        if not getattr(request, "validate_only", False):
+            done: list[Any] = []
+            async for part in in_slices(self._change.done(request, response), RESULTS_A_SLICE):
+                done += [one for one in part if one is not None]
+            self._note(context, done)
         return response
 
-    def _note(self, context: RequestContext, request: Any, response: Any) -> None:
-        if not getattr(request, "validate_only", False):
-            self._changes.note(context, self._change, self._change.done(request, response))
+    def _note(self, context: RequestContext, done: Sequence[Any]) -> None:
+        self._changes.note(context, self._change.what, done, self._change.say)
 
 
-def _topics_created(request: Any, response: Any) -> Iterable[str]:
-    return (topic.name for topic in response.topics if not topic.error_code)
+def _topics_created(request: Any, response: Any) -> Iterable[str | None]:
+    return (None if topic.error_code else topic.name for topic in response.topics)
 
 
-def _topics_deleted(request: Any, response: Any) -> Iterable[str]:
-    return (topic.name or topic.topic_id.hex() for topic in response.responses if not topic.error_code)
+def _topics_deleted(request: Any, response: Any) -> Iterable[str | None]:
+    return (None if topic.error_code else topic.name or topic.topic_id.hex() for topic in response.responses)
 
 
-def _records_deleted(request: Any, response: Any) -> Iterable[str]:
+def _records_deleted(request: Any, response: Any) -> Iterator[str | None]:
     for topic in response.topics:
         for partition in topic.partitions:
-            if not partition.error_code:
-                yield f"{topic.name}-{partition.partition_index} below offset {partition.low_watermark}"
+            where = f"{topic.name}-{partition.partition_index}"
+            yield None if partition.error_code else f"{where} below offset {partition.low_watermark}"
 
 
-def _partitions_added(request: Any, response: Any) -> Iterable[str]:
-    done = {result.name for result in response.results if not result.error_code}
-    return (f"{topic.name} to {topic.count}" for topic in request.topics if topic.name in done)
+def _partitions_added(request: Any, response: Any) -> Iterator[str | None]:
+    for topic in _answered(request.topics, response.results, lambda one: one.name):
+        yield None if topic is None else f"{topic.name} to {topic.count}"
 
 
-def _groups_deleted(request: Any, response: Any) -> Iterable[str]:
-    return (result.group_id for result in response.results if not result.error_code)
+def _groups_deleted(request: Any, response: Any) -> Iterable[str | None]:
+    return (None if result.error_code else result.group_id for result in response.results)
 
 
-def _configs(request: Any, response: Any) -> Iterable[Any]:
-    done = {(one.resource_type, one.resource_name) for one in response.responses if not one.error_code}
-    return (one for one in request.resources if (one.resource_type, one.resource_name) in done)
+def _configs(request: Any, response: Any) -> Iterator[Any]:
+    return _answered(request.resources, response.responses, lambda one: (one.resource_type, one.resource_name))
+
+
+def _answered(asked: Iterable[Any], answers: Iterable[Any], key: Callable[[Any], Any]) -> Iterator[Any]:
+    """What was asked and is answered without an error. Answers come in the order of the request, of what it names again one or each."""
+    left = iter(asked)
+    for answer in answers:
+        for one in left:
+            if key(one) == key(answer):
+                yield None if answer.error_code else one
+                break
+            yield None
 
 
 def _say_replaced(resource: Any) -> str:
-    return _say_configs(resource, [f"{config.name}={_shown(config.value)}" for config in resource.configs])
+    return _say_configs(resource, lambda config: f"{_shown(config.name)}={_shown(config.value)}")
 
 
 def _say_changed(resource: Any) -> str:
     verbs = {0: "{}={}", 1: "{} deleted", 2: "{}+={}", 3: "{}-={}"}
-    said = [
-        verbs.get(config.config_operation, "{}").format(config.name, _shown(config.value))
-        for config in resource.configs
-    ]
-    return _say_configs(resource, said)
+    return _say_configs(
+        resource,
+        lambda config: verbs.get(config.config_operation, "{}").format(_shown(config.name), _shown(config.value)),
+    )
 
 
-def _say_configs(resource: Any, said: list[str]) -> str:
+def _say_configs(resource: Any, say: Callable[[Any], str]) -> str:
+    """Of the first configurations: one request may name 500,000."""
     kind = resource.resource_type
     label = ResourceType(kind).name.lower().replace("_", " ") if kind in set(ResourceType) else str(kind)
-    return f"{label} {resource.resource_name or 'default'}: {' '.join(said) or 'none left'}"
+    said = [say(config) for config in resource.configs[:NAMES_MAX]]
+    rest = len(resource.configs) - len(said)
+    more = [f"and {rest} more"] if rest else []
+    return f"{label} {_shown(resource.resource_name) or 'default'}: {' '.join([*said, *more]) or 'none left'}"
 
 
-def _shown(value: str | None) -> str:
+def _shown(value: str | None, chars_max: int = VALUE_CHARS_MAX) -> str:
     """No secret is taken (dynamic_configs.py)."""
     text = "" if value is None else value
-    return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}..."
+    return text if len(text) <= chars_max else f"{text[:chars_max]}..."
 
 
 def _features_changed(request: Any, response: Any) -> Iterable[str]:

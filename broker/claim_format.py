@@ -14,12 +14,12 @@ that follows its own. Not here: who may put one (claims.py).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.crc32c import crc32c
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import Corrupt
 
 CLAIM_MAGIC: Final = b"MROC"
@@ -40,12 +40,13 @@ class ClaimKind(IntEnum):
 
 
 class ClaimCorrupt(Corrupt):
-    """An object under a claim's key is none that can be read."""
+    """An object under a claim's key is none that can be read. `is_later`: it names a later version of the format."""
 
-    def __init__(self, key: str, reason: str) -> None:
+    def __init__(self, key: str, reason: str, *, is_later: bool = False) -> None:
         super().__init__(key, reason)
         self.key = key
         self.reason = reason
+        self.is_later = is_later
 
     def __str__(self) -> str:
         return f"the claim {self.key} cannot be read: {self.reason}"
@@ -104,7 +105,8 @@ def decode_claim(data: bytes, key: str) -> OwnerClaim:
     if magic != CLAIM_MAGIC:
         raise ClaimCorrupt(key, "its magic is missing")
     if version != CLAIM_VERSION:
-        raise ClaimCorrupt(key, f"its version {version} is unknown: start the millrace that wrote it, or a later one")
+        reason = f"its version {version} is unknown: start the millrace that wrote it, or a later one"
+        raise ClaimCorrupt(key, reason, is_later=True)
     body = data[_HEAD.size + _CRC.size :]
     if crc32c(body, crc32c(data[: _HEAD.size])) != _CRC.unpack_from(data, _HEAD.size)[0]:
         raise ClaimCorrupt(key, "its checksum differs")

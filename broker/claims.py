@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -36,15 +35,15 @@ from millrace.broker.controller_client import ControllerClient
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.publisher import MetadataPublisher
 from millrace.kraft.tables.claims import METADATA_SERIES
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.ids import uuid_text
 from millrace.runtime.clock import Clock
-from millrace.runtime.errors import MillraceError
+from millrace.runtime.errors import MillraceError, in_words
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed, StoreFull
 from millrace.runtime.objectstore_probe import brief_condition_fault
+from millrace.runtime.objectstore_rounds import EXISTS, NOT_THERE, Rounds, contradiction
 
 log = logging.getLogger(__name__)
-# Claims of killed starts that land one after another between two looks of ours; more are somebody at work.
-TRIES_MAX = 16
 RELEASE_S = 5.0
 FULL_WAIT_S = 2.0  # before a full bucket is asked again
 
@@ -90,13 +89,23 @@ async def known_newest(
     try:
         newest = await read_newest_claim(store, cluster_id, series, image.claims.highest(series))
     except ClaimCorrupt as error:
-        raise BindingRefused(
-            f"in {bucket}, {error}; nothing was changed: put it back from a copy of the bucket"
-        ) from None
+        raise BindingRefused(unreadable(bucket, error)) from None
     reason = why_refused(newest, image) if newest is not None else ""
     if reason:
         raise BindingRefused(f"{bucket} {reason}")
     return newest
+
+
+def unreadable(bucket: str, error: ClaimCorrupt) -> str:
+    """The sentence of a start or a restore that meets it. Who made the newest claim is known from it alone, so a person has to say that nobody is
+    at work; behind a removed one a restore goes on."""
+    told = f"in {bucket}, {error}; nothing was changed"
+    if error.is_later:
+        return told
+    return (
+        f"{told}: put it back from a copy of the bucket; or, where there is none, see that no process of this node runs, remove that object, empty "
+        "the log directory (log.dirs) and build it again with `millrace restore --take-over`"
+    )
 
 
 def why_refused(newest: OwnerClaim, image: MetadataImage) -> str:
@@ -144,9 +153,11 @@ class Claimant:
     on_full: OnFull
 
     async def claim(self, series: int) -> OwnerClaim:
-        """The series is this incarnation's on return, durably. Raises BindingRefused when somebody else was first. Cancelled or killed
-        at any point, the next start with the same metadata log goes on from there. Waits while the bucket is full."""
-        for _ in range(TRIES_MAX):
+        """The series is this incarnation's on return, durably. Raises BindingRefused when somebody else was first, StoreContradicts where
+        the store says that a claim is there and shows none. Cancelled or killed at any point, the next start with the same metadata log goes
+        on from there. Waits while the bucket is full."""
+        rounds = Rounds()
+        while True:
             newest = await known_newest(self.store, self.bucket, self.cluster_id, self.image(), series)
             number = max(1 if newest is None else newest.number + 1, self.image().claims.highest(series))
             await self.record(series, number, newest)
@@ -155,13 +166,21 @@ class Claimant:
             try:
                 await when_there_is_room("a claim", partial(self._put, made), self.on_full)
             except PreconditionFailed:
-                continue  # whose it is, the next look tells
+                if not await rounds.again():  # else the next look tells whose it is
+                    raise await self._not_claimed(made.key, rounds) from None
+                continue
             log.info(
                 "claims: series %d is ours: number %d, incarnation %s", series, number, uuid_text(self.incarnation)
             )
             return made
-        raise BindingRefused(
-            f"{self.bucket} was claimed {TRIES_MAX} times while this start tried to: let one process run with this node.id"
+
+    async def _not_claimed(self, key: str, rounds: Rounds) -> Exception:
+        """Claims of killed starts may land one after another between two looks of ours; so many are somebody at work, or a store's
+        contradiction."""
+        if await self._found(key) is None:
+            return contradiction(key, EXISTS, NOT_THERE, rounds.count)
+        return BindingRefused(
+            f"{self.bucket} was claimed {rounds.count} times while this start tried to: let one process run with this node.id"
         )
 
     async def release(self, claimed: OwnerClaim) -> None:
@@ -176,7 +195,9 @@ class Claimant:
                 for claimed in reversed(claims):
                     await self.release(claimed)
         except (MillraceError, TimeoutError) as error:
-            log.warning("claims: this node's were not released, the next start takes them as they are: %r", error)
+            log.warning(
+                "claims: this node's were not released, the next start takes them as they are: %s", in_words(error)
+            )
 
     def _made(self, kind: ClaimKind, series: int, number: int, before: bytes) -> OwnerClaim:
         image = self.image()

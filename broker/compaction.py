@@ -36,8 +36,11 @@ class CompactionTask:
         rand: Rand,
         on_failed: Callable[[BaseException], None],
         ownership: Ownership = UNOWNED,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_failed` is told when the node has a newer owner."""
+        """`on_failed` is told when the node has a newer owner. `is_full`: whether uploads wait because the store is full."""
+        self._is_full = is_full
+        self._filled = asyncio.Event()
         self._on_failed = on_failed
         self._ownership = ownership
         self._store = store
@@ -63,9 +66,16 @@ class CompactionTask:
         if self._compactor is not None:
             self._compactor.on_change()
 
+    def on_full(self) -> None:
+        """An upload was refused for want of room, and waits."""
+        self._filled.set()
+        if self._compactor is not None:
+            self._compactor.on_full()
+
     async def run(self) -> None:
         """Until cancelled, at any moment: what is under way is thrown away."""
-        await asyncio.sleep(self._settings.begin_ms / 1000)
+        begin_at_s = asyncio.get_running_loop().time() + self._settings.begin_ms / 1000
+        await self._until_begun(begin_at_s)
         from millrace.s3stream.compaction.run import Compactor
         from millrace.s3stream.compaction.work import Work
 
@@ -78,8 +88,16 @@ class CompactionTask:
             self.counts,
             ownership=self._ownership,
         )
-        self._compactor = Compactor(work, self._rand)
+        self._compactor = Compactor(work, self._rand, self._is_full, begin_at_s)
         try:
             await self._compactor.run()
         except Fenced as error:
             self._on_failed(error)
+
+    async def _until_begun(self, begin_at_s: float) -> None:
+        """A full store does not wait."""
+        try:
+            async with asyncio.timeout_at(begin_at_s):
+                await self._filled.wait()
+        except TimeoutError:
+            pass

@@ -8,7 +8,6 @@ arrive as texts. `reference` prints the table: docs/settings.md is its output, a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from millrace.broker.config_checks import (
     ListenerSettings,
@@ -17,6 +16,7 @@ from millrace.broker.config_checks import (
     fill_storage,
     read_cluster_id,
     read_listeners,
+    read_log_level,
     read_metadata_dir,
     read_node_id,
     read_overrides_per_address,
@@ -32,10 +32,12 @@ from millrace.broker.errors import SettingsInvalid
 from millrace.broker.server import ServerSettings
 from millrace.kraft.bucket.settings import BackupSettings
 from millrace.kraft.config import ControllerSettings
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.storeaddress import OPENERS as STORES
 from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
 from millrace.s3stream.compaction.config import MEMORY_BYTES_MIN, CompactionSettings
 from millrace.s3stream.config import StreamSettings, TrafficSettings
+from millrace.wal.config import CAPACITY_BYTES_MIN, parse_bytes
 from millrace.wal.kind import WalSettings, WalWords
 from millrace.wal.opening import OPENERS as WALS
 from millrace.wal.opening import kind_of
@@ -85,6 +87,7 @@ class BrokerSettings:
 
     node_id: int
     rack: str | None
+    log_level: str
     metadata_dir: str
     request_timeout_ms: int
     listeners: ListenerSettings
@@ -94,6 +97,7 @@ class BrokerSettings:
     wal: StoreAddress
     wal_settings: WalSettings  # of the kind that the address names
     is_lost_wal_accepted: bool
+    is_damage_skipped: bool  # objects.corruption
     streams: StreamSettings
     compaction: CompactionSettings
     traffic: TrafficSettings
@@ -129,6 +133,7 @@ def load(
     listeners = read_listeners(values)
     cluster_id = read_cluster_id(values)
     metadata_dir = read_metadata_dir(values, data_dir)
+    log_level = read_log_level(values)
     server = _server_settings(values)
     data, wal = _address(values, "s3.data.buckets", STORES), _address(values, "s3.wal.path", WALS)
     _warn_of_options(values, "s3.data.buckets", data)
@@ -140,6 +145,7 @@ def load(
     settings = BrokerSettings(
         node_id=node_id,
         rack=values["broker.rack"] or None,
+        log_level=log_level,
         metadata_dir=metadata_dir,
         request_timeout_ms=values["request.timeout.ms"],
         listeners=listeners,
@@ -149,6 +155,7 @@ def load(
         wal=wal,
         wal_settings=wal_settings,
         is_lost_wal_accepted=values["wal.lost.accept"],
+        is_damage_skipped=values["objects.corruption"] == "skip",
         streams=_stream_settings(values, memory),
         compaction=_compaction_settings(values, memory),
         traffic=TrafficSettings(
@@ -198,7 +205,8 @@ def _wal_settings(values: Values, address: StoreAddress) -> WalSettings:
     except AddressError as error:
         values.mistake("s3.wal.path", f": {error.reason}")
         kind = kind_of(StoreAddress(0, "mem", "", {}))
-    words = WalWords(address.options, values["wal.direct.io"], values["wal.corruption"])
+    options = _with_capacity(values, address)
+    words = WalWords(options, values["wal.direct.io"], values["wal.corruption"])
     settings = kind.read_settings(words)
     for mistake in words.mistakes:
         values.mistake("s3.wal.path", mistake)
@@ -206,6 +214,23 @@ def _wal_settings(values: Values, address: StoreAddress) -> WalSettings:
     for problem in settings.problems():
         values.mistake("s3.wal.path", f": {problem}")
     return settings
+
+
+def _with_capacity(values: Values, address: StoreAddress) -> Mapping[str, str]:
+    """The address's parameters, with the capacity that a key of its own gives. Two that differ are a mistake."""
+    if values["s3.wal.capacity"] < 0:
+        return address.options
+    given, in_path = str(values["s3.wal.capacity"]), address.text("capacity")
+    if int(given) < CAPACITY_BYTES_MIN:
+        values.mistake("s3.wal.capacity", f"is below {CAPACITY_BYTES_MIN} (256 KiB)")
+        return address.options
+    try:
+        is_other = in_path is not None and parse_bytes(in_path) != int(given)
+    except ValueError:
+        return address.options  # told as a mistake of the path
+    if is_other:
+        values.mistake("s3.wal.capacity", f"differs from capacity={in_path} in s3.wal.path: leave one of the two away")
+    return {**address.options, "capacity": given}
 
 
 def _server_settings(values: Values) -> ServerSettings:
@@ -303,8 +328,8 @@ A key comes from, the strongest first: `--override KEY=VALUE`, the environment (
 `___` is `-`; also `CLUSTER_ID`), the file given with `--config` in server.properties syntax, the default. Sizes of our own keys may
 carry KiB, MiB, GiB or TiB.
 
-A setting takes a restart, but for the defaults of topics' configurations: AlterConfigs and IncrementalAlterConfigs change them while a broker
-runs, for it or for all, at once and past restarts, and what they say wins over all of the above. They are:
+A setting takes a restart, but for those that AlterConfigs and IncrementalAlterConfigs change while a broker runs, for it or for all, at once
+and past restarts; what they say wins over all of the above:
 """
 _REFERENCE_DYNAMIC_TAIL = "Of the keys that are stored, those that Kafka changes so are taken and shown so too.\n"
 _REFERENCE_PARTS = (

@@ -6,12 +6,20 @@ is then of no use (nobody sees it: mistakes end the start).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import quote
 
-from millrace.broker.addresses import WILDCARDS, Endpoint, parse_endpoints, split_host_port
+from millrace.broker.addresses import (
+    WILDCARDS,
+    Endpoint,
+    parse_endpoints,
+    parse_protocols,
+    protocol_fault,
+    split_host_port,
+)
 from millrace.broker.config_values import Values
 from millrace.broker.connection_limits import parse_hosts
+from millrace.broker.log_levels import parse_levels
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.ids import uuid_bytes
 
 MIB = 1 << 20
@@ -20,8 +28,6 @@ REQUESTS_MIN_BYTES = 16 * MIB
 INDEX_BYTES_MAX = 16 * MIB
 STATES_PART = 8
 STATES_MIN_BYTES = MIB
-WAL_CAPACITY = "2GiB"
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +144,17 @@ def _endpoints(values: Values, name: str) -> tuple[Endpoint, ...]:
 
 
 def _check_protocols(values: Values, bound_names: list[str], controller_names: dict[str, str]) -> None:
-    name_to_protocol = {}
-    for pair in filter(None, values["listener.security.protocol.map"].split(",")):
-        name, colon, protocol = pair.strip().upper().partition(":")
-        if not colon or protocol not in PROTOCOLS:
-            values.mistake("listener.security.protocol.map", f"holds {pair!r}, which is not NAME:PROTOCOL")
-            return
-        name_to_protocol[name] = protocol
+    try:
+        protocols = parse_protocols(values["listener.security.protocol.map"])
+    except ValueError as error:
+        values.mistake("listener.security.protocol.map", str(error))
+        return
     is_mapped = values.is_given("listener.security.protocol.map")
     for name in bound_names:
         # As in Kafka: while the map is not given, controller listeners speak plain text.
-        fallback = "PLAINTEXT" if name in controller_names and not is_mapped else None
-        protocol = name_to_protocol.get(name) or fallback
-        if protocol is None:
-            values.mistake("listeners", f"names {name}, which listener.security.protocol.map gives no protocol")
-        elif protocol != "PLAINTEXT":
-            values.mistake("listeners", f"wants {protocol} for {name}: this release speaks PLAINTEXT only")
+        fault = None if name in controller_names and not is_mapped else protocol_fault(name, protocols)
+        if fault is not None:
+            values.mistake("listeners", fault)
 
 
 def read_node_id(values: Values) -> int:
@@ -215,7 +216,7 @@ def fill_storage(values: Values, data_dir: str) -> None:
     """Objects and WAL under the data directory where nobody said otherwise."""
     place = quote(data_dir, safe="/")
     values.fill("s3.data.buckets", f"0@file://{place}/objects")
-    values.fill("s3.wal.path", f"0@file://{place}/wal?capacity={WAL_CAPACITY}")
+    values.fill("s3.wal.path", f"0@file://{place}/wal")
 
 
 def read_overrides_per_address(values: Values) -> dict[str, int]:
@@ -224,3 +225,12 @@ def read_overrides_per_address(values: Values) -> dict[str, int]:
     except ValueError as error:
         values.mistake("max.connections.per.ip.overrides", str(error))
         return {}
+
+
+def read_log_level(values: Values) -> str:
+    text = str(values["log.level"])
+    try:
+        parse_levels(text)
+    except ValueError as error:
+        values.mistake("log.level", str(error))
+    return text

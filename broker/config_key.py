@@ -10,10 +10,11 @@ and one sentence of consequence. Its standing says what this broker does with it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 from typing import Any
 
 from millrace.broker.addresses import parse_endpoint, split_host_port
+from millrace.protocol.dataclass import dataclass
 from millrace.wal.config import parse_bytes
 
 # Kafka's types of configuration, as DescribeConfigs numbers them.
@@ -22,6 +23,8 @@ KIND_NAMES = {BOOLEAN: "boolean", STRING: "string", INT: "int", SHORT: "short", 
 KIND_NAMES |= {LIST: "list", CLASS: "class", PASSWORD: "password"}
 OBEYED, STORED, REFUSED = "obeyed", "stored", "refused"
 
+# Of Kafka's; nan, inf and 1_0 are numbers in Python.
+NUMBER = re.compile(r"[-+]?(Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?)")
 _LIMITS = {SHORT: 2**15 - 1, INT: 2**31 - 1, LONG: 2**63 - 1}
 
 
@@ -82,6 +85,8 @@ def _parse_boolean(text: str) -> bool:
 
 def _parse_whole(key: Key, text: str) -> int:
     try:
+        if "_" in text:  # a number in Python, and in no client
+            raise ValueError
         number = parse_bytes(text) if key.shape == "bytes" else int(text)
     except ValueError:
         raise ValueError("is not a whole number") from None
@@ -91,10 +96,9 @@ def _parse_whole(key: Key, text: str) -> int:
 
 
 def _parse_real(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError("is not a number") from None
+    if NUMBER.fullmatch(text) is None:
+        raise ValueError("is not a number")
+    return float(text)
 
 
 def _in_bounds(key: Key, number: float) -> float:

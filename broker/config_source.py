@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from millrace.protocol.dataclass import dataclass
 
 # Variables of Kafka's scripts and images, and what Kubernetes sets for a service named kafka: no keys.
 ENV_IGNORED = re.compile(
@@ -98,7 +99,8 @@ def _unescape(text: str, number: int) -> str:
             else:
                 letter = _ESCAPES.get(letter, letter)
             out.append(letter)
-    return "".join(out)
+    # As in Java, whose letters above U+FFFF are written as two.
+    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def env_key(name: str) -> str | None:
@@ -132,4 +134,12 @@ def gather(
             mistakes.append(f"--override {word}: is not KEY=VALUE")
         else:
             given[key.strip()] = Given(value, "override", "--override")
+    for key, one in given.items():
+        if not is_text(key) or not is_text(one.text):
+            mistakes.append(f"{key}={one.text} is not UTF-8 ({one.place})")
     return given, mistakes
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be stored and shown to clients: words and variables hold any bytes, and those that are not UTF-8 stand for themselves."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -405,7 +405,6 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         s3.telemetry.metrics.exporter.report.interval.ms int 30000
         s3.telemetry.metrics.exporter.uri string -
         s3.telemetry.metrics.level string INFO
-        s3.wal.capacity long 2147483648
         s3.wal.iops int 3000
         s3.wal.thread int 8
         """,

@@ -32,7 +32,7 @@ NODE = (
         "listeners",
         LIST,
         "PLAINTEXT://127.0.0.1:9092",
-        "Addresses served; an empty host is every address.",
+        "Addresses served; an empty host is every address. While a broker runs others come and go, and those that clients are told of stay.",
         shape="endpoints",
     ),
     Key(
@@ -69,6 +69,14 @@ NODE = (
         is_ours=True,
     ),
     Key(
+        "log.level",
+        STRING,
+        "INFO",
+        "How much is logged: TRACE, DEBUG, INFO, WARN, ERROR or FATAL, and PART=LEVEL for a part of the code (INFO,wal=DEBUG), 32 at most. Kafka's"
+        " broker-logger API sets levels over it until the process ends.",
+        is_ours=True,
+    ),
+    Key(
         "request.timeout.ms",
         INT,
         "30000",
@@ -98,7 +106,7 @@ CONNECTIONS = (
         "max.connections.per.ip.overrides",
         STRING,
         "",
-        "HOST:COUNT pairs that replace max.connections.per.ip for a host.",
+        "ADDRESS:COUNT pairs, by commas, that replace max.connections.per.ip for an IP address; names are not looked up.",
     ),
     Key(
         "connections.max.idle.ms",
@@ -252,7 +260,7 @@ TOPICS = (
         "max.incremental.fetch.session.cache.slots",
         INT,
         "1000",
-        "Fetch sessions kept; clients beyond it send full requests.",
+        "Fetch sessions kept; clients beyond it, or beyond a quarter of the memory for requests in flight, send full requests.",
         low=0,
     ),
 )
@@ -317,11 +325,30 @@ STORAGE = (
         is_ours=True,
     ),
     Key(
+        "s3.wal.capacity",
+        LONG,
+        "-1",
+        "Size of the log where s3.wal.path has no capacity; a file takes it at once. -1: a log that is there keeps its size; a new one takes 2 GiB,"
+        " in a file no more than a tenth of what is free (rounded down to a power of two, 64 MiB at least), on a device no more than it has.",
+        low=-1,
+        shape="bytes",
+        is_ours=True,
+    ),
+    Key(
         "wal.corruption",
         STRING,
         "refuse",
         "What a start does about a damaged record in the middle of the log: refuse, skip over it, or truncate the log before it.",
         choices=("refuse", "skip", "truncate"),
+        is_ours=True,
+    ),
+    Key(
+        "objects.corruption",
+        STRING,
+        "refuse",
+        "What a partition does about producers when batches behind its last checkpoint, which tell of them, are damaged or missing in the bucket:"
+        " refuse all, until the objects are back; or skip these batches, and forget who may have written them. Either way the rest is read.",
+        choices=("refuse", "skip"),
         is_ours=True,
     ),
     Key(
@@ -456,7 +483,7 @@ STORAGE = (
         "s3.stream.set.object.compaction.interval.minutes",
         INT,
         "5",
-        "Pause between two looks at this node's stream-set objects, if any came; 0: none to speak of, for tests.",
+        "Pause between two looks at this node's stream-set objects, if any came (a full store has one at once); 0: none to speak of, for tests.",
         low=0,
         is_ours=True,
     ),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from millrace.broker.config_key import OBEYED, REFUSED, STORED, Key, parse_value
 from millrace.broker.config_source import Given
 from millrace.broker.config_table import REMOVED
+from millrace.protocol.dataclass import dataclass
 
 _LISTENER_PREFIX = "listener.name."
 _SECRETS_OF_ADDRESSES = re.compile(r"((?:secretKey|sessionToken)=)[^&,\s]*", re.IGNORECASE)

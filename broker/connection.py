@@ -1,9 +1,10 @@
 """One client connection: frames in, requests begun in order, replies out in request order, and when to stop listening.
 
-Not here: what a request means (dispatch.py and the handlers), who may connect and when all must end (server.py). Kept true:
+What holds a frame back, and who ends, are events of connection_machine.py; its effects are carried out here. Not here: what a request means
+(dispatch.py and the handlers), who may connect and when all must end (server.py). Kept true:
 
   * Requests begin in the order of their frames; replies leave in that order whatever order they finish in. Behind one that changes what
-    others see (dispatch.BARRIER_KEYS) nothing begins before it is done. What may have a large answer (AT_HEAD_KEYS) begins when nothing
+    others see (Order.BARRIER) nothing begins before it is done. What may have a large answer (AT_HEAD) begins when nothing
     ahead of it waits: its answer could not leave before, and one that waits for its turn is charged to nobody.
   * At most IN_FLIGHT_MAX requests of a connection are unfinished. Java clients pipeline 5, librdkafka as many as it likes; the depth
     only has to cover the WAL's latency, and beyond 64 a deeper line buys nothing but memory.
@@ -11,7 +12,7 @@ Not here: what a request means (dispatch.py and the handlers), who may connect a
     is charged to the memory budget until it drained; so is what waits for its turn to be written. Below the mark it is charged by the
     server's sweep.
   * What stays after a read, frames that wait and requests but Produce, is copied out of the memory that is received into (receiver.py).
-  * What waits for news is hurried when nobody will read the answer, and when others wait for the memory that its frame is charged.
+  * A delayed operation is force completed when nobody will read the answer, and when others wait for the memory that its frame is charged.
   * A frame is charged to the budget before it is begun; what is here of one that is not, or waits, is charged too (arrival.py). Without
     room the connection joins the line of that part of the budget and stops reading. One turn begins at most FRAMES_A_TURN frames; what is
     left waits in a line of all such connections, of which one has a turn each time round the loop.
@@ -23,18 +24,44 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
+from millrace.broker.api_traits import Answer, Order, Work, keys
 from millrace.broker.arrival import Arrival
 from millrace.broker.connection_log import describe_greeting
-from millrace.broker.dispatch import WIDE_KEYS, Dispatcher, Exchange
-from millrace.broker.memory import BRIEFLY_ANSWERED, KEPT_BY_GROUPS, SMALL_FRAME_BYTES, RequestBudget, RequestMemory
+from millrace.broker.connection_machine import (
+    ABORT,
+    ADVANCE,
+    CLOSING,
+    DRAINING,
+    END,
+    EXECUTING,
+    FRAMES_LEFT,
+    FREE,
+    HELD,
+    NO_MEMORY,
+    NOTHING,
+    PAUSE_AND_YIELD,
+    QUEUED,
+    READING,
+    RESUME,
+    ROOM,
+    TURN,
+    YIELD,
+    YIELDING,
+    ConnectionEvent,
+    ConnectionMachine,
+)
+from millrace.broker.dispatch import Dispatcher, Exchange
+from millrace.broker.memory import BRIEFLY_ANSWERED, SMALL_FRAME_BYTES, RequestBudget, RequestMemory
 from millrace.broker.receiver import Receiver
 from millrace.broker.reply_writer import ReplyWriter
 from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import WireError
 from millrace.protocol.frame import FrameSplitter
+from millrace.protocol.header import REQUEST_HEADER_BYTES_MIN
 from millrace.runtime.disk import Buffer
 from millrace.runtime.net import is_window_closed, reset, unacknowledged_bytes
 from millrace.runtime.net import unread_bytes as unread_of
@@ -52,9 +79,13 @@ UNREAD_PLENTY_BYTES = 32 << 10
 KNOWN_BYTES = 1 << 20
 # As much of the replies of one turn is gathered before it is written.
 GATHERED_BYTES = 64 << 10
-PRODUCE_KEY, FETCH_KEY = 0, 1
-# What answers with more than it was asked with, and what waits for other clients.
-AT_HEAD_KEYS = WIDE_KEYS | KEPT_BY_GROUPS | frozenset((FETCH_KEY,))
+# A partition of a Fetch is 33 bytes on the wire, and some 550 in memory while it waits: asked for, watched and answered.
+WIDE_FETCH_BYTES, WIDE_FETCH_FACTOR = 8 << 10, 16
+# Asked of a frame, by its API's key, before it is begun.
+AT_HEAD = keys(lambda traits: traits.order is Order.HEAD)
+WITH_RECORDS = keys(lambda traits: traits.work is Work.RECORDS)
+KEPT_BY_GROUPS = keys(lambda traits: traits.work is Work.KEPT)
+FETCHES = keys(lambda traits: traits.answer is Answer.SHARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budget = parts.budget
         self._receiver = parts.receiver
         self.get_buffer = parts.receiver.lend  # type: ignore[method-assign]  # asked before each read: no step between
-        self._splitter = FrameSplitter(parts.request_bytes_max)
+        self._splitter = FrameSplitter(parts.request_bytes_max, REQUEST_HEADER_BYTES_MIN)
         self._frames: deque[Buffer] = deque()  # cut, not begun
         self._exchanges: deque[Exchange] = deque()  # begun, reply not sent
         self._ready: list[Buffer] = []  # replies, encoded, not yet with the transport
@@ -99,11 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         self.arrival = Arrival(parts.budget, self, self._unread)
         self.received_bytes = 0  # in its life
         self.pinned_bytes = 0  # charged for what waits in the transport
-        self._is_reading = True
-        self._is_queued = False  # stands in the budget's line
-        self._is_yielding = False  # a turn is scheduled
-        self._is_ending = False  # begins no more; closes when the exchanges are done
-        self._is_mute = False  # sends no more
+        self._machine = ConnectionMachine()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -145,14 +172,14 @@ class Connection(asyncio.BufferedProtocol):
             return rest_bytes, self.received_bytes + unread_bytes, is_ours
         first = self._exchanges[0] if self._exchanges else None
         is_kept = first is not None and first.route.api.key in KEPT_BY_GROUPS
-        if self._is_queued or self._is_yielding or not is_kept:
+        if self._machine.state in (YIELDING, QUEUED) or not is_kept:
             return 0, self.received_bytes, True
         return self._kept_bytes, self.received_bytes, False
 
     def receive_rest(self) -> None:
         """Has the rest of its frame read where it waits for room and the system has it all, as far as that may be (arrival.py)."""
         splitter, memory = self._splitter, self.arrival.memory
-        if memory is None or self._frames or not (self._is_queued and splitter.pending_bytes):
+        if memory is None or self._frames or not (self._machine.state is QUEUED and splitter.pending_bytes):
             return
         if self.arrival.is_all_here(splitter.received_bytes, splitter.pending_bytes):
             memory.forget(self)
@@ -174,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.is_active = True
         self.received_bytes += nbytes
-        if self._is_ending:
+        if self._machine.state >= DRAINING or self._splitter.fault:
             return
         try:
             self._frames.extend(self._splitter.feed(self._receiver.view[:nbytes].toreadonly()))
@@ -182,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
             greeting = describe_greeting(bytes(self._receiver.view[: min(4, nbytes)]))
             self.end(f"{error} ({greeting})" if greeting else str(error))
             return
-        if not (self._is_queued or self._is_yielding):
+        if self._machine.state <= EXECUTING:
             self._advance()
         if self._frames:
             self._keep_frames()
@@ -200,12 +227,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _advance(self, is_turn: bool = False) -> None:
         """Begins what may be begun, sends what is ready, and reads on or stops reading."""
-        frames, exchanges = self._frames, self._exchanges
+        frames, exchanges, machine = self._frames, self._exchanges, self._machine
         left = FRAMES_A_TURN
-        while frames and not (self._writer.is_held or self._is_ending) and len(exchanges) < IN_FLIGHT_MAX:
+        while frames and machine.state <= EXECUTING and not self._writer.is_held and len(exchanges) < IN_FLIGHT_MAX:
             if not left:
-                self._is_yielding = True
-                self._parts.turns.call(self._on_turn)
+                self._take(FRAMES_LEFT)
                 break
             if not self._may_begin(frames[0], is_turn):
                 break
@@ -216,8 +242,10 @@ class Connection(asyncio.BufferedProtocol):
                 if self._ready_bytes >= GATHERED_BYTES:
                     self._write()  # here, so that a slow reader is known before more is begun for it
         is_here = self._splitter.received_bytes or self.arrival.held_bytes
-        if is_here and not (self._is_ending or (frames and not self._kept_bytes)):  # else they are kept first
+        if is_here and machine.state < DRAINING and not (frames and not self._kept_bytes):  # else they are kept first
             self._settle_arrival(is_turn)
+        if self._splitter.fault and not frames:
+            self.end(self._splitter.fault)
         self._send()
         self._steer()
 
@@ -226,21 +254,20 @@ class Connection(asyncio.BufferedProtocol):
         splitter = self._splitter
         here_bytes, frame_bytes = splitter.received_bytes, splitter.pending_bytes
         memory = self.arrival.settle(self._kept_bytes, here_bytes, frame_bytes, self.received_bytes, is_turn=is_turn)
-        if memory is not None and not self._is_queued:
+        if memory is not None and self._machine.state is not QUEUED:
             self._join(memory)
-            self._steer()
 
     def _may_begin(self, frame: Buffer, is_turn: bool) -> bool:
         """Whether its turn among the requests of its connection has come, and its memory is charged. Else it waits for what ends, or in line."""
         key = self._key = frame[0] << 8 | frame[1] if len(frame) > 1 else -1
         if self._exchanges:
-            if key in AT_HEAD_KEYS:
+            if key in AT_HEAD:
                 return False
             last = self._exchanges[-1]
-            if last.is_parked and last.is_barrier and not last.outcome.done():
+            if last.is_pending and last.is_barrier and not last.outcome.done():
                 return False
-        size_bytes = len(frame)
-        is_bulk = self._is_bulk = key == PRODUCE_KEY or size_bytes >= SMALL_FRAME_BYTES
+        size_bytes = self._charge_of(frame)
+        is_bulk = self._is_bulk = key in WITH_RECORDS or len(frame) >= SMALL_FRAME_BYTES
         budget = self._budget
         if budget.take_at_once(size_bytes, is_bulk):
             return True
@@ -253,8 +280,14 @@ class Connection(asyncio.BufferedProtocol):
         self._join(memory)
         return False
 
+    def _charge_of(self, frame: Buffer) -> int:
+        """What is charged for the frame that is next: its bytes, or what a wide Fetch remembers while it waits."""
+        size_bytes = len(frame)
+        is_wide_fetch = self._key in FETCHES and size_bytes >= WIDE_FETCH_BYTES
+        return size_bytes * WIDE_FETCH_FACTOR if is_wide_fetch else size_bytes
+
     def _join(self, memory: RequestMemory) -> None:
-        self._is_queued = True
+        self._take(NO_MEMORY)
         is_reading = memory is self._budget.replies
         is_known = self._is_good_reader() if is_reading else self.received_bytes >= KNOWN_BYTES
         memory.wait(self, self._on_room, self.info.peer_host, is_known=is_known)
@@ -266,10 +299,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, frame: Buffer) -> bool:
         """Whether a reply may be there already."""
-        charged_bytes = len(frame)
+        charged_bytes = self._charge_of(frame)
         if self._kept_bytes:
-            self._kept_bytes -= charged_bytes
-        if self._key != PRODUCE_KEY:
+            self._kept_bytes -= len(frame)
+        if self._key not in WITH_RECORDS:
             frame = bytes(frame)  # a request may keep views of it, and what it lies in is received into again
         try:
             exchange = self._dispatcher.begin(frame, self.info)
@@ -279,9 +312,11 @@ class Connection(asyncio.BufferedProtocol):
             return True
         exchange.charged_bytes, exchange.is_bulk = charged_bytes, self._is_bulk
         self._exchanges.append(exchange)
-        if exchange.is_parked:
+        if exchange.is_pending:
             if exchange.is_barrier:
                 self._watch(exchange)
+                if self._key in KEPT_BY_GROUPS:
+                    exchange.on_begun = lambda: self._give_back(exchange)
             elif self._key in KEPT_BY_GROUPS:
                 self._uncharge(exchange)
             return False
@@ -293,41 +328,43 @@ class Connection(asyncio.BufferedProtocol):
             exchange.outcome.add_done_callback(self._on_done)
 
     def _on_turn(self) -> None:
-        self._is_yielding = False
-        if not (self._is_queued or self._is_ending):
-            self._go_on()
+        self._contain(self._take, TURN)
 
     def _on_room(self) -> None:
-        self._is_queued = False
-        if not (self._is_yielding or self._is_ending):
-            self._go_on(is_turn=True)
-
-    def _go_on(self, is_turn: bool = False) -> None:
-        """As `_advance`, from a callback of the loop or the budget, whom a defect here must not break."""
-        try:
-            self._advance(is_turn)
-        except Exception as error:
-            self._break(error)
+        self._contain(self._take, ROOM)
 
     def _steer(self) -> None:
-        """Reads exactly while nothing holds the next frame back."""
-        is_held = self._frames or self._is_queued or self._writer.is_held or self._is_ending
-        wants_reading = not is_held and len(self._exchanges) < IN_FLIGHT_MAX
-        if wants_reading is not self._is_reading and not self._transport.is_closing():
-            self._is_reading = wants_reading
-            if wants_reading:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+        """Tells the machine whether something holds the next frame back, where that is news to it."""
+        state = self._machine.state
+        if self._frames or self._writer.is_held or len(self._exchanges) >= IN_FLIGHT_MAX:
+            if state is READING:
+                self._take(HELD)
+        elif state is EXECUTING:
+            self._take(FREE)
+
+    def _take(self, event: ConnectionEvent) -> None:
+        """Tells the machine of an event, and carries its effect out."""
+        effect = self._machine.on(event)
+        if effect is ADVANCE:
+            self._advance(is_turn=event is ROOM)
+            return
+        if effect is YIELD or effect is PAUSE_AND_YIELD:
+            self._parts.turns.call(self._on_turn)
+        if effect is NOTHING or effect is YIELD or self._transport.is_closing():
+            return
+        if effect is RESUME:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     # Replies
 
     def _on_done(self, outcome: asyncio.Future[object]) -> None:
-        if self._is_mute:
+        if self._machine.state is CLOSING:
             _retrieve(outcome)
         try:
             self._send()
-            if self._frames and not (self._is_queued or self._is_yielding):
+            if self._frames and self._machine.state <= EXECUTING:
                 self._advance()
             else:
                 self._steer()
@@ -340,14 +377,14 @@ class Connection(asyncio.BufferedProtocol):
         while exchanges:
             exchange = exchanges[0]
             outcome = exchange.outcome
-            if exchange.is_parked:
+            if exchange.is_pending:
                 if not outcome.done():
                     self._watch(exchange)
                     break
                 outcome = self._dispatcher.settle(exchange)
             exchanges.popleft()
             self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
-            if self._is_mute or outcome is NO_REPLY:
+            if outcome is NO_REPLY or self._machine.state is CLOSING:
                 continue
             reply = None if outcome is CLOSE else self._dispatcher.encode(exchange, outcome)
             if reply is None:
@@ -371,7 +408,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._ready:
             self._write()
         self._release_done()
-        if self._is_ending and (self._is_mute or not self._exchanges):
+        state = self._machine.state
+        if state is CLOSING or (state is DRAINING and not self._exchanges):
             self._writer.close()
 
     def _release_done(self) -> None:
@@ -385,6 +423,11 @@ class Connection(asyncio.BufferedProtocol):
         """Gives back what it is charged before its turn to leave has come."""
         self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
         exchange.charged_bytes = 0
+
+    def _give_back(self, exchange: Exchange) -> None:
+        """The same, from outside a turn of its own."""
+        self._uncharge(exchange)
+        self._release_done()
 
     def charge_unsent(self) -> bool:
         """Brings the charge for unsent replies up to date; whether the client took any since the last time."""
@@ -407,30 +450,29 @@ class Connection(asyncio.BufferedProtocol):
     def _on_written(self) -> None:
         self.is_active = True
         self.charge_unsent()
-        if not (self._writer.is_held or self._is_queued or self._is_yielding or self._is_ending):
-            self._go_on()
+        if self._machine.state <= EXECUTING and not self._writer.is_held:
+            self._contain(self._advance)
 
     # Ends
 
     def end(self, reason: str) -> None:
         """Takes no more, lets the replies of what was begun leave, then closes."""
-        if not self._is_ending:
+        if self._machine.state < DRAINING:
             self._parts.on_ended(self, reason)
             self.drain()
 
     def drain(self) -> None:
         """As `end`, on our own account: nothing is logged."""
-        self._take_no_more()
-        self.hurry()
+        self._take_no_more(END)
+        self.force_complete()
         if not self._exchanges:
-            if self._ready and not self._is_mute:
+            if self._ready and self._machine.state is DRAINING:
                 self._write()  # answers of this very turn
             self._writer.close()
 
     def abort(self, *, is_reset: bool = False) -> None:
         """Closes now; what was not written is dropped. `is_reset`: what the system holds for the peer, too."""
-        self._is_mute = True
-        self._take_no_more()
+        self._take_no_more(ABORT)
         self._writer.drop()
         self.charge_unsent()
         if is_reset:
@@ -439,68 +481,66 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _soon(self, call: Callable[[], None]) -> None:
-        """For a part of ours: what it meets in the loop's callback is met by this connection alone."""
+        """In a turn of the loop to come, for a part of ours."""
+        self._parts.line.call(partial(self._contain, call))
 
-        def contained() -> None:
-            try:
-                call()
-            except Exception as error:
-                self._break(error)
-
-        self._parts.line.call(contained)
+    def _contain(self, call: Callable[..., None], *args: object) -> None:
+        """From a callback of the loop or of the budget: a defect here breaks this connection alone."""
+        try:
+            call(*args)
+        except Exception as error:
+            self._break(error)
 
     def _break(self, error: Exception) -> None:
         """A defect, met while we served this client: its connection ends, and the others go on."""
         log.error("the connection of %s fails", self.peer, exc_info=error)
-        if not self._is_ending:
+        if self._machine.state < DRAINING:
             self._parts.on_ended(self, "it met a defect")
         self._release_done()
         self.abort()
 
     def _cut(self, reason: str) -> None:
         """Sends nothing after what is ready: the next reply would be taken for the missing one's. `_send` closes."""
-        if not self._is_ending:
+        if self._machine.state < DRAINING:
             self._parts.on_ended(self, reason)
-        self._is_mute = True
-        self._take_no_more()
+        self._take_no_more(ABORT)
 
-    def _take_no_more(self) -> None:
-        self._is_ending = True
+    def _take_no_more(self, event: ConnectionEvent) -> None:
+        """It ends, or closes: what was not begun is dropped, and its memory given back."""
+        self._take(event)
         self._frames.clear()
         self._budget.forget(self)
-        self._is_queued = False
         self._kept_bytes = 0
         self.arrival.release()
-        self._steer()
 
-    def hurry(self) -> None:
-        """What waits for news is answered with what there is."""
-        for request in list(self.info.parked.values()):
-            request.hurry()
+    def force_complete(self) -> None:
+        """The delayed operations of this connection are answered with what there is."""
+        for operation in list(self.info.purgatory.values()):
+            operation.force_complete()
 
-    def relieve(self, is_bulk: bool) -> None:
-        """Others wait for that part of the budget: what waits for news here and is charged to it, or holds up what is, is hurried; and what is
-        done and waits behind another gives back its charge."""
+    def force_complete_charged(self, is_bulk: bool) -> None:
+        """Others wait for that part of the budget: delayed operations here that are charged to it, or hold up what is, are force completed; and
+        what is done and waits behind another gives back its charge."""
         charged = [one for one in self._exchanges if one.is_bulk == is_bulk and one.charged_bytes]
         if not charged:
             return
-        self.hurry()
+        self.force_complete()
         for exchange in charged:
-            if exchange.route.api.key not in BRIEFLY_ANSWERED or (exchange.is_parked and not exchange.outcome.done()):
+            if exchange.route.api.key not in BRIEFLY_ANSWERED or (exchange.is_pending and not exchange.outcome.done()):
                 continue
-            if exchange.is_parked:
+            if exchange.is_pending:
                 exchange.outcome = self._dispatcher.settle(exchange)
-                exchange.is_parked = False
+                exchange.is_pending = False
             exchange.request = None
             self._uncharge(exchange)
         self._release_done()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.info.is_open = False
-        self._is_mute = True
+        self._take_no_more(ABORT)
         self._writer.drop()
         for exchange in self._exchanges:
-            if exchange.is_parked:
+            if exchange.is_pending:
                 self._watch(exchange)
                 if exchange.outcome.done():
                     _retrieve(exchange.outcome)

@@ -2,18 +2,23 @@
 
 A change comes through AlterConfigs or IncrementalAlterConfigs, for one broker or for all, and is judged before it enters the metadata log.
 May be changed: what Kafka changes dynamically, as far as the change holds at once here (the defaults of topic configurations, the limits of
-connections), and what is stored and shown anyway, with a sentence that says so. The rest is refused as read-only: a value that is shown and not
-obeyed would be a lie. So are secrets that nothing reads yet.
+connections, how long producers are remembered, the listeners, how much is logged), and what is stored and shown anyway, with a sentence that
+says so. The rest is refused as read-only: a value that is shown and not obeyed would be a lie. So are secrets that nothing reads yet.
 
 Not here: who holds the values (kraft/tables/configs.py), what a topic gets of them (kraft/topic_configs.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from millrace.broker.addresses import parse_protocols
 from millrace.broker.config_key import LONG, STORED, Key, parse_value
-from millrace.broker.connection_limits import parse_hosts
+from millrace.broker.connection_limits import FOLLOWED, parse_hosts, parse_limit
+from millrace.broker.listener_rules import KEYS as LISTENER_KEYS
+from millrace.broker.listener_rules import PROTOCOL_MAP
+from millrace.broker.log_levels import KEY as LOG_LEVEL
+from millrace.broker.log_levels import parse_levels
 from millrace.kraft.topic_configs import TOPIC_CONFIGS, validate
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -80,8 +85,8 @@ STORED_DYNAMIC = (
     "ssl.truststore.type",
     "transaction.partition.verification.enable",
 )
-# Obeyed from the next connection on (connection_limits.py).
-LIMITS = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
+LIMITS = tuple(FOLLOWED)
+PRODUCER_EXPIRATION = "producer.id.expiration.ms"  # obeyed when producers are next looked at (maintenance.py)
 # Those of them that no properties file holds: tools set them around a reassignment.
 THROTTLES: Mapping[str, Key] = {
     name: Key(name, LONG, None, "No replica is copied, so there is nothing to hold back.", STORED, low=0)
@@ -95,7 +100,17 @@ THROTTLES: Mapping[str, Key] = {
 TOPIC_DEFAULTS: Mapping[str, str] = {
     config.synonyms[0].key: name for name, config in TOPIC_CONFIGS.items() if config.synonyms
 }
-DYNAMIC = frozenset((*TOPIC_DEFAULTS, *STORED_DYNAMIC, *LIMITS))
+DYNAMIC = frozenset((*TOPIC_DEFAULTS, *STORED_DYNAMIC, *LIMITS, PRODUCER_EXPIRATION, *LISTENER_KEYS, LOG_LEVEL))
+
+
+# What a key holds beyond its kind; raises ValueError.
+SHAPES: Mapping[str, Callable[[str], object]] = {
+    "max.connections": parse_limit,
+    "max.connections.per.ip": parse_limit,
+    "max.connections.per.ip.overrides": parse_hosts,
+    PROTOCOL_MAP: parse_protocols,
+    LOG_LEVEL: parse_levels,
+}
 
 
 class DynamicConfigs:
@@ -111,6 +126,9 @@ class DynamicConfigs:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown broker configuration {name}")
         if name not in DYNAMIC:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}")
+        if is_default and name in LISTENER_KEYS:
+            text = f"Cannot update these configs at default cluster level, broker id must be specified: {name}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, text)
         if value is None:
             return
         why = self._fault(key, value)
@@ -122,13 +140,10 @@ class DynamicConfigs:
     def _fault(self, key: Key, value: str) -> str | None:
         try:
             parse_value(key, value)
+            if key.name in SHAPES:
+                SHAPES[key.name](value)
         except ValueError as error:
             return str(error)
-        if key.name == "max.connections.per.ip.overrides":
-            try:
-                parse_hosts(value)
-            except ValueError as error:
-                return str(error)
         topic_config = TOPIC_DEFAULTS.get(key.name)
         why = None if topic_config is None else validate(topic_config, value)
         return None if why is None else f"would not be valid for topics ({why})"

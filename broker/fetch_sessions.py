@@ -11,20 +11,25 @@ with those that have news. Epoch -1 ends a session, or wants none.
     n, e > 0               increment of session n, whose next epoch must be e
 
 Slots are few. A new session may take the place of one idle for `idle_ms`, or of the smallest one that is smaller than itself and older
-than `idle_ms`; else the answer has session id 0, which is always legal. `partitions_max` bounds what all sessions together remember.
+than `idle_ms`; else the answer has session id 0, which is always legal. `partitions_max` bounds what all sessions together remember, and with it
+their memory (`partitions_within`).
 
-Not here: reading partitions, waiting (waiters.py: a session is one watcher for as long as it lives).
+A session may hold 100,000 partitions: what an increment changes may be folded in in parts, and what a large session leaves behind goes
+ITEMS_A_STEP at a time, after the session is gone from its slot.
 
-Invariant: an item is in `FetchSession.items` exactly while its watch belongs to the session's watcher.
+Not here: reading partitions, waiting (purgatory.py: a session is one subscriber for as long as it lives).
+
+Invariant: an item is in `FetchSession.items` exactly while its subscription belongs to the session's subscriber.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 
-from millrace.broker.waiters import Watch, Watcher
+from millrace.broker.purgatory import Subscriber, Subscription
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 
 INITIAL_EPOCH = 0
@@ -32,12 +37,16 @@ FINAL_EPOCH = -1
 NO_SESSION_ID = 0
 EPOCH_MAX = 2**31 - 1
 NOTHING_SENT = -1
+PARTITIONS_MAX = 1_000_000
+PARTITION_BYTES = 320  # what a remembered partition takes: the item, its key and its places
+MEMORY_SHARES = 4
+ITEMS_A_STEP = 1_000  # about a millisecond
 
 Topic = str | bytes  # a name below Fetch version 13, an id from then on
 Key = tuple[Topic, int]
 
 
-class FetchItem(Watch):
+class FetchItem(Subscription):
     """One partition of a fetch: what is wanted of it, and of a session's what its consumer was last told."""
 
     __slots__ = (
@@ -102,7 +111,7 @@ class FetchSession:
     epoch: int
     uses_ids: bool
     items: dict[Key, FetchItem]
-    watcher: Watcher
+    subscriber: Subscriber
     created_ms: int
     used_ms: int
 
@@ -118,23 +127,35 @@ class FetchPlan:
     """What one request turned out to be. `error_code` other than 0 is the whole answer. `session` for increments alone."""
 
     kind: FetchKind
-    items: list[FetchItem]
+    items: dict[Key, FetchItem]
     session: FetchSession | None = None
     epoch: int = 0
     error_code: int = 0
+
+
+def partitions_within(requests_bytes: int) -> int:
+    """How many partitions sessions may remember beside so much memory for requests in flight: a share of it."""
+    return min(PARTITIONS_MAX, requests_bytes // MEMORY_SHARES // PARTITION_BYTES)
 
 
 class FetchSessions:
     """The slots. `next_id` gives a random id in [1, 2^31); times are the monotonic clock's."""
 
     def __init__(
-        self, next_id: Callable[[], int], *, slots: int = 1000, idle_ms: int = 120_000, partitions_max: int = 1_000_000
+        self,
+        next_id: Callable[[], int],
+        *,
+        slots: int = 1000,
+        idle_ms: int = 120_000,
+        partitions_max: int = PARTITIONS_MAX,
     ) -> None:
         self._next_id = next_id
         self._slots = slots
         self._idle_ms = idle_ms
         self._partitions_max = partitions_max
         self._partitions_count = 0
+        self._leaving: deque[FetchSession] = deque()  # gone, with items that are subscribed yet
+        self.on_leaving: Callable[[], None] = lambda: None  # `leave_some` is to be called until nothing is left
         self._sessions: dict[int, FetchSession] = {}  # least recently used first
         self.evictions_count = 0
 
@@ -145,67 +166,84 @@ class FetchSessions:
     def partitions_count(self) -> int:
         return self._partitions_count
 
-    def begin(
-        self, session_id: int, epoch: int, uses_ids: bool, items: list[FetchItem], forgotten: Iterable[Key], now_ms: int
-    ) -> FetchPlan:
-        """What a request is; an increment is folded into its session here."""
+    def begin(self, session_id: int, epoch: int, uses_ids: bool, items: dict[Key, FetchItem], now_ms: int) -> FetchPlan:
+        """What a request is; an increment is to be folded into its session then."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session_id != NO_SESSION_ID:
                 self._drop(self._sessions.get(session_id))
             return FetchPlan(FetchKind.SESSIONLESS if epoch == FINAL_EPOCH else FetchKind.FULL, items)
         session = self._sessions.get(session_id)
         if session is None:
-            return FetchPlan(FetchKind.INCREMENT, [], error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return FetchPlan(FetchKind.INCREMENT, {}, error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
-            return FetchPlan(FetchKind.INCREMENT, [], error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            return FetchPlan(FetchKind.INCREMENT, {}, error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_ids != uses_ids:
-            return FetchPlan(FetchKind.INCREMENT, [], error_code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        if self._partitions_count + len(items) > self._partitions_max + len(session.items):
-            self._drop(session)
-            return FetchPlan(FetchKind.INCREMENT, [], error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        self._fold(session, items, forgotten)
-        if not session.items:
-            self._drop(session)
-            return FetchPlan(FetchKind.SESSIONLESS, [])
+            return FetchPlan(FetchKind.INCREMENT, {}, error_code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         self._touch(session, now_ms)
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         return FetchPlan(FetchKind.INCREMENT, items, session, session.epoch)
 
-    def open(self, items: list[FetchItem], uses_ids: bool, watcher: Watcher, now_ms: int) -> FetchSession | None:
-        """A new session over the items of a full request, or None: no slot. `watcher` becomes the session's, with all the items."""
-        by_key = {item.key: item for item in items}
-        if not by_key or not self._make_room(len(by_key), now_ms):
+    def fold(self, plan: FetchPlan, forgotten: Iterable[Key], items: Iterable[tuple[Key, FetchItem]]) -> None:
+        """Makes its session what an increment asks for, or a part of that. Nothing where the session went on without it. Changes the plan where it
+        would be too much."""
+        session = plan.session
+        if session is None or session.epoch != plan.epoch:
+            return
+        for key in forgotten:
+            gone = session.items.pop(key, None)
+            if gone is not None:
+                self._partitions_count -= 1
+                session.subscriber.remove(gone)
+        for key, item in items:
+            known = session.items.get(key)
+            if known is not None:
+                known.want(item)
+                session.subscriber.mark_dirty(known)
+            elif self._partitions_count >= self._partitions_max:
+                self._drop(session)
+                plan.session, plan.error_code = None, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+                return
+            else:
+                session.items[key] = item
+                self._partitions_count += 1
+                session.subscriber.add(item)
+
+    def end_fold(self, plan: FetchPlan) -> None:
+        """All of it was: a session that has nothing left ends."""
+        session = plan.session
+        if session is not None and not session.items:
+            self._drop(session)
+            plan.kind, plan.items, plan.session = FetchKind.SESSIONLESS, {}, None
+
+    def open(
+        self, items: dict[Key, FetchItem], uses_ids: bool, subscriber: Subscriber, now_ms: int
+    ) -> FetchSession | None:
+        """A new session over the items of a full request, or None: no slot. `subscriber` becomes the session's, with all the items."""
+        if not items or not self._make_room(len(items), now_ms):
             return None
         session_id = self._next_id()
         while session_id == NO_SESSION_ID or session_id in self._sessions:
             session_id = self._next_id()
-        session = FetchSession(session_id, 1, uses_ids, by_key, watcher, now_ms, now_ms)
+        session = FetchSession(session_id, 1, uses_ids, items, subscriber, now_ms, now_ms)
         self._sessions[session_id] = session
-        self._partitions_count += len(by_key)
-        for item in items:
-            if by_key[item.key] is not item:
-                watcher.remove(item)
+        self._partitions_count += len(items)
         return session
 
     def clear(self) -> None:
         for session in list(self._sessions.values()):
             self._drop(session)
 
-    def _fold(self, session: FetchSession, items: list[FetchItem], forgotten: Iterable[Key]) -> None:
-        for key in forgotten:
-            gone = session.items.pop(key, None)
-            if gone is not None:
-                self._partitions_count -= 1
-                session.watcher.remove(gone)
-        for item in items:
-            known = session.items.get(item.key)
-            if known is None:
-                session.items[item.key] = item
-                self._partitions_count += 1
-                session.watcher.add(item)
-            else:
-                known.want(item)
-                session.watcher.mark(known)
+    def leave_some(self) -> bool:
+        """Ends the subscriptions of some that a session left behind; whether there are more."""
+        left = ITEMS_A_STEP
+        while self._leaving and left:
+            session = self._leaving[0]
+            while session.items and left:
+                session.subscriber.remove(session.items.popitem()[1])
+                left -= 1
+            if not session.items:
+                self._leaving.popleft()
+        return bool(self._leaving)
 
     def _touch(self, session: FetchSession, now_ms: int) -> None:
         session.used_ms = now_ms
@@ -214,11 +252,12 @@ class FetchSessions:
     def _drop(self, session: FetchSession | None) -> None:
         if session is None or self._sessions.pop(session.id, None) is None:
             return
-        session.epoch = FINAL_EPOCH  # a fetch that is parked in it sees that it is over
+        session.epoch = FINAL_EPOCH  # a fetch that is delayed in it sees that it is over
         self._partitions_count -= len(session.items)
-        for item in session.items.values():
-            session.watcher.remove(item)
-        session.watcher.wake()
+        session.subscriber.complete()
+        self._leaving.append(session)
+        if len(self._leaving) == 1 and self.leave_some():
+            self.on_leaving()
 
     def _make_room(self, size: int, now_ms: int) -> bool:
         while len(self._sessions) >= self._slots or self._partitions_count + size > self._partitions_max:

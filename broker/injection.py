@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from millrace.broker.dispatch import Late
@@ -22,6 +22,7 @@ from millrace.broker.partitions.partition import Partition
 from millrace.broker.request import CLOSE, Handle, RequestContext
 from millrace.broker.server import Server
 from millrace.protocol.apis import KAFKA
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 
@@ -220,13 +221,13 @@ class Injection:
 
     async def _answer_parked(self, given: Mapping[str, str]) -> dict[str, object]:
         """Answers what waits for news with what there is. Behind a long poll of a client that has closed its connection may stand requests that it
-        sent before: on return they are handled, and it is gone."""
+        sent before: on return they are handled, and it is gone. Gives how many clients are left."""
         assert self._server is not None
         for connection in list(self._server.connections.values()):
-            connection.hurry()
+            connection.force_complete()
         for _ in range(TURNS_TO_END):
             await asyncio.sleep(0)
-        return {}
+        return {"connections": len(self._server.connections)}
 
     async def _run_retention(self, given: Mapping[str, str]) -> dict[str, object]:
         """As if it were `as_of`, in milliseconds since the epoch. What it drops is gone on return, from every partition."""

@@ -10,7 +10,6 @@ the lock's own file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from millrace.broker.config import BrokerSettings
@@ -20,7 +19,8 @@ from millrace.kraft.image import MetadataImage
 from millrace.kraft.log_store import FOLDER, LogStore
 from millrace.kraft.meta_properties import read_meta_properties
 from millrace.kraft.node import replay
-from millrace.runtime import Runtime
+from millrace.protocol.dataclass import dataclass
+from millrace.runtime.bundle import Runtime
 from millrace.runtime.disk import Buffer, Disk, DiskLock, DiskLocked
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.kraft.tables.shelves import Purpose
 from millrace.kraft.tables.streams import StreamState
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.ids import uuid_text
 from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
 

@@ -26,7 +26,7 @@ from millrace.broker.wall_watch import JUMP_MAX_MS, WallWatch
 from millrace.kraft.tables.objects import ObjectState
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk, DiskFailed, DiskFull
-from millrace.runtime.errors import MillraceError
+from millrace.runtime.errors import MillraceError, in_words
 from millrace.runtime.objectstore import StoreDate
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class KnownTime:
                 try:
                     await ask_store()
                 except MillraceError as error:
-                    log.info("clock: the store was asked for its time, and did not answer: %r", error)
+                    log.info("clock: the store was asked for its time, and did not answer: %s", in_words(error))
 
     async def look(self, gap_max_ms: int = JUMP_MAX_MS) -> None:
         """Takes an operator's word, given up to `gap_max_ms` ago, says what has changed, and keeps the newest

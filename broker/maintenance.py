@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
@@ -31,9 +30,10 @@ from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.topics import Topic
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.clock import Clock
-from millrace.runtime.errors import Closed, Fenced
+from millrace.runtime.errors import Closed, Fenced, in_words
 from millrace.s3stream.ids import StreamRole
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,6 @@ NEVER_MS = 1 << 62
 @dataclass(frozen=True, slots=True)
 class MaintenanceSettings:
     retention_check_interval_ms: int = 300_000
-    producer_expiration_ms: int = 86_400_000
     producer_check_interval_ms: int = 600_000
 
 
@@ -90,7 +89,7 @@ class Maintenance:
         tick_ms = _tick_ms()
         for number, partition in enumerate(self._directory.opened()):
             producers = partition.state.producers
-            producers.expire(tick_ms, self._settings.producer_expiration_ms)
+            producers.expire(tick_ms, self._directory.memory.producer_expiration_ms)
             if producers.cold is not None:
                 for step, _ in enumerate(producers.cold.sweep_steps(), 1):
                     if step % CHUNKS_A_TURN == 0:
@@ -122,7 +121,7 @@ class Maintenance:
             try:
                 partition.raise_log_start(keep_from, now_ms)
             except (Closed, Fenced) as error:
-                log.info("%r: not dropped here: %r", partition, error)
+                log.info("%r: not dropped here: %s", partition, in_words(error))
 
     async def _retain_closed(self) -> None:
         image = self._cache.image
@@ -174,7 +173,7 @@ class Maintenance:
                     async with asyncio.timeout(OPENING_TIMEOUT_S):
                         found = await asyncio.shield(found)
             except (KafkaError, TimeoutError) as error:
-                log.info("partition %d of topic %s was not looked at: %r", index, topic_id.hex(), error)
+                log.info("partition %d of topic %s was not looked at: %s", index, topic_id.hex(), in_words(error))
                 continue
             self._retain(found)
             retention_ms = found.settings.retention_ms

@@ -20,13 +20,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
-FETCH_KEY = 1
-# APIs whose answers are about as small as their requests: produce, offsets, coordinators and groups, handshakes, creations and deletions,
-# producer ids and transactions. They never wait for those who do not read.
-BRIEFLY_ANSWERED = frozenset((0, 8, 10, 11, 12, 13, 14, 17, 18, 19, 20, 21, 22, 24, 25, 26, 28, 36, 68))
+from millrace.broker.api_traits import Answer, keys
+
+BRIEFLY_ANSWERED = keys(lambda traits: traits.answer is Answer.BRIEF)
+ANSWERED_BY_SHARE = keys(lambda traits: traits.answer is Answer.SHARED)
 OTHERS_FACTOR = 5
-# JoinGroup and SyncGroup: what they bring is the group's from then on, and their answers may be a long time coming.
-KEPT_BY_GROUPS = frozenset((11, 14))
 # A frame up to this is charged whole to `small_arrivals` as soon as a part of it is here; a larger one step by step to `large_arrivals`.
 SMALL_FRAME_BYTES = 64 << 10
 # An answer whose size the broker may choose gets a quarter of what is free, and never less than this.
@@ -247,7 +245,7 @@ class RequestBudget:
             return False
         if replies.used_bytes < self.known_readers_bytes and is_known():
             return False
-        if key != FETCH_KEY and replies.used_bytes < OTHERS_FACTOR * replies.limit_bytes:
+        if key not in ANSWERED_BY_SHARE and replies.used_bytes < OTHERS_FACTOR * replies.limit_bytes:
             return False
         return not replies.take(0, is_turn=is_turn)
 

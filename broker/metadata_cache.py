@@ -5,12 +5,12 @@ Reads only; changes go through the controller's channel. The image is immutable 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from millrace.broker.addresses import AdvertisedAddresses
+from millrace.broker.dynamic_values import BrokerValues
 from millrace.broker.request import ConnectionInfo
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.publisher import MetadataPublisher
+from millrace.protocol.dataclass import dataclass
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
@@ -25,13 +25,14 @@ class NodeAddress:
 
 
 class MetadataCache:
-    """`addresses` are set once the listeners are bound."""
+    """`addresses` are set once the listeners are bound; `broker_values` are what is set dynamically for this node."""
 
     def __init__(self, publisher: MetadataPublisher, cluster_id: str, node_id: int) -> None:
         self._publisher = publisher
         self.cluster_id = cluster_id
         self.node_id = node_id
         self.addresses = AdvertisedAddresses(())
+        self.broker_values = BrokerValues(lambda: self.image.configs, node_id)
 
     @property
     def image(self) -> MetadataImage:

@@ -16,6 +16,7 @@ from typing import Final
 from millrace.broker.binding import BindingRefused
 from millrace.broker.claims import NO_CLAIMS, NewestClaims
 from millrace.kraft.bucket.reader import BucketMetadata, survey
+from millrace.kraft.claim_basis import ClaimBasis, forget_claim_basis, read_claim_basis, write_claim_basis
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.log_view import LogHistory
 from millrace.kraft.restored_from import read_restored_from, write_restored_from
@@ -90,6 +91,30 @@ async def check_metadata(
     if reason is not None:
         raise BindingRefused(f"the metadata log is older than {bucket}: {reason}: {REMEDY}")
     return found.within(history)
+
+
+async def note_claim_basis(disk: Disk, log_dir: str, epoch: int, end: int) -> None:
+    """Before the node is claimed: where its metadata log ends. What an earlier start left, whose comparison did not come about, stays."""
+    if await read_claim_basis(disk, log_dir) is None:
+        await write_claim_basis(disk, log_dir, ClaimBasis(epoch, end))
+
+
+async def check_claim_basis(store: ObjectStore, bucket: str, cluster_id: str, disk: Disk, log_dir: str) -> None:
+    """Of a node whose write-ahead log lies in a store, once it is claimed: raises BindingRefused where the bucket's metadata has grown since the
+    start looked at it. Then another process, of which this log directory is a copy, was still at work: what it committed meanwhile it has
+    trimmed from the log that both share, and it is not known here. It asks for a newer owner between the two (s3stream/uploader.py), so
+    what is not seen here was not trimmed. Cancelled or failed, the next start asks again."""
+    basis = await read_claim_basis(disk, log_dir)
+    if basis is None:
+        return
+    highest = (await survey(store, cluster_id)).highest
+    if highest is not None and highest[::-1] > basis:
+        raise BindingRefused(
+            f"{bucket} held metadata up to offset {basis.end} when this start set out to claim the node, and holds it up to {highest[0]} "
+            "now: another process on a copy of this log directory was still at work, and committed what is not known here. Nothing is "
+            f"served: see that that process has ended, empty {log_dir} and build it again from the bucket with `millrace restore`"
+        )
+    await forget_claim_basis(disk, log_dir)
 
 
 async def check_restored_from(store: ObjectStore, bucket: str, cluster_id: str, disk: Disk, log_dir: str) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from millrace.protocol.dataclass import dataclass
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 5.0

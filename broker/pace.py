@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from millrace.protocol.dataclass import dataclass
 
 T = TypeVar("T")
 OBSERVED_S = 0.5

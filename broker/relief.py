@@ -1,7 +1,7 @@
 """What is done while requests wait for memory, so that those who hold it let go of it.
 
   * Requests that wait for news are answered with what there is, and answers that wait behind another give back what their requests
-    are charged: at most every HURRY_S while somebody waits.
+    are charged: at most every FORCE_COMPLETE_S while somebody waits.
   * From WATCHED of a part on, the pace of those is looked at who hold parts of frames or leave replies unsent, every LOOK_S. When all is
     used up, those who go on too slowly are ended (pace.py).
   * Reads are wide again (receiver.py) when nobody waits for memory for parts of frames, and there is some.
@@ -28,7 +28,7 @@ from millrace.broker.pace import (
     plan_slow_endings,
 )
 
-HURRY_S = 0.2
+FORCE_COMPLETE_S = 0.2
 LOOK_S = 0.1
 WATCHED = 0.5
 
@@ -49,7 +49,7 @@ class Relief:
         self._connections = connections
         self._end = end
         self._on_enough = on_enough
-        self._hurries: dict[bool, asyncio.TimerHandle] = {}
+        self._completions: dict[bool, asyncio.TimerHandle] = {}
         self._look_timer: asyncio.TimerHandle | None = None
         self._paces: dict[tuple[str, int], Pace] = {}
         self.ended_counts: Counter[str] = Counter()  # by the part whose memory they held
@@ -60,7 +60,7 @@ class Relief:
 
     def stop(self) -> None:
         """Nothing is done any more."""
-        for timer in self._hurries.values():
+        for timer in self._completions.values():
             timer.cancel()
         if self._look_timer is not None:
             self._look_timer.cancel()
@@ -71,17 +71,17 @@ class Relief:
     # Requests that wait
 
     def _on_short(self, is_bulk: bool) -> None:
-        if is_bulk not in self._hurries:
-            self._hurries[is_bulk] = self._loop.call_later(0, self._hurry, is_bulk)
+        if is_bulk not in self._completions:
+            self._completions[is_bulk] = self._loop.call_later(0, self._force_complete, is_bulk)
 
-    def _hurry(self, is_bulk: bool) -> None:
+    def _force_complete(self, is_bulk: bool) -> None:
         """Again after a while, as long as somebody waits: what was answered is asked for anew."""
         if self._budget.of_frames(is_bulk).is_short:
             for connection in list(self._connections.values()):
-                connection.relieve(is_bulk)
-            self._hurries[is_bulk] = self._loop.call_later(HURRY_S, self._hurry, is_bulk)
+                connection.force_complete_charged(is_bulk)
+            self._completions[is_bulk] = self._loop.call_later(FORCE_COMPLETE_S, self._force_complete, is_bulk)
         else:
-            del self._hurries[is_bulk]
+            del self._completions[is_bulk]
 
     # Peers that are slow
 
@@ -171,7 +171,7 @@ class Relief:
                 connection.receive_rest()
             if connection.arrival.memory is part and connection.arrival.held_bytes:
                 if part.used_bytes >= part.limit_bytes:
-                    connection.hurry()  # what waits for news may hold up whole frames behind it
+                    connection.force_complete()  # what waits for news may hold up whole frames behind it
                 rest_bytes, done_bytes, is_ours = connection.awaited()
                 held_bytes, task = connection.arrival.held_bytes, connection.frame_began_at
                 found.append(

@@ -13,7 +13,8 @@ A future or coroutine may also finish with NO_REPLY, CLOSE or an exception. An e
 has a place for an error code: dispatch.py turns it into one (`refuse(request, code)` of the handler's object first).
 
 When a connection goes, its unfinished futures are not cancelled: what was begun is finished, and the reply is dropped. What only waits, for
-news or for time to pass, is `Parked`: it is hurried then, and when others wait for the memory that it is charged.
+news or for time to pass, is a `DelayedOperation` in the connection's purgatory: it is force completed then, and when others wait for the memory
+that it is charged.
 `context.connection.is_open` tells one who wakes late. Record bytes in a request are views of the frame, and a Produce's are good until its
 `handle` returns: what it keeps it copies. The frame is charged to the memory budget until its reply was handed to the transport.
 """
@@ -22,11 +23,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Final, Protocol
 
 from millrace.broker.sequence_gaps import SequenceGaps
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.disk import Buffer
 
 
@@ -45,11 +47,11 @@ NO_REPLY: Final = Verdict.NO_REPLY
 CLOSE: Final = Verdict.CLOSE
 
 
-class Parked(Protocol):
+class DelayedOperation(Protocol):
     """A request that waits for what may never come, and can be answered without it."""
 
-    def hurry(self) -> None:
-        """Finishes its future soon, with what there is."""
+    def force_complete(self) -> None:
+        """Finishes its future soon, with what there is: as if its time were over."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,9 @@ class ConnectionInfo:
     software_version: str = "unknown"
     is_open: bool = True
     gaps: SequenceGaps | None = None
-    parked: dict[asyncio.Future[Any], Parked] = field(default_factory=dict)  # by what their handlers gave back
+    purgatory: dict[asyncio.Future[Any], DelayedOperation] = field(
+        default_factory=dict
+    )  # by what their handlers gave back
 
 
 @dataclass(slots=True)

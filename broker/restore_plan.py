@@ -6,7 +6,9 @@ the logs show is bounded by how long it may have gone on unseen:
     offsets (broker epochs too)     RECORDS_PER_MS of the time unseen: a controller writes no record a microsecond
     ids                             IDS_PER_RECORD for each: a record gives no more of objects or producers, and one stream
     quorum epochs                   a start raises them once, and claims name the epoch: EPOCHS_LIFT starts that died before their claim
-    leader epochs                   a start raises them once, where a loss was accepted: one for each number of the node's claims that is not known
+    leader epochs                   a start raises them once, where a loss was accepted: one for each number of the node's claims that is not known;
+                                    and one a second of the time unseen: of two restores of one old copy the later one's are higher than whatever
+                                    the first one's log came to, and consumers that read that notice
 
 Write-ahead logs are listed as to be recovered: they know newer metadata, and may.
 """
@@ -14,7 +16,7 @@ Write-ahead logs are listed as to be recovered: they know newer metadata, and ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 from millrace.kraft.delta import MetadataDelta
@@ -22,6 +24,7 @@ from millrace.kraft.image import MetadataImage
 from millrace.kraft.snapshot import partition_record
 from millrace.kraft.tables.streams import stream_record
 from millrace.kraft.tables.wals import WalState, wal_record
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.metadata_records import ProducerIdsRecord
 from millrace.protocol.stream_records import NextIdsRecord, NodeClaimRecord
 from millrace.s3stream.ids import ObjectId, StreamId, StreamRole
@@ -35,6 +38,7 @@ UNSEEN_MS_MIN: Final = 60_000
 UNSEEN_MS_MAX: Final = 10 * 86_400_000
 EPOCHS_LIFT: Final = 100
 LEADER_EPOCHS_LIFT: Final = 1_000  # and operators may move leaders, by commands that leave no claim
+LEADER_UNSEEN_S_MAX: Final = 10_000_000  # four months: of 31 bits
 
 
 @dataclass(slots=True)
@@ -48,6 +52,10 @@ class Seen:
     unseen_ms: int = 0  # since the newest metadata that was read
     unseen_starts: int = 0  # numbers of the node's claims that metadata does not know
     reopened: dict[StreamId, int] = field(default_factory=dict)  # streams of the node's WAL, by their epochs
+
+    @property
+    def leader_epochs_lift(self) -> int:
+        return LEADER_EPOCHS_LIFT + self.unseen_starts + max(0, min(self.unseen_ms // 1000, LEADER_UNSEEN_S_MAX))
 
     @property
     def records_lift(self) -> int:
@@ -68,7 +76,7 @@ def lifted(image: MetadataImage, seen: Seen, node_id: int) -> MetadataImage:
 def lift_records(image: MetadataImage, seen: Seen, node_id: int) -> Iterable[Any]:
     for topic in image.topics:
         for index, state in enumerate(topic.partitions):
-            higher = state._replace(leader_epoch=state.leader_epoch + LEADER_EPOCHS_LIFT + seen.unseen_starts)
+            higher = state._replace(leader_epoch=state.leader_epoch + seen.leader_epochs_lift)
             yield partition_record(topic.topic_id, index, higher)
     ids_lift = IDS_PER_RECORD * seen.records_lift
     next_object_id = max(image.objects.next_id, seen.object_id + 1) + ids_lift

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
-from millrace.broker.binding import BindingRefused, read_bound_cluster
-from millrace.broker.claim_format import OwnerClaim
-from millrace.broker.claims import read_newest_claim
+from millrace.broker.binding import MARKER_KEY, BindingRefused, read_bound_cluster
+from millrace.broker.claim_format import ClaimCorrupt, OwnerClaim
+from millrace.broker.claims import read_newest_claim, unreadable
 from millrace.broker.config import BrokerSettings
 from millrace.broker.known_time import NEWEST
 from millrace.broker.known_time_text import encode_time
@@ -35,6 +35,7 @@ from millrace.kraft.restored_from import RestoredFrom
 from millrace.kraft.restored_log import holds_something, write_restored_log
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.wals import WalState
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.ids import uuid_text
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk
@@ -163,11 +164,15 @@ class Restoring:
     async def _cluster(self) -> str:
         cluster_id = await read_bound_cluster(self._store, self._bucket)
         wanted = self._settings.controller.cluster_id
-        if cluster_id is None:
-            raise BindingRefused(f"{self._bucket} is no bucket of a cluster: it has no marker (millrace-cluster)")
-        if wanted is not None and wanted != cluster_id:
+        if wanted is not None and cluster_id not in (None, wanted):
             raise BindingRefused(f"{self._bucket} holds cluster {cluster_id}, and cluster.id={wanted} is set")
-        return cluster_id
+        found = cluster_id or wanted
+        if found is None:
+            raise BindingRefused(
+                f"{self._bucket} is no bucket of a cluster: it has no marker ({MARKER_KEY}); if that was lost, say the cluster's id, which the keys "
+                "of all else in the bucket begin with: --override cluster.id=ID"
+            )
+        return found
 
     def _check_node(self, image: MetadataImage) -> None:
         known = [broker.broker_id for broker in image.brokers]
@@ -182,7 +187,10 @@ class Restoring:
         nodes = {self._settings.node_id: None} | {broker.broker_id: None for broker in image.brokers}
         for series in (METADATA_SERIES, *nodes):
             known = image.claims.highest(series)
-            newest = await read_newest_claim(self._store, restored.cluster_id, series, known)
+            try:
+                newest = await read_newest_claim(self._store, restored.cluster_id, series, known)
+            except ClaimCorrupt as error:
+                raise BindingRefused(unreadable(self._bucket, error)) from None
             if newest is not None:
                 restored.claims.append(newest)
         standing = [claim for claim in restored.claims if claim.is_standing]

@@ -6,6 +6,7 @@ Not here: what a connection does (connection.py). Kept true:
   * One sweep over all connections, not a timer for each, ends those that were quiet for `idle_ms` with nothing in flight, and charges what
     waits in their transports below the mark that they tell of.
   * Who holds memory that others wait for, and goes on too slowly, is ended (relief.py).
+  * `close` ends one listener: its connections begin no more, and leave when what they began is answered.
   * `stop` accepts no more, begins no more, lets what was begun finish within its grace, then cuts what is left.
 """
 
@@ -16,7 +17,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millrace.broker.addresses import Endpoint
 from millrace.broker.connection import Connection, ConnectionParts
@@ -26,7 +27,8 @@ from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
 from millrace.broker.receiver import Receiver
 from millrace.broker.relief import Relief
-from millrace.runtime.net import Listener, Net
+from millrace.protocol.dataclass import dataclass
+from millrace.runtime.net import Bound, Listener, ListenFailed, Net, ProtocolFactory
 from millrace.runtime.steps import StepLine
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,28 @@ class ServerSettings:
     connections: ConnectionLimits = NO_LIMITS
     idle_ms: int = 600_000  # not above zero: for ever
     backlog: int = 1024
+
+
+class BoundEndpoint(NamedTuple):
+    endpoint: Endpoint  # as it was asked for
+    bound: Bound
+
+
+async def bind_all(net: Net, endpoints: Sequence[Endpoint]) -> list[BoundEndpoint]:
+    """All, or none (ListenFailed): nobody is accepted yet."""
+    places: list[BoundEndpoint] = []
+    try:
+        for endpoint in endpoints:
+            places.append(BoundEndpoint(endpoint, await net.bind(endpoint.host, endpoint.port)))
+    except BaseException:
+        unbind(places)
+        raise
+    return places
+
+
+def unbind(places: Sequence[BoundEndpoint]) -> None:
+    for place in places:
+        place.bound.close()
 
 
 class Server:
@@ -62,7 +86,8 @@ class Server:
         self._ids = itertools.count(1)
         self._connections: dict[int, Connection] = {}
         self._per_address: Counter[str] = Counter()
-        self._listeners: list[Listener] = []
+        self._listeners: dict[Endpoint, Listener] = {}
+        self._is_stopped = False
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
         receiver = Receiver()
@@ -88,27 +113,58 @@ class Server:
     def connections(self) -> Mapping[int, Connection]:
         return self._connections
 
-    async def start(self, endpoints: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
+    async def start(self, places: Sequence[BoundEndpoint]) -> tuple[Endpoint, ...]:
         """Listens on all, or on none (ListenFailed). Gives the endpoints with their real ports."""
-        bound: list[Endpoint] = []
         try:
-            for endpoint in endpoints:
-                listener = await self._net.listen(
-                    lambda name=endpoint.listener: Connection(self._parts, next(self._ids), name),  # type: ignore[misc]
-                    endpoint.host,
-                    endpoint.port,
-                    backlog=self._settings.backlog,
+            for place in places:
+                self._listeners[place.endpoint] = await place.bound.listen(
+                    self._factory(place.endpoint), backlog=self._settings.backlog
                 )
-                self._listeners.append(listener)
-                bound.append(Endpoint(endpoint.listener, endpoint.host, listener.port))
         except BaseException:
             self._close_listeners()
             raise
         self._schedule_sweep()
-        return tuple(bound)
+        return tuple(self.bound.values())
+
+    @property
+    def bound(self) -> dict[Endpoint, Endpoint]:
+        """What is listened on, as it was asked for and with its real port."""
+        return {
+            endpoint: Endpoint(endpoint.listener, endpoint.host, listener.port)
+            for endpoint, listener in self._listeners.items()
+        }
+
+    async def open(self, endpoint: Endpoint) -> None:
+        """Accepts there from the moment it returns. Raises ListenFailed, also where the server was stopped meanwhile."""
+        assert endpoint not in self._listeners, endpoint
+        host, port = endpoint.host, endpoint.port
+        listener = await self._net.listen(self._factory(endpoint), host, port, backlog=self._settings.backlog)
+        if self._is_stopped:
+            listener.close()
+            raise ListenFailed(host, port, "the broker is stopping")
+        self._listeners[endpoint] = listener
+
+    def _factory(self, endpoint: Endpoint) -> ProtocolFactory:
+        return lambda: Connection(self._parts, next(self._ids), endpoint.listener)
+
+    def close(self, endpoint: Endpoint, grace_ms: int) -> None:
+        """Accepts no more there. What was begun of its connections is answered; those that are left after the grace are cut."""
+        listener = self._listeners.pop(endpoint)
+        listener.close()
+        place = endpoint.listener, listener.port
+        leaving = [one for one in self._connections.values() if (one.info.listener, one.info.local_port) == place]
+        for connection in leaving:
+            connection.drain()
+        self._loop.call_later(grace_ms / 1000, self._cut, leaving)
+
+    def _cut(self, leaving: list[Connection]) -> None:
+        for connection in leaving:
+            if connection.info.id in self._connections:
+                connection.abort()
 
     async def stop(self, grace_ms: int = 5_000) -> int:
         """Drains; gives the number of connections that had to be cut. Cancelling it leaves connections open."""
+        self._is_stopped = True
         self._close_listeners()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -128,7 +184,7 @@ class Server:
         return len(left)
 
     def _close_listeners(self) -> None:
-        for listener in self._listeners:
+        for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
 

@@ -10,7 +10,7 @@ together takes it before the first (an image never changes).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -62,6 +62,18 @@ def in_slices(items: Iterable[T], count: int, weigh: Callable[[T], int] | None =
     return InSlices(iter(items), count, weigh)
 
 
+def unmet(part: Iterable[T], met: set[Hashable], key: Callable[[T], Hashable]) -> list[T]:
+    """Those whose key was not met before, in order; `met` knows them from now on. A question that is asked again in the same
+    request is answered once: a few bytes of a name may ask for megabytes."""
+    found = []
+    for item in part:
+        named = key(item)
+        if named not in met:
+            met.add(named)
+            found.append(item)
+    return found
+
+
 class LargeWork:
     """What a task does from its first pause on, or from `begin`, until the block is left: in one of an API's places."""
 
@@ -81,6 +93,10 @@ class LargeWork:
         task = asyncio.current_task()
         assert task is not None
         del _WORK[task]
+        self.end()
+
+    def end(self) -> None:
+        """What follows may wait for anything, and needs a place only with its next pause."""
         if self._has_place:
             self._has_place = False
             self._places.leave()

@@ -51,6 +51,8 @@ class StateMemory:
         self.producer_expiration_ms = producer_expiration_ms
         self.limit_bytes = limit_bytes
         self.hot_bytes_max = limit_bytes // HOT_PART
+        # Producers of one partition that stay in memory, however crowded it is: none do where the log may have them.
+        self.hot_count_min = 0
         self.used_bytes = 0
         self.hot_bytes = 0  # of it, producers' states that are in memory
         self.refused_count = 0

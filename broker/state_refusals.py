@@ -9,10 +9,9 @@ import logging
 from collections.abc import Callable
 
 from millrace.broker.state_memory import Holder, StateMemory
+from millrace.broker.told import Told
 
 log = logging.getLogger(__name__)
-PERIOD_S = 60.0
-CLIENTS_MAX = 1000  # remembered at once
 
 
 class StateRefusals:
@@ -21,16 +20,12 @@ class StateRefusals:
     def __init__(self, now_s: Callable[[], float], memory: StateMemory) -> None:
         self._now_s = now_s
         self._memory = memory
-        self._told: dict[str, float] = {}
+        self._told = Told()
 
     def note(self, holder: Holder, what: str) -> None:
         """The holder was refused to make that."""
-        now_s = self._now_s()
-        if now_s - self._told.get(holder.name, float("-inf")) < PERIOD_S:
+        if not self._told.is_due(holder.name, self._now_s()):
             return
-        if len(self._told) >= CLIENTS_MAX:
-            self._told.clear()
-        self._told[holder.name] = now_s
         log.warning(
             "states: %s is refused %s, since it holds %d of the %d bytes in use, and %d are the bound "
             "(states.memory.max.bytes): let it make fewer groups or producers, or raise the bound",

@@ -2,16 +2,17 @@
 
     part -> retries (a gate before each attempt: s3stream/traffic.py) -> hedged GETs -> meter -> the store itself
 
+Uploads and the log put data; what everybody else puts may take of the room that a full store keeps for making more (KeepsRoom).
 Not here: what any of them does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from millrace.broker.ownership import ATTEMPT_MS
-from millrace.runtime.objectstore import ObjectStore, StoreDate, last_date_of
+from millrace.protocol.dataclass import dataclass
+from millrace.runtime.objectstore import ObjectStore, StoreDate, data_store_of, last_date_of
 from millrace.runtime.objectstore_hedge import Hedges, HedgingObjectStore
 from millrace.runtime.objectstore_metered import MeteredObjectStore, StoreMeter
 from millrace.runtime.objectstore_retry import OnRetry, RetryingObjectStore, RetryPolicy
@@ -48,19 +49,21 @@ def stack_stores(
     bare: ObjectStore, meter: StoreMeter, rand: Rand, settings: TrafficSettings, on_retry: OnRetry, line: StepLine
 ) -> NodeStores:
     hedging = HedgingObjectStore(MeteredObjectStore(bare, meter))
+    of_data = hedging.over(MeteredObjectStore(data_store_of(bare), meter))
     traffic = Traffic(settings)
 
-    def of(tier: Tier) -> ObjectStore:
+    def of(tier: Tier, hedged: HedgingObjectStore = hedging) -> ObjectStore:
         gate = traffic.gate(tier)
-        return RetryingObjectStore(hedging.told(gate.on_received), rand, STORE_RETRIES, on_retry, gate)
+        return RetryingObjectStore(hedged.told(gate.on_received), rand, STORE_RETRIES, on_retry, gate)
 
     def of_wal(own: ObjectStore) -> ObjectStore:
-        return RetryingObjectStore(MeteredObjectStore(own, meter), rand, WAL_RETRIES, gate=traffic.gate(Tier.WAL))
+        metered = MeteredObjectStore(data_store_of(own), meter)
+        return RetryingObjectStore(metered, rand, WAL_RETRIES, gate=traffic.gate(Tier.WAL))
 
     return NodeStores(
         plain=RetryingObjectStore(hedging, rand, STORE_RETRIES, on_retry),
         looks=RetryingObjectStore(hedging, rand, LOOK_RETRIES),
-        engine=EngineStores(of(Tier.UPLOAD), of(Tier.TAIL), of(Tier.CATCH_UP), line),
+        engine=EngineStores(of(Tier.UPLOAD, of_data), of(Tier.TAIL), of(Tier.CATCH_UP), line),
         compaction=of(Tier.COMPACTION),
         wal=of_wal,
         traffic=traffic,

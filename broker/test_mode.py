@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Mapping
 
 from millrace.broker.config_source import Given
-from millrace.runtime import Runtime
+from millrace.kraft.meta_properties import read_meta_properties
+from millrace.runtime.bundle import Runtime
 from millrace.runtime.clock import SystemClock
+from millrace.runtime.disk import Disk
 from millrace.runtime.disk_unsynced import UnsyncedDisk, open_unsynced_store
 from millrace.runtime.net import LoopNet
 from millrace.runtime.offload import ThreadOffload
@@ -20,6 +22,7 @@ from millrace.runtime.steps import line_of
 
 NOTICE = "test mode: nothing is kept; data may be lost with this machine, and faults can be injected"
 WAL_CAPACITY = "64MiB"
+MARK = "test-mode"  # a file in the data directory
 
 TEST_SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
@@ -36,6 +39,18 @@ def with_test_settings(given: Mapping[str, Given], data_dir: str) -> dict[str, G
     wal = {"s3.wal.path": f"0@file://{data_dir}/wal?capacity={WAL_CAPACITY}"}
     mode = {name: Given(text, "override", "--test-mode") for name, text in (TEST_SETTINGS | wal).items()}
     return {**mode, **given}
+
+
+async def take_folder(disk: Disk, data_dir: str, log_dir: str) -> bool:
+    """Whether the data directory is one for tests: one that is marked so, or a new one, which is marked. What a start without test mode made is
+    to be kept, and stays as it is."""
+    if await disk.read_file(f"{data_dir}/{MARK}") is not None:
+        return True
+    if await read_meta_properties(disk, log_dir) is not None:
+        return False
+    await disk.make_folder(data_dir)
+    await disk.write_file(f"{data_dir}/{MARK}", b"")
+    return True
 
 
 def unsynced_runtime() -> Runtime:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS
+from millrace.broker.request import RequestContext
 from millrace.broker.slices import pause
 from millrace.kraft.channel import ControllerChannel
 from millrace.kraft.tables.create_topics import name_fault
@@ -25,7 +26,7 @@ from millrace.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from millrace.runtime.errors import Exhausted, Unavailable
+from millrace.runtime.errors import Exhausted, Unavailable, in_words
 
 log = logging.getLogger(__name__)
 CREATION_TIMEOUT_MS = 30_000
@@ -41,36 +42,40 @@ class TopicCreation:
         self._internal = internal
         self._in_flight: dict[str, asyncio.Task[dict[str, int]]] = {}
         self._told: dict[str, float] = {}  # internal topics alone
+        self.on_created: Callable[[RequestContext, Sequence[str]], None] = lambda context, names: (
+            None
+        )  # whose request made them
 
     def may_create(self, name: str) -> bool:
         """Whether a client that merely names it gets it."""
         return name_fault(name) is None and (name not in INTERNAL_TOPICS or name in self._internal)
 
-    async def ensure(self, names: Sequence[str]) -> dict[str, int]:
-        """Makes what is not there; gives an error code per name, NONE also when it was there by then."""
+    async def ensure(self, names: Sequence[str], context: RequestContext) -> dict[str, int]:
+        """Makes what is not there, for the request that needs it; gives an error code per name, NONE also when it was there by then."""
         new = [name for name in dict.fromkeys(names) if name not in self._in_flight]
         for first in range(0, len(new), NAMES_A_REQUEST):
-            self._start(new[first : first + NAMES_A_REQUEST], is_first=not first)
+            self._start(new[first : first + NAMES_A_REQUEST], context, is_first=not first)
         tasks = {name: self._in_flight[name] for name in names}
         return {name: (await asyncio.shield(task))[name] for name, task in tasks.items()}
 
-    def _start(self, names: list[str], *, is_first: bool) -> None:
-        create = self._create(names) if is_first else self._create_in_turn(names)
+    def _start(self, names: list[str], context: RequestContext, *, is_first: bool) -> None:
+        create = self._create(names, context) if is_first else self._create_in_turn(names, context)
         task = asyncio.get_running_loop().create_task(create, name=f"create {len(names)} topics")
         self._in_flight.update(dict.fromkeys(names, task))
         task.add_done_callback(lambda _: [self._in_flight.pop(name, None) for name in names])
 
-    async def _create_in_turn(self, names: list[str]) -> dict[str, int]:
+    async def _create_in_turn(self, names: list[str], context: RequestContext) -> dict[str, int]:
         await pause()
-        return await self._create(names)
+        return await self._create(names, context)
 
-    async def _create(self, names: list[str]) -> dict[str, int]:
+    async def _create(self, names: list[str], context: RequestContext) -> dict[str, int]:
         request = CreateTopicsRequest(topics=[self._topic(name) for name in names], timeout_ms=CREATION_TIMEOUT_MS)
         try:
             response: CreateTopicsResponse = await self._channel.send(request)
         except (Unavailable, Exhausted) as error:
-            log.warning("%d topics could not be created on the way: %r", len(names), error)
+            log.warning("%d topics could not be created on the way: %s", len(names), in_words(error))
             return dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
+        self.on_created(context, [topic.name for topic in response.topics if not topic.error_code])
         found = {topic.name: 0 if topic.error_code == IS_THERE else topic.error_code for topic in response.topics}
         for topic in response.topics:
             if found[topic.name] and topic.name in self._internal:

@@ -1,30 +1,37 @@
-"""What /metrics shows of topics, partitions and groups: families whose series come and go, each bounded, read when the page is printed.
+"""What /metrics shows of topics and partitions: families whose series come and go, each bounded, read when the page is printed.
 
-A topic's first use decides whether it has series of its own: the first TOPICS_MAX have, and what the others moved is added up under the topic
-OTHERS. So a series does not come and go with the traffic of another topic.
+A topic's first traffic decides whether it has series of its own: the first TOPICS_MAX have, until they are deleted, and what the others moved is
+added up under the topic OTHERS for good. So a series does not come and go with another topic, and none becomes smaller, which a rate would take for
+a new start. A topic that is itself called OTHERS is one of them: Prometheus wants no series twice. Not here: groups and their lags (group_meters.py).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.members import GroupState
-from millrace.broker.coordinators.offsets import Partitions
-from millrace.broker.partitions.directory import PartitionDirectory
-from millrace.runtime.metrics import Registry, Sample
+from millrace.broker.partitions.directory import LedTopic, PartitionDirectory
+from millrace.kraft.tables.topics import Topics
+from millrace.protocol.ids import TopicId
+from millrace.runtime.metrics import Registry, Sample, Samples
 
 TOPICS_MAX = 500
 PARTITIONS_MAX = 2_000
-GROUP_TOPICS_MAX = 1_000
-OFFSETS_MAX = 10_000  # committed offsets that one page looks at: some milliseconds
 OTHERS = "__others"
-SHOWN_STATES = (GroupState.EMPTY, GroupState.PREPARING, GroupState.COMPLETING, GroupState.STABLE)
+Figures = tuple[int, int, int]
+
+START, END = "millrace_partition_log_start_offset", "millrace_partition_log_end_offset"
+SIZE = "millrace_partition_log_size_bytes"
+TRAFFIC = {
+    "millrace_topic_in_bytes_total": "Bytes of record batches produced to a topic",
+    "millrace_topic_in_records_total": "Records produced to a topic",
+    "millrace_topic_out_bytes_total": "Bytes of record batches fetched from a topic",
+}
+OPEN_ONLY = "of partitions that are open here; the first 2,000"
 
 
-def show_topics(registry: Registry, directory: PartitionDirectory) -> None:
+def show_topics(registry: Registry, directory: PartitionDirectory, topics: Callable[[], Topics]) -> None:
+    """`topics`: of the newest metadata."""
     total = directory.traffic
     registry.counter(
         "millrace_broker_in_bytes_total", "Bytes of record batches produced to all topics", lambda: total.in_bytes
@@ -33,97 +40,77 @@ def show_topics(registry: Registry, directory: PartitionDirectory) -> None:
     registry.counter(
         "millrace_broker_out_bytes_total", "Bytes of record batches fetched from all topics", lambda: total.out_bytes
     )
-    for name, text in (
-        ("in_bytes", "Bytes of record batches produced to a topic"),
-        ("in_records", "Records produced to a topic"),
-        ("out_bytes", "Bytes of record batches fetched from a topic"),
-    ):
-        registry.sampled(f"millrace_topic_{name}_total", text, "counter", _reader(directory, name))
-    open_only = "of partitions that are open here; the first 2,000"
-    registry.sampled(
-        "millrace_partition_log_start_offset",
-        f"First offset, {open_only}",
-        "gauge",
-        lambda: _offsets(directory, is_end=False),
-    )
-    registry.sampled(
-        "millrace_partition_log_end_offset",
-        f"High watermark, {open_only}",
-        "gauge",
-        lambda: _offsets(directory, is_end=True),
-    )
+    registry.sampled_together(TRAFFIC, "counter", _Shares(directory).look)
+    count = "Partitions of a topic, of the first 500 by name"
+    registry.sampled("millrace_topic_partitions", count, "gauge", lambda: _partition_counts(topics()))
+    texts = {
+        START: f"First offset, {OPEN_ONLY}",
+        END: f"High watermark, {OPEN_ONLY}",
+        SIZE: f"Bytes of the record batches that were taken and not deleted, {OPEN_ONLY}",
+    }
+    registry.sampled_together(texts, "gauge", lambda: _logs(directory))
     registry.gauge(
-        "millrace_partitions_failed",
-        "Partitions that could not be opened when they were last asked for; the log says why",
+        "millrace_broker_failed_partitions",
+        "Partitions that could not be opened when they were last asked for, or take no batches for damage; the log says why",
         lambda: directory.failed_count,
     )
 
 
-def show_groups(registry: Registry, groups: GroupCoordinator, directory: PartitionDirectory) -> None:
-    registry.sampled(
-        "millrace_groups", "Groups with members or committed offsets, by state", "gauge", lambda: _states(groups)
-    )
-    registry.sampled(
-        "millrace_group_lag_records",
-        "Records of a topic that a group has not committed yet, over the partitions that it committed of and that are open here",
-        "gauge",
-        lambda: _lags(groups, directory),
-    )
+class _Shares:
+    """Which topics have series of their own, and what all others moved, as the looks before left it."""
+
+    def __init__(self, directory: PartitionDirectory) -> None:
+        self._directory = directory
+        self._own: dict[TopicId, LedTopic] = {}
+        self._others: dict[TopicId, LedTopic] = {}
+        self._gone: Figures = (0, 0, 0)  # of others that were deleted
+
+    def look(self) -> Samples:
+        self._follow({led.topic_id: led for led in self._directory.topics() if any(_figures(led))})
+        shown = [(led.name, _figures(led)) for led in self._own.values()]
+        shown.append((OTHERS, _sum([self._gone, *map(_figures, self._others.values())])))
+        return {
+            name: [({"topic": topic}, figures[place]) for topic, figures in shown if figures[place]]
+            for place, name in enumerate(TRAFFIC)
+        }
+
+    def _follow(self, used: dict[TopicId, LedTopic]) -> None:
+        self._own = {topic_id: led for topic_id, led in self._own.items() if topic_id in used}
+        gone = [topic_id for topic_id in self._others if topic_id not in used]
+        self._gone = _sum([self._gone, *(_figures(self._others.pop(topic_id)) for topic_id in gone)])
+        for topic_id, led in used.items():
+            if topic_id not in self._own and topic_id not in self._others:
+                share = self._own if len(self._own) < TOPICS_MAX and led.name != OTHERS else self._others
+                share[topic_id] = led
 
 
-def _reader(directory: PartitionDirectory, name: str) -> Callable[[], Iterator[Sample]]:
-    def read() -> Iterator[Sample]:
-        others, count = 0, 0
-        for led in directory.topics():
-            value = getattr(led.traffic, name)
-            if not value:
-                continue
-            count += 1
-            if count <= TOPICS_MAX:
-                yield {"topic": led.name}, value
-            else:
-                others += value
-        if count > TOPICS_MAX:
-            yield {"topic": OTHERS}, others
-
-    return read
+def _figures(led: LedTopic) -> Figures:
+    """In the order of TRAFFIC."""
+    return led.traffic.in_bytes, led.traffic.in_records, led.traffic.out_bytes
 
 
-def _offsets(directory: PartitionDirectory, *, is_end: bool) -> Iterator[Sample]:
+def _sum(all_figures: Iterable[Figures]) -> Figures:
+    in_bytes, in_records, out_bytes = (sum(column) for column in zip(*all_figures, strict=True))
+    return in_bytes, in_records, out_bytes
+
+
+def _partition_counts(topics: Topics) -> Iterator[Sample]:
+    others = topics.partition_count
+    for topic in islice(topics, TOPICS_MAX):
+        if topic.name == OTHERS:
+            continue
+        count = len(topic.partitions)
+        others -= count
+        yield {"topic": topic.name}, count
+    if others:
+        yield {"topic": OTHERS}, others
+
+
+def _logs(directory: PartitionDirectory) -> Samples:
+    found: dict[str, list[Sample]] = {START: [], END: [], SIZE: []}
     for partition in islice(directory.opened(), PARTITIONS_MAX):
         labels = {"topic": partition.topic_name, "partition": str(partition.index)}
-        yield labels, partition.high_watermark if is_end else partition.log_start_offset
-
-
-def _states(groups: GroupCoordinator) -> Iterator[Sample]:
-    counts: Counter[GroupState] = Counter()
-    for shard in groups.loaded():
-        counts.update(group.state for group in shard.groups.values())
-        counts[GroupState.EMPTY] += sum(group_id not in shard.groups for group_id in shard.offsets.groups())
-    for state in SHOWN_STATES:
-        yield {"state": state.value}, counts[state]
-
-
-def _lags(groups: GroupCoordinator, directory: PartitionDirectory) -> Iterator[Sample]:
-    left = OFFSETS_MAX
-    for group_id, topic, partitions in islice(_committed(groups), GROUP_TOPICS_MAX):
-        left -= len(partitions)
-        if left < 0:
-            return
-        led = directory.topic_named(topic)
-        if led is None:
-            continue
-        lags = [
-            max(0, opened.high_watermark - max(committed.offset, opened.log_start_offset))
-            for index, committed in partitions.items()
-            if (opened := led.partitions.get(index)) is not None
-        ]
-        if lags:
-            yield {"group": group_id, "topic": topic}, sum(lags)
-
-
-def _committed(groups: GroupCoordinator) -> Iterator[tuple[str, str, Partitions]]:
-    for shard in groups.loaded():
-        for group_id in shard.offsets.groups():
-            for topic, partitions in shard.offsets.of_group(group_id).items():
-                yield group_id, topic, partitions
+        found[START].append((labels, partition.log_start_offset))
+        found[END].append((labels, partition.high_watermark))
+        found[SIZE].append((labels, partition.state.segments.size_bytes))
+    return found

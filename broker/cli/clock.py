@@ -10,15 +10,15 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millrace.broker.cli import RunLoop
 from millrace.broker.cli.inspecting import CANNOT_LOOK, add_node_options, settings_of
+from millrace.protocol.dataclass import dataclass
 
 if TYPE_CHECKING:
     from millrace.broker.config import BrokerSettings
-    from millrace.runtime import Runtime
+    from millrace.runtime.bundle import Runtime
 
 ABOUT = """\
 Shows this machine's clock beside the newest time that the node in a data directory knows of, and beside the
@@ -59,7 +59,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     settings = settings_of(given, env)
     if settings is None:
         return CANNOT_LOOK
-    from millrace.runtime import real_runtime
+    from millrace.runtime.bundle import real_runtime
 
     return run_loop(look(real_runtime(), settings, given))
 

@@ -14,6 +14,8 @@ from types import FrameType
 
 from millrace.broker.cli import RunLoop
 from millrace.broker.cli.testing_options import add_options, fill, settings_of, topics_of
+from millrace.testing.broker import Broker
+from millrace.testing.errors import BrokerNotStarted, Refused
 
 PORT = 9092
 LOG_SHOWN_CHARS = 4_000
@@ -33,15 +35,12 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     if not 0 <= found.port < 1 << 16:
         parser.error("--port is none of 0 to 65535")
     try:
-        settings, topics = settings_of(found.override), topics_of(found.topic)
+        own, topics = Broker(settings_of(found.override), found.port), topics_of(found.topic)
     except ValueError as error:
         parser.error(str(error))
-    from millrace.testing.broker import Broker
-    from millrace.testing.errors import BrokerNotStarted, Refused
-
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _ask)
-    with closing(Broker(settings, found.port)) as broker:
+    with closing(own) as broker:
         try:
             broker.start()
             count = fill(broker, topics, found.seed)

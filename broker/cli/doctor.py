@@ -63,8 +63,9 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 
 
 async def examine(text: str, rounds: int, is_json: bool) -> int:
-    from millrace.runtime import real_runtime
+    from millrace.runtime.bundle import real_runtime
     from millrace.runtime.objectfolder_trial import FolderTrial
+    from millrace.runtime.objectstore import data_store_of
     from millrace.runtime.objectstore_probe import STORE_ERRORS, measure_latency, sweep
     from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
     from millrace.runtime.storeaddress import AddressError, parse_address
@@ -79,12 +80,16 @@ async def examine(text: str, rounds: int, is_json: bool) -> int:
             raise AddressError(f"{', '.join(unknown)}: no such option; there are none")
         if address.scheme == "file":
             trial = FolderTrial(address.target, prefix)
-        bare = await runtime.open_store(address, runtime.clock)
+        bare = data_store_of(await runtime.open_store(address, runtime.clock))
     except (AddressError, *STORE_ERRORS, OSError, ValueError) as error:
         if trial is not None:
             trial.clean()
         print(f"millrace: {error}", file=sys.stderr)
         return 2
+    except asyncio.CancelledError:
+        if trial is not None:
+            trial.clean()
+        raise
     patient = RetryingObjectStore(bare, runtime.rand.split("doctor"), RetryPolicy(attempts_max=3))
     findings: list[Finding] = []
     latencies: list[Latency] = []

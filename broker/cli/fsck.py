@@ -16,7 +16,6 @@ import json
 import math
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,13 +23,14 @@ from typing import TYPE_CHECKING, Any
 from millrace.broker.cli import RunLoop
 from millrace.broker.cli.inspecting import CANNOT_LOOK, add_node_options, look, say_running, settings_of
 from millrace.broker.cli.table import counted, size_text, table
+from millrace.protocol.dataclass import dataclass
 
 if TYPE_CHECKING:
     from millrace.broker.bucket_check import Checked, Finding, Progress
     from millrace.broker.config import BrokerSettings
     from millrace.broker.inspection import Inspected
     from millrace.broker.inventory import StreamName
-    from millrace.runtime import Runtime
+    from millrace.runtime.bundle import Runtime
     from millrace.runtime.objectstore import ObjectStore
     from millrace.wal.kind import WalPlace, WalReport
 

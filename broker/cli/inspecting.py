@@ -6,18 +6,17 @@ Exit code 2 stands for what kept a command from looking, with one sentence.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from millrace.broker.cli.serve import DEFAULT_DATA_DIR, Options, read_settings, say_mistakes
+from millrace.broker.cli.serve import Options, add_data_dir, read_settings, say_mistakes
 from millrace.broker.errors import SettingsInvalid
 
 if TYPE_CHECKING:
     from millrace.broker.config import BrokerSettings
     from millrace.broker.inspection import Inspected
-    from millrace.runtime import Runtime
+    from millrace.runtime.bundle import Runtime
 
 CANNOT_LOOK = 2
 
@@ -27,7 +26,7 @@ def add_node_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--override", metavar="KEY=VALUE", action="append", default=[], help="one setting, as for serve"
     )
-    parser.add_argument("--data-dir", metavar="DIR", default=DEFAULT_DATA_DIR, help=f"default {DEFAULT_DATA_DIR}")
+    add_data_dir(parser)
     parser.add_argument("--json", action="store_true", help="for programs, in place of a table")
 
 
@@ -56,7 +55,7 @@ def parse_inspection(
 
 def settings_of(given: argparse.Namespace, env: Mapping[str, str]) -> BrokerSettings | None:
     """None when they hold mistakes, which are told."""
-    options = Options(given.config, tuple(given.override), os.path.abspath(given.data_dir))
+    options = Options(given.config, tuple(given.override), given.data_dir)
     try:
         return read_settings(options, env).settings
     except SettingsInvalid as error:
@@ -68,7 +67,7 @@ async def look(settings: BrokerSettings, hold: bool, use: Callable[[Runtime, Ins
     """Reads the metadata and gives it to `use`. With `hold` no broker can start on the directory meanwhile."""
     from millrace.broker.cli.refusals import sentence_of
     from millrace.broker.inspection import inspect_metadata
-    from millrace.runtime import real_runtime
+    from millrace.runtime.bundle import real_runtime
     from millrace.runtime.errors import MillraceError
     from millrace.runtime.storeaddress import AddressError
 

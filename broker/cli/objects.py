@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from millrace.broker.config import BrokerSettings
     from millrace.broker.inspection import Inspected
     from millrace.broker.inventory import KnownObject, StreamName
-    from millrace.runtime import Runtime
+    from millrace.runtime.bundle import Runtime
     from millrace.runtime.objectstore import ObjectStore
     from millrace.s3stream.ids import ObjectKind
+    from millrace.s3stream.objects.composite import Link
     from millrace.s3stream.objects.format import BlockRef
 
 ABOUT = """\
@@ -38,7 +39,7 @@ its own index: see `show`.
 """
 NOT_THERE = 1
 BLOCK_HEAD = ("stream_id", "start", "end", "entries", "position", "size_bytes")
-LINK_HEAD = ("object_id", "size_bytes", "start", "end")
+LINK_HEAD = ("object_id", "size_bytes", "start", "end", "writer")
 
 
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
@@ -198,9 +199,17 @@ async def _contents(store: ObjectStore, key: str, kind: ObjectKind, size_bytes: 
 
     if kind is ObjectKind.COMPOSITE:
         links = (await CompositeReader(store, key, writer).index()).links
-        return {"links": [{name: getattr(link, name) for name in LINK_HEAD} for link in links]}
+        return {"links": [_link(link) for link in links]}
     index = await ObjectReader(store, key, size_bytes, writer=writer).index()
     return {"blocks": [_block(row) for row in index.rows()]}
+
+
+def _link(link: Link) -> dict[str, Any]:
+    from millrace.s3stream.ids import token_text
+
+    writer = token_text(link.writer) if link.writer else ""
+    values = (link.object_id, link.size_bytes, link.start, link.end, writer)
+    return dict(zip(LINK_HEAD, values, strict=True))
 
 
 def _block(row: BlockRef) -> dict[str, int]:

@@ -5,7 +5,8 @@ program that ends so. It ends by SystemExit out of the write: no `except` for er
 what the command holds is given back on the way. (The signal itself stays ignored: it would also end a command that writes to a connection
 which the store has closed.) Standard output that cannot be written for another reason, as on a full disk, is told in a sentence, code 2.
 
-What nobody reads of standard error is dropped: the verdict and the exit code still count. `serve` lets go of both streams and serves on.
+What nobody reads of standard error, or what finds no room there, is dropped: the verdict and the exit code still count. `serve` does the same
+with both streams and serves on.
 A stream that was closed at the start (`>&-`) is the null device, so that no file or socket gets its number.
 """
 
@@ -25,7 +26,8 @@ CANNOT_TELL = 2
 
 
 class Outlet(io.FileIO):
-    """A descriptor that is written to until nobody takes it; from then on the null device takes the rest. `is_needed`: the command ends then."""
+    """A descriptor that is written to until nobody takes it; from then on the null device takes the rest. `is_needed`: the command ends then.
+    What a full disk does not take is lost where it is not needed, and there may be room for the next line."""
 
     def __init__(self, descriptor: int, *, is_needed: bool) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -36,9 +38,8 @@ class Outlet(io.FileIO):
             return super().write(data)
         except OSError as error:
             is_closed = isinstance(error, BrokenPipeError)
-            if not is_closed and not self._is_needed:
-                raise
-            self._let_go()
+            if is_closed or self._is_needed:
+                self._let_go()
             if self._is_needed:
                 if not is_closed:
                     print(f"millrace: standard output: {error.strerror}", file=sys.stderr)

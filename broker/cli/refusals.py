@@ -16,7 +16,16 @@ from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
 from millrace.runtime.disk_open import DirectRefused
 from millrace.runtime.errors import MillraceError
 from millrace.runtime.net import ListenFailed
-from millrace.runtime.objectstore import ObjectMissing, SaidByStore, StoreDenied, StoreFull, StoreUnavailable
+from millrace.runtime.objectstore import (
+    BucketMissing,
+    FolderDenied,
+    ObjectMissing,
+    SaidByStore,
+    StoreContradicts,
+    StoreDenied,
+    StoreFull,
+    StoreUnavailable,
+)
 from millrace.runtime.objectstore_watched import WAL_STORE
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced
 from millrace.wal.errors import WalCorrupt, WalFenced, WalForeign, WalHeaderLost, WalMismatch, WalOutdated
@@ -35,7 +44,8 @@ def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
     if isinstance(error, DiskFailed):
         return f"cannot use the disk at {error}"
     if isinstance(error, DiskFull):
-        return f"no room on the disk for {error}: make room, or give another place"
+        other = "a smaller log (s3.wal.capacity)" if error.path == settings.wal.target else "another place"
+        return f"no room on the disk for {error}: make room, or give {other}"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'the system'}: {error.strerror}"
     return str(error) if isinstance(error, MillraceError | OSError | ValueError) else None
@@ -118,8 +128,20 @@ def _of_store(error: BaseException, settings: BrokerSettings) -> str | None:
     bucket, key = f"the data bucket {settings.data}", "s3.data.buckets"
     if isinstance(error, SaidByStore) and error.store == WAL_STORE:
         bucket, key = f"the store of the WAL {settings.wal}", "s3.wal.path"
+    if isinstance(error, BucketMissing):
+        return f"{bucket} does not exist: {error}; make it, or give another ({key})"
+    if isinstance(error, FolderDenied):
+        return (
+            f"{bucket} may not be used by this process: {error}; let that user read and write there (chown, or chmod where it is the owner), "
+            f"or give another folder to this node ({key})"
+        )
     if isinstance(error, StoreDenied):
         return f"{bucket} refuses us: {error}; mend the credentials or the rights, or {key}"
+    if isinstance(error, StoreContradicts):
+        return (
+            f"{bucket} contradicts itself: {error}; nothing was overwritten: look for a cache or a proxy on the way that keeps old answers, "
+            f"and let `millrace doctor` try the store; or give another ({key})"
+        )
     if isinstance(error, StoreUnavailable):
         return f"{bucket} does not answer: {error}; it is needed to start"
     if isinstance(error, StoreFull):

@@ -1,7 +1,7 @@
 """`millrace restore`: a metadata log directory that was lost, built from the metadata in the bucket.
 
 Exit codes: 0 restored (or, with --verify, it could be) and nothing is known to be missing, 1 restored, and something is missing, which is said; 2 it
-was not restored. Nothing but the log directory is written, and that at the very end.
+was not restored, and nothing is left of it. Nothing but the log directory is written, and that at the very end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from millrace.broker.cli import RunLoop
 from millrace.broker.cli.inspecting import CANNOT_LOOK, settings_of, time_text
-from millrace.broker.cli.serve import DEFAULT_DATA_DIR
+from millrace.broker.cli.serve import add_data_dir
 
 if TYPE_CHECKING:
     from millrace.broker.config import BrokerSettings
@@ -62,7 +62,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--from", dest="source", metavar="ADDRESS", help="the bucket; without it s3.data.buckets")
     parser.add_argument("--config", metavar="FILE", help="the node's settings, as for serve")
     parser.add_argument("--override", metavar="KEY=VALUE", action="append", default=[], help="one setting")
-    parser.add_argument("--data-dir", metavar="DIR", default=DEFAULT_DATA_DIR, help=f"default {DEFAULT_DATA_DIR}")
+    add_data_dir(parser)
     parser.add_argument("--node-id", type=int, metavar="N", help="which node this is; without it node.id")
     parser.add_argument("--take-over", action="store_true", help="the node that claims the bucket is gone")
     parser.add_argument("--verify", action="store_true", help="say what could be restored, and change nothing")
@@ -85,15 +85,16 @@ class Progress:
 async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
     from millrace.broker.cli.refusals import sentence_of
     from millrace.broker.inspection import open_to_look
+    from millrace.broker.restore_target import RestoreTarget
     from millrace.broker.restoring import Restoring
-    from millrace.runtime import real_runtime
+    from millrace.runtime.bundle import real_runtime
     from millrace.runtime.errors import MillraceError
     from millrace.runtime.storeaddress import AddressError, parse_address
     from millrace.wal.kind import WalPlace
     from millrace.wal.opening import identify_wal
 
     runtime = real_runtime()
-    lock = None
+    target = None if given.verify else RestoreTarget(runtime.disk, settings.controller.log_dir)
     try:
         address = settings.data
         if given.source is not None:
@@ -114,21 +115,21 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
             Progress(),
         )
         try:
-            if not given.verify:
-                await runtime.disk.make_folder(settings.controller.log_dir)
-                lock = runtime.disk.lock(f"{settings.controller.log_dir}/.lock")
+            if target is not None:
+                await target.take()
                 await restoring.check_target(runtime.disk)
             restored = await restoring.find(is_taking_over=given.take_over or given.verify)
-            if not given.verify:
+            if target is not None:
                 await restoring.write(restored, runtime.disk, runtime.rand)
+                target.keep()
         finally:
             await store.close()
     except (MillraceError, OSError, AddressError, ValueError) as error:
         print(f"millrace: not restored: {sentence_of(error, settings) or repr(error)}", file=sys.stderr)
         return CANNOT_LOOK
     finally:
-        if lock is not None:
-            lock.release()
+        if target is not None:
+            await target.close()
     print(report(restored, settings, str(address), is_verified=given.verify))
     return 1 if restored.losses or restored.missing or restored.unknown else 0
 

@@ -12,17 +12,23 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
 from millrace.broker.addresses import Endpoint, join_host_port
 from millrace.broker.cli import RunLoop
+from millrace.broker.cli.log_lines import LineFormatter
 from millrace.broker.config import BrokerSettings, Loaded, load
-from millrace.broker.config_source import gather
+from millrace.broker.config_source import gather, is_text
 from millrace.broker.errors import SettingsInvalid
+from millrace.broker.log_levels import apply_levels
 from millrace.broker.version import VERSION
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime import process
 from millrace.runtime.escapes import CallbackFailed, guard_loop
+
+if TYPE_CHECKING:
+    import argparse
 
 log = logging.getLogger(__name__)
 DEFAULT_DATA_DIR = "./millrace-data"
@@ -89,12 +95,26 @@ def parse_options(words: Sequence[str]) -> Options:
     parser.add_argument(
         "--override", metavar="KEY=VALUE", action="append", default=[], help="one setting; wins over all"
     )
-    parser.add_argument("--data-dir", metavar="DIR", default=DEFAULT_DATA_DIR, help=f"default {DEFAULT_DATA_DIR}")
+    add_data_dir(parser)
     parser.add_argument("--test-mode", action="store_true", help="for tests: nothing is kept (docs/testing.md)")
     found = parser.parse_args(words)
-    if not found.data_dir:
-        parser.error("--data-dir is empty: say a folder (an empty one would be the working directory)")
-    return Options(found.config, tuple(found.override), os.path.abspath(found.data_dir), found.test_mode)
+    return Options(found.config, tuple(found.override), found.data_dir, found.test_mode)
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    """--data-dir, for each command that takes one; parsed, it is absolute."""
+    about = f"default {DEFAULT_DATA_DIR}"
+    parser.add_argument("--data-dir", metavar="DIR", type=_absolute, default=DEFAULT_DATA_DIR, help=about)
+
+
+def _absolute(text: str) -> str:
+    import argparse
+
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: say a folder (an empty one would be the working directory)")
+    if not is_text(text):
+        raise argparse.ArgumentTypeError(f"{text} is not UTF-8: say a folder whose name is")
+    return os.path.abspath(text)
 
 
 def read_settings(options: Options, env: Mapping[str, str]) -> Loaded:
@@ -121,8 +141,10 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     except SettingsInvalid as error:
         say_mistakes(error)
         return 2
-    form = "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, datefmt="%Y-%m-%d %H:%M:%S")
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(LineFormatter())
+    logging.basicConfig(handlers=[lines])
+    apply_levels(loaded.settings.log_level)
     for warning in loaded.warnings:
         log.warning("%s", warning)
     file_limit = process.raise_file_limit()
@@ -136,7 +158,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
         settings.memory,
     )
     log.info("data directory %s; metadata log %s; WAL %s; data bucket %s", *places_of(options, settings))
-    return run_loop(serve_test(settings) if options.is_test else serve(settings))
+    return run_loop(serve_test(settings, options.data_dir) if options.is_test else serve(settings))
 
 
 def places_of(options: Options, settings: BrokerSettings) -> tuple[str, str, str, str]:
@@ -166,20 +188,26 @@ async def serve(settings: BrokerSettings) -> int:
     """Builds the broker and runs it to its end."""
     # Here, so that mistakes in the settings are told before the larger part is loaded.
     from millrace.broker.app import Broker
-    from millrace.runtime import real_runtime
+    from millrace.runtime.bundle import real_runtime
 
     return await run_broker(Broker(settings, real_runtime()), settings)
 
 
-async def serve_test(settings: BrokerSettings) -> int:
-    """The same in test mode, with a control listener for faults."""
+async def serve_test(settings: BrokerSettings, data_dir: str) -> int:
+    """The same in test mode, with a control listener for faults. 2 for a folder of a start without it."""
     from millrace.broker.app import Broker
     from millrace.broker.injection import Injection
     from millrace.broker.injection_http import ControlServer
-    from millrace.broker.test_mode import NOTICE, unsynced_runtime
+    from millrace.broker.test_mode import NOTICE, take_folder, unsynced_runtime
 
-    log.warning(NOTICE)
     runtime, injection = unsynced_runtime(), Injection()
+    if not await take_folder(runtime.disk, data_dir, settings.controller.log_dir):
+        print(
+            f"millrace: {data_dir} was not made in test mode, which keeps nothing: say another --data-dir",
+            file=sys.stderr,
+        )
+        return 2
+    log.warning(NOTICE)
     control = ControlServer(runtime.net, injection)
     port = await control.start()
     try:

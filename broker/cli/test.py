@@ -13,9 +13,14 @@ from contextlib import closing
 
 from millrace.broker.cli import RunLoop
 from millrace.broker.cli.testing_options import add_options, fill, settings_of, topics_of
+from millrace.broker.interrupts import raise_on_interrupt
+from millrace.testing.broker import Broker
+from millrace.testing.command import run_command
+from millrace.testing.errors import BrokerNotStarted, Refused
 
 VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 CONTROL_VARIABLE = "MILLRACE_CONTROL_URL"
+LOG_VARIABLE = "MILLRACE_BROKER_LOG"
 NO_BROKER = 125
 
 
@@ -39,15 +44,15 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     command = found.command[1:] if found.command[:1] == ["--"] else found.command
     if not command:
         parser.error("there is no command to run: millrace test -- npm test")
+    for name in found.env:
+        if not name or "=" in name:
+            parser.error(f"--env {name}: is no name of a variable")
     try:
-        settings, topics = settings_of(found.override), topics_of(found.topic)
+        own, topics = Broker(settings_of(found.override)), topics_of(found.topic)
     except ValueError as error:
         parser.error(str(error))
-    from millrace.testing.broker import Broker
-    from millrace.testing.command import run_command
-    from millrace.testing.errors import BrokerNotStarted, Refused
-
-    with closing(Broker(settings)) as broker:
+    raise_on_interrupt()
+    with closing(own) as broker:
         try:
             broker.start()
             fill(broker, topics, found.seed)
@@ -56,5 +61,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
             return NO_BROKER
         address = broker.bootstrap_servers
         print(f"millrace: a broker at {address} for this command; nothing is kept", file=sys.stderr)
-        known = {**dict.fromkeys((VARIABLE, *found.env), address), CONTROL_VARIABLE: broker.process.control_url}
-        return run_command(command, {**env, **known})
+        log_path = broker.process.log_path
+        known = {CONTROL_VARIABLE: broker.process.control_url, LOG_VARIABLE: log_path}
+        broker.process.end_with_owner(f"{LOG_VARIABLE}={log_path}")
+        return run_command(command, {**env, **dict.fromkeys((VARIABLE, *found.env), address), **known})

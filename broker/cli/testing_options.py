@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from millrace.testing.broker import Broker
+from millrace.testing.errors import Refused
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,21 +34,26 @@ def topics_of(words: list[str]) -> list[tuple[str, int]]:
     found = []
     for word in words:
         name, colon, count = word.partition(":")
-        if not name or (colon and not (count.isascii() and count.isdecimal() and int(count))):
+        if not name or (colon and not (count.isascii() and count.isdecimal() and len(count) < 10 and int(count))):
             raise ValueError(f"--topic {word}: is not NAME or NAME:PARTITIONS")
         found.append((name, int(count) if colon else 1))
     return found
 
 
 def fill(broker: Broker, topics: list[tuple[str, int]], seeds: list[str]) -> int:
-    """Makes topics, then writes records; how many. ValueError names a file and a line that cannot be read; OSError a file."""
+    """Says which settings are in vain, makes topics, then writes records; how many. ValueError names a file that cannot be
+    read, or a line in it; Refused one that cannot be written."""
+    for sentence in broker.process.settings_without_effect:
+        print(f"millrace: {sentence}", file=sys.stderr)
     for name, count in topics:
         broker.create_topic(name, count)
     written = 0
     for name in seeds:
-        with Path(name).open(encoding="utf-8") as lines:
-            try:
+        try:
+            with Path(name).open(encoding="utf-8") as lines:
                 written += broker.seed(lines)
-            except ValueError as error:
-                raise ValueError(f"--seed {name}: {error}") from None
+        except Refused as error:
+            raise error.at(f"--seed {name}") from None
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--seed {name}: {getattr(error, 'strerror', None) or error}") from None
     return written

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def look_at(action: str, address: StoreAddress, node_id: int | None, *, is_json: bool) -> int:
     """What `millrace wal` does with the address of a log of objects; its exit code."""
     from millrace.broker.inspection import open_to_look
-    from millrace.runtime import real_runtime
+    from millrace.runtime.bundle import real_runtime
     from millrace.runtime.errors import MillraceError
     from millrace.runtime.storeaddress import AddressError
     from millrace.wal.object.inspection import LogInspection, damage_line

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
+from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.objects.format import decode_entry
 from millrace.wal.log import WalRecord

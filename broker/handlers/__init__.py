@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
 from importlib import import_module
 from typing import Any
 
+from millrace.broker.api_traits import keys
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
-from millrace.broker.coordinators.coordinator import GroupCoordinator
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator
 from millrace.broker.dispatch import Late
-from millrace.broker.fetch_sessions import FetchSessions
+from millrace.broker.fetch_sessions import FetchSessions, partitions_within
 from millrace.broker.forwarding import Forwarding
 from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.fetch import Fetch
 from millrace.broker.handlers.metadata import Metadata
 from millrace.broker.handlers.produce import Produce
+from millrace.broker.listeners import Listeners
+from millrace.broker.log_levels import LogLevels
 from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
@@ -23,14 +26,16 @@ from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.producer_ids import ProducerIds
 from millrace.broker.request import Handle
 from millrace.broker.topic_creation import TopicCreation
+from millrace.broker.transaction_refusals import TransactionRefusals
 from millrace.kraft.channel import ControllerChannel
+from millrace.kraft.decision import ConfigRules
 from millrace.kraft.topic_configs import ConfigLookup
-from millrace.runtime import Runtime
+from millrace.protocol.dataclass import dataclass
+from millrace.runtime.bundle import Runtime
 from millrace.s3stream.storage import Storage
 
-# AlterConfigs, CreatePartitions, ElectLeaders, IncrementalAlterConfigs, Alter- and ListPartitionReassignments,
-# DescribeQuorum, UpdateFeatures, UnregisterBroker
-FORWARDED = (33, 37, 43, 44, 45, 46, 55, 57, 64)
+FORWARDED = keys(lambda traits: traits.is_forwarded)  # by a handler of their own where they have one
+ALTER_CONFIGS = (33, 44)
 # SASL, ACLs, delegation tokens, quotas, SCRAM users, transactions, dynamic voters, the newer groups: what exists of them is nothing
 TURNED_OFF = frozenset(
     {17, *range(24, 32), 36, *range(38, 42), *range(48, 52), 65, 66, 68, 69, *range(76, 82), *range(83, 95)}
@@ -53,6 +58,9 @@ class Parts:
     groups: GroupCoordinator
     unpacking: Unpacking
     budget: RequestBudget
+    configs: ConfigRules
+    listeners: Listeners
+    levels: LogLevels
 
 
 def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
@@ -60,8 +68,13 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
     settings, cache, directory = parts.settings, parts.cache, parts.directory
     clock, rand = parts.runtime.clock, parts.runtime.rand
     session_ids = rand.split("fetch sessions")
-    sessions = FetchSessions(lambda: 1 + session_ids.below((1 << 31) - 1), slots=settings.fetch.session_slots)
+    sessions = FetchSessions(
+        lambda: 1 + session_ids.below((1 << 31) - 1),
+        slots=settings.fetch.session_slots,
+        partitions_max=partitions_within(settings.memory.requests_bytes),
+    )
     groups = parts.groups
+    no_transactions = TransactionRefusals(asyncio.get_running_loop().time)
     forwarding = Forwarding(parts.channel, settings.request_timeout_ms)
     handlers: dict[int, Handle | Late] = {
         0: Produce(directory, cache, parts.storage, clock, parts.unpacking).handle,
@@ -76,7 +89,7 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
         2: late("list_offsets.ListOffsets", directory, parts.unpacking),
         8: late("offset_commit.OffsetCommit", groups, cache),
         9: late("offset_fetch.OffsetFetch", groups, cache),
-        10: late("find_coordinator.FindCoordinator", cache, parts.creation),
+        10: late("find_coordinator.FindCoordinator", cache, parts.creation, no_transactions),
         11: late("join_group.JoinGroup", groups),
         12: late("heartbeat.Heartbeat", groups),
         13: late("leave_group.LeaveGroup", groups),
@@ -84,11 +97,15 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
         15: late("describe_groups.DescribeGroups", groups),
         16: late("list_groups.ListGroups", groups),
         21: late("delete_records.DeleteRecords", directory, clock),
-        22: late("init_producer_id.InitProducerId", ProducerIds(parts.client)),
+        22: late("init_producer_id.InitProducerId", ProducerIds(parts.client), no_transactions),
         23: late("offset_for_leader_epoch.OffsetForLeaderEpoch", directory),
         19: late("create_topics.CreateTopics", forwarding),
         20: late("delete_topics.DeleteTopics", forwarding, settings.topics.is_deletable),
-        32: late("describe_configs.DescribeConfigs", cache, parts.lookup, settings.shown),
+        32: late("describe_configs.DescribeConfigs", cache, parts.lookup, settings.shown, parts.levels.listed),
+        **{
+            key: late("alter_configs.AlterConfigs", forwarding, cache, parts.configs, parts.listeners, parts.levels)
+            for key in ALTER_CONFIGS
+        },
         34: late("alter_replica_log_dirs.AlterReplicaLogDirs", cache, settings.metadata_dir),
         35: late("describe_log_dirs.DescribeLogDirs", cache, directory, parts.runtime.disk, settings),
         42: late("delete_groups.DeleteGroups", groups),
@@ -97,9 +114,9 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
         61: late("describe_producers.DescribeProducers", directory),
         74: late("list_config_resources.ListConfigResources", cache),
         75: late("describe_topic_partitions.DescribeTopicPartitions", cache),
-        **{key: late("forward.Forward", forwarding) for key in FORWARDED},
         **{key: late("turned_off.TurnedOff", key) for key in TURNED_OFF},
     }
+    handlers |= {key: late("forward.Forward", forwarding) for key in FORWARDED - handlers.keys()}
     handlers[18] = ApiVersions(handlers, cache.cluster_id, settings.node_id, lambda: cache.image).handle
     return handlers
 

@@ -7,9 +7,8 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
-from millrace.broker.coordinators.tickets import Ticket, all_of, as_it_is
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
+from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
 from millrace.broker.request import RequestContext
 from millrace.broker.slices import in_slices, pause
 from millrace.protocol.error_codes import ErrorCode
@@ -35,31 +34,31 @@ class DeleteGroups:
         return DeleteGroupsResponse(results=await all_of(outcomes))
 
     def _delete(self, group_id: str) -> Outcome[DeletableGroupResult]:
-        def delete(shard: ShardLoop) -> Outcome[DeletableGroupResult]:
-            if shard.shard.offsets.count_of(group_id) > OFFSETS_A_SLICE:
+        def delete(shard: GroupShard) -> Outcome[DeletableGroupResult]:
+            if shard.machine.offsets.count_of(group_id) > OFFSETS_A_SLICE:
                 work = self._delete_wide(shard, group_id)
                 return asyncio.get_running_loop().create_task(work, name=f"deletion of group {group_id}")
             return _delete_rest(shard, group_id)
 
         return self._coordinator.ask(group_id, delete, partial(_refused, group_id))
 
-    async def _delete_wide(self, shard: ShardLoop, group_id: str) -> DeletableGroupResult:
+    async def _delete_wide(self, shard: GroupShard, group_id: str) -> DeletableGroupResult:
         """Deletes the offsets some at a time, each part durable before the next, then the group with the last of them. After a crash between two
         parts the group is there with the offsets that are left, and the client was not answered."""
-        code = shard.shard.refusal_of_group_delete(group_id)
+        code = shard.machine.refusal_of_group_delete(group_id)
         if code:
             return _refused(group_id, code)
-        shard.deleting.add(group_id)
+        self._coordinator.deleting.add(group_id)
         try:
-            while shard.shard.offsets.count_of(group_id) > OFFSETS_A_SLICE:
-                shard.carry_out(shard.shard.delete_some_offsets(group_id, OFFSETS_A_SLICE, shard.now()))
+            while shard.machine.offsets.count_of(group_id) > OFFSETS_A_SLICE:
+                shard.carry_out(shard.machine.delete_some_offsets(group_id, OFFSETS_A_SLICE, shard.now()))
                 await shard.drained()
                 await pause()
                 if shard.is_ended:
                     return _refused(group_id, ErrorCode.NOT_COORDINATOR)
             outcome = _delete_rest(shard, group_id)
         finally:
-            shard.deleting.discard(group_id)
+            self._coordinator.deleting.discard(group_id)
         return await outcome if asyncio.isfuture(outcome) else outcome
 
     def refuse(self, request: DeleteGroupsRequest, code: int) -> DeleteGroupsResponse:
@@ -67,14 +66,14 @@ class DeleteGroups:
         return DeleteGroupsResponse(results=[DeletableGroupResult(group_id, int(code)) for group_id in group_ids])
 
 
-def _delete_rest(shard: ShardLoop, group_id: str) -> Outcome[DeletableGroupResult]:
-    code, decision = shard.shard.delete_group(group_id, shard.now())
+def _delete_rest(shard: GroupShard, group_id: str) -> Outcome[DeletableGroupResult]:
+    code, decision = shard.machine.delete_group(group_id, shard.now())
     if code:
         return _refused(group_id, code)
     shard.carry_out(decision)
-    ticket: Ticket[DeletableGroupResult] = Ticket(as_it_is, partial(_refused, group_id))
-    shard.when_durable(ticket, DeletableGroupResult(group_id))
-    return ticket.outcome()
+    deferred: DeferredResponse[DeletableGroupResult] = DeferredResponse(unchanged, partial(_refused, group_id))
+    shard.when_durable(deferred, DeletableGroupResult(group_id))
+    return deferred.outcome()
 
 
 def _refused(group_id: str, code: int) -> DeletableGroupResult:

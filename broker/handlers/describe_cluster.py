@@ -13,6 +13,9 @@ from millrace.protocol.messages.describe_cluster import (
 )
 
 BROKERS, CONTROLLERS = 1, 2
+CONTROLLERS_TEXT = (
+    "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"  # Kafka's words
+)
 
 
 class DescribeCluster:
@@ -21,9 +24,9 @@ class DescribeCluster:
 
     def handle(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type != BROKERS:
-            is_known = request.endpoint_type == CONTROLLERS
-            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-            text = "this is a broker's listener: ask for endpoint type 1"
+            code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}"
+            if request.endpoint_type == CONTROLLERS:
+                code, text = ErrorCode.MISMATCHED_ENDPOINT_TYPE, CONTROLLERS_TEXT
             return DescribeClusterResponse(error_code=code, error_message=text)
         nodes = self._cache.nodes(context.connection)
         response = DescribeClusterResponse(

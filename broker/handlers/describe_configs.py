@@ -1,22 +1,32 @@
 """DescribeConfigs (key 32): what holds for a topic or a broker, where it comes from and what else there is.
 
 Topics are described from the table of topic configurations, brokers from their settings and what is set dynamically. Secrets are never
-shown. Broker loggers and client metrics have no values here: they answer with an empty list.
+shown. A broker's loggers are described by the levels that hold.
 
 What holds for every topic that says nothing itself is described once and shared by all topics and answers, until a broker-wide value changes: nobody
-changes a result that was given. A request for more than a slice is answered in slices, of one image.
+changes a result that was given; so is what holds for every group. A request for more than a slice of resources or of their keys is answered in
+slices, of one image. A question that is asked again is answered once. Groups and client metrics need not exist to be described, so that of these
+a request may name only so many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from millrace.broker.config_values import ShownValue
 from millrace.broker.dynamic_configs import DYNAMIC, THROTTLES
 from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.other_configs import (
+    CLIENT_METRICS_KEYS,
+    GROUP_KEYS,
+    Listing,
+    describe_client_metrics,
+    describe_group,
+)
 from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.slices import in_slices, unmet
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType, Values
 from millrace.kraft.tables.create_topics import name_fault
@@ -32,9 +42,13 @@ from millrace.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-GROUP_SOURCE, CLIENT_METRICS_SOURCE, STRING = 8, 7, 2
-RESOURCES_A_SLICE = 16
-Listing = Sequence[tuple[str, str, ConfigSource]]  # key, text, whose it is
+LOGGER_SOURCE, STRING = 6, 2
+RESOURCES_A_SLICE, KEYS_A_SLICE = 16, 8_000
+# Each name of a few bytes is answered with up to 1.5 KB.
+NEVER_MISSING_MAX = 5_000
+NEVER_MISSING = frozenset((ResourceType.GROUP, ResourceType.CLIENT_METRICS))
+TOO_MANY = f"more than {NEVER_MISSING_MAX} groups and client metrics subscriptions in one request: ask in several"
+Levels = tuple[tuple[Values, ConfigSource], ...]
 # The names of a broker-wide default in larger units, by its first name.
 LARGER_UNITS = {
     config.synonyms[0].key: tuple(synonym.key for synonym in config.synonyms[1:])
@@ -45,37 +59,66 @@ Form = tuple[bool, bool]  # with synonyms, with documentation
 
 
 class DescribeConfigs:
-    """`shown` is every broker setting with its text and source."""
+    """`shown` is every broker setting with its text and source, `levels` gives the level of each logger."""
 
-    def __init__(self, cache: MetadataCache, lookup: ConfigLookup, shown: Mapping[str, ShownValue]) -> None:
+    def __init__(
+        self,
+        cache: MetadataCache,
+        lookup: ConfigLookup,
+        shown: Mapping[str, ShownValue],
+        levels: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._levels = levels
         self._cache = cache
         self._lookup = lookup
         self._shown = shown
         self._broker_wide: tuple[Values, Values] | None = None  # that `_plain` was made of
         self._plain: dict[Form, dict[str, DescribeConfigsResourceResult]] = {}  # of a topic without values of its own
+        self._plain_group: dict[Form, list[DescribeConfigsResourceResult]] = {}  # likewise
 
     def handle(
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse | Coroutine[Any, Any, DescribeConfigsResponse]:
         image = self._cache.image
-        if len(request.resources) > RESOURCES_A_SLICE:
+        if len(request.resources) > RESOURCES_A_SLICE or sum(map(_weight, request.resources)) > KEYS_A_SLICE:
             return self._describe_many(image, request)
-        return DescribeConfigsResponse(results=self._describe_all(image, request.resources, request))
+        return DescribeConfigsResponse(
+            results=self._describe_all(image, unmet(request.resources, set(), _question), request)
+        )
 
     async def _describe_many(self, image: MetadataImage, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         response = DescribeConfigsResponse()
-        async for part in in_slices(request.resources, RESOURCES_A_SLICE):
-            response.results += self._describe_all(image, part, request)
+        met: set[Hashable] = set()
+        left = NEVER_MISSING_MAX
+        known = frozenset(
+            (*TOPIC_CONFIGS, *self._shown, *THROTTLES, *GROUP_KEYS, *CLIENT_METRICS_KEYS, *self._levels())
+        )
+        async for resources in in_slices(request.resources, KEYS_A_SLICE, _weight):
+            part = [
+                await _narrowed(image, known, resource) if _weight(resource) > KEYS_A_SLICE else resource
+                for resource in resources
+            ]
+            asked = unmet(part, met, _question)
+            left -= sum(resource.resource_type in NEVER_MISSING for resource in asked)
+            response.results += self._describe_all(image, asked, request, is_over=left < 0)
         return response
 
     def _describe_all(
-        self, image: MetadataImage, resources: Iterable[DescribeConfigsResource], request: DescribeConfigsRequest
+        self,
+        image: MetadataImage,
+        resources: Iterable[DescribeConfigsResource],
+        request: DescribeConfigsRequest,
+        *,
+        is_over: bool = False,
     ) -> list[DescribeConfigsResult]:
+        """`is_over`: more was named of what never is missing than one request may."""
         form = request.include_synonyms, request.include_documentation
         results = []
         for resource in resources:
             result = DescribeConfigsResult(0, "", resource.resource_type, resource.resource_name)
             try:
+                if is_over and resource.resource_type in NEVER_MISSING:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, TOO_MANY)
                 result.configs = self._describe(image, resource, form)
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message
@@ -91,12 +134,11 @@ class DescribeConfigs:
             case ResourceType.BROKER:
                 found = in_form(self._broker(image, resource.resource_name), form)
             case ResourceType.GROUP:
-                found = in_form(self._stored(image, resource, GROUP_SOURCE), form)
+                found = self._group(image, resource.resource_name, form)
             case ResourceType.CLIENT_METRICS:
-                found = in_form(self._stored(image, resource, CLIENT_METRICS_SOURCE), form)
+                found = in_form(self._client_metrics(image, resource.resource_name), form)
             case ResourceType.BROKER_LOGGER:
-                self._check_broker(resource.resource_name)
-                found = []
+                found = self._loggers(resource.resource_name)
             case _:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource.resource_type}")
         wanted = frozenset(resource.configuration_keys or ())  # none named: all
@@ -118,15 +160,18 @@ class DescribeConfigs:
 
     def _plain_topic(self, image: MetadataImage, form: Form) -> dict[str, DescribeConfigsResourceResult]:
         """Of a topic without values of its own, made anew when a broker-wide value has changed."""
-        mine, every = image.configs.broker(self._cache.node_id), image.configs.broker(None)
-        known = self._broker_wide
-        if known is None or known[0] is not mine or known[1] is not every:
-            self._broker_wide, self._plain = (mine, every), {}
+        self._forget_changed(image)
         plain = self._plain.get(form)
         if plain is None:
             plain = {name: self._topic_value(image, "", config, form) for name, config in TOPIC_CONFIGS.items()}
             self._plain[form] = plain
         return plain
+
+    def _forget_changed(self, image: MetadataImage) -> None:
+        mine, every = image.configs.broker(self._cache.node_id), image.configs.broker(None)
+        known = self._broker_wide
+        if known is None or known[0] is not mine or known[1] is not every:
+            self._broker_wide, self._plain, self._plain_group = (mine, every), {}, {}
 
     def _topic_value(
         self, image: MetadataImage, topic: str, config: TopicConfig, form: Form
@@ -150,18 +195,17 @@ class DescribeConfigs:
         )
 
     def _broker(self, image: MetadataImage, name: str) -> Iterable[DescribeConfigsResourceResult]:
-        configs = image.configs
-        cluster = configs.broker(None), ConfigSource.DYNAMIC_DEFAULT_BROKER
+        levels = self._levels_of(image)
         if not name:
-            for key in cluster[0]:
-                yield self._broker_value(key, [(key, cluster[0][key], cluster[1])])
+            values, source = levels[1]
+            for key in values:
+                yield self._broker_value(key, [(key, values[key], source)])
             return
         self._check_broker(name)
-        levels = ((configs.broker(self._cache.node_id), ConfigSource.DYNAMIC_BROKER), cluster)
-        throttles = [key for key in THROTTLES if any(key in values for values, _ in levels)]
+        throttles = [key for key in THROTTLES if _dynamic(key, levels)]
         for key in sorted((*self._shown, *throttles)):
             shown = self._shown.get(key)
-            listing = [(key, values[key], source) for values, source in levels if key in values]
+            listing = _dynamic(key, levels)
             listing += self._stated(key)
             if listing:
                 for larger in LARGER_UNITS.get(key, ()):
@@ -179,9 +223,23 @@ class DescribeConfigs:
         default = [] if shown.key.default is None else [(name, shown.key.default, ConfigSource.DEFAULT)]
         return [(name, shown.text, ConfigSource.STATIC_BROKER), *default]
 
+    def _loggers(self, name: str) -> list[DescribeConfigsResourceResult]:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+        if name.isdigit() and name != str(self._cache.node_id):
+            text = f"Unexpected broker id, expected {self._cache.node_id} but received {name}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+        self._check_broker(name)
+        return [
+            DescribeConfigsResourceResult(name=logger, value=level, config_source=LOGGER_SOURCE, documentation="")
+            for logger, level in self._levels().items()
+        ]
+
     def _check_broker(self, name: str) -> None:
+        if not name.isdigit():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
         if name != str(self._cache.node_id):
-            text = f"unexpected broker id {name}: this is broker {self._cache.node_id}"
+            text = f"Unexpected broker id, expected {self._cache.node_id} or empty string, but received {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, text)
 
     def _broker_value(self, name: str, listing: Listing) -> DescribeConfigsResourceResult:
@@ -202,20 +260,55 @@ class DescribeConfigs:
             documentation="" if key is None else key.meaning,
         )
 
-    def _stored(
-        self, image: MetadataImage, resource: DescribeConfigsResource, source: int
-    ) -> Iterable[DescribeConfigsResourceResult]:
-        if not resource.resource_name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "groups and client metrics have no default: name one")
-        values = image.configs.of(resource.resource_type, resource.resource_name)
-        for name, value in values.items():
-            yield DescribeConfigsResourceResult(
-                name=name,
-                value=value,
-                config_source=source,
-                config_type=STRING,
-                synonyms=[DescribeConfigsSynonym(name, value, source)],
-            )
+    def _group(self, image: MetadataImage, name: str, form: Form) -> list[DescribeConfigsResourceResult]:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        own = image.configs.of(ResourceType.GROUP, name)
+        if own:
+            return self._group_values(image, own, form)
+        self._forget_changed(image)
+        if form not in self._plain_group:
+            self._plain_group[form] = self._group_values(image, own, form)
+        return self._plain_group[form]
+
+    def _group_values(self, image: MetadataImage, own: Values, form: Form) -> list[DescribeConfigsResourceResult]:
+        levels = self._levels_of(image)
+        return in_form(describe_group(own, lambda key: [*_dynamic(key, levels), *self._stated(key)]), form)
+
+    def _client_metrics(self, image: MetadataImage, name: str) -> Iterable[DescribeConfigsResourceResult]:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+        return describe_client_metrics(image.configs.of(ResourceType.CLIENT_METRICS, name))
+
+    def _levels_of(self, image: MetadataImage) -> Levels:
+        """What is set dynamically: for this broker, for all."""
+        mine, every = image.configs.broker(self._cache.node_id), self._lookup.of_all_brokers(image)
+        return (mine, ConfigSource.DYNAMIC_BROKER), (every, ConfigSource.DYNAMIC_DEFAULT_BROKER)
+
+
+def _dynamic(key: str, levels: Levels) -> list[tuple[str, str, ConfigSource]]:
+    return [(key, values[key], source) for values, source in levels if key in values]
+
+
+def _question(resource: DescribeConfigsResource) -> Hashable:
+    return resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
+
+
+def _weight(resource: DescribeConfigsResource) -> int:
+    """In keys that are named."""
+    return KEYS_A_SLICE // RESOURCES_A_SLICE + len(resource.configuration_keys or ())
+
+
+async def _narrowed(
+    image: MetadataImage, known: Collection[str], resource: DescribeConfigsResource
+) -> DescribeConfigsResource:
+    """The same question without most keys that nothing has: its first key stays, for no key would ask for all."""
+    keys = resource.configuration_keys or []
+    own = image.configs.of(resource.resource_type, resource.resource_name)
+    kept = dict.fromkeys(keys[:1])
+    async for part in in_slices(keys, KEYS_A_SLICE):
+        kept.update((key, None) for key in part if key in known or key in own)
+    return replace(resource, configuration_keys=list(kept))
 
 
 def is_broker_wide_named(config: TopicConfig, listing: Sequence[ConfigValue]) -> bool:

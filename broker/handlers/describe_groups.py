@@ -1,21 +1,20 @@
 """DescribeGroups (key 15): state and members of classic groups; assignments and metadata of those that are stable.
 
-Each group is shown as it was at one moment, many at several: they are looked at in slices.
+Each group is shown as it was at one moment, and once; many at several: they are looked at in slices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Hashable
 from typing import Any
 
-from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.groups import Group
-from millrace.broker.coordinators.members import GroupState
-from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
-from millrace.broker.coordinators.tickets import Ticket, all_of, as_it_is
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
+from millrace.broker.coordinators.groups.group import Group
+from millrace.broker.coordinators.groups.members import GroupState
+from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
 from millrace.broker.operations import GROUP_OPERATIONS
 from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.slices import in_slices, unmet
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -39,8 +38,9 @@ class DescribeGroups:
 
     async def _describe_all(self, version: int, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         outcomes: list[Outcome[DescribedGroup]] = []
+        met: set[Hashable] = set()
         async for part in in_slices(request.groups, GROUPS_A_SLICE):
-            outcomes += [self._describe(group_id, version) for group_id in part]
+            outcomes += [self._describe(group_id, version) for group_id in unmet(part, met, str)]
         described = await all_of(outcomes)
         if request.include_authorized_operations:
             for group in described:
@@ -49,12 +49,12 @@ class DescribeGroups:
         return DescribeGroupsResponse(groups=described)
 
     def _describe(self, group_id: str, version: int) -> Outcome[DescribedGroup]:
-        def describe(shard: ShardLoop) -> Outcome[DescribedGroup]:
-            group = shard.shard.groups.get(group_id)
+        def describe(shard: GroupShard) -> Outcome[DescribedGroup]:
+            group = shard.machine.groups.get(group_id)
             described = _unknown(group_id, version) if group is None else _described(group)
-            ticket: Ticket[DescribedGroup] = Ticket(as_it_is, refuse)
-            shard.when_durable(ticket, described)
-            return ticket.outcome()
+            deferred: DeferredResponse[DescribedGroup] = DeferredResponse(unchanged, refuse)
+            shard.when_durable(deferred, described)
+            return deferred.outcome()
 
         def refuse(code: int) -> DescribedGroup:
             return DescribedGroup(error_code=int(code), group_id=group_id)

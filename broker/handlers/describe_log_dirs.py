@@ -36,8 +36,8 @@ from millrace.protocol.messages.describe_log_dirs import (
 from millrace.runtime.disk import Disk
 from millrace.s3stream.ids import ObjectId, StreamRole
 
-PARTITIONS_A_TURN = 150
-RANGES_A_TURN = 100  # of streams in objects; a stream without any counts as one
+PARTITIONS_A_TURN = 60
+RANGES_A_TURN = 60  # of streams in objects; a stream without any counts as one
 
 
 class CommittedSizes:

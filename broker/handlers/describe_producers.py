@@ -1,20 +1,20 @@
 """DescribeProducers (key 61): the producers that a partition remembers (KIP-664), for operators who look for what holds a log back.
 
-Asking opens a partition that is not open. Not here: what is remembered (partitions/producers.py).
+Asking opens a partition that is not open. One that is named again is answered once. Not here: what is remembered (partitions/producers.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Hashable
 from typing import Any
 
 from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.producers import Producer
 from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.slices import in_slices, unmet
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 OPENINGS_AT_ONCE = 64
 PARTITIONS_A_SLICE = 100  # each is a task
+NO_TOPIC = "This server does not host this topic-partition."
 
 
 class DescribeProducers:
@@ -49,11 +50,14 @@ class DescribeProducers:
 
     async def _answer(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
         response = DescribeProducersResponse()
+        met: dict[str, set[Hashable]] = {}
         for topic in request.topics:
             answers = TopicResponse(topic.name)
             response.topics.append(answers)
+            met_of_topic = met.setdefault(topic.name, set())
             async for part in in_slices(topic.partition_indexes, PARTITIONS_A_SLICE):
-                answers.partitions += await asyncio.gather(*(self._describe(topic.name, index) for index in part))
+                named = unmet(part, met_of_topic, int)
+                answers.partitions += await asyncio.gather(*(self._describe(topic.name, index) for index in named))
         return response
 
     async def _describe(self, name: str, index: int) -> PartitionResponse:
@@ -64,7 +68,8 @@ class DescribeProducers:
                 code = code_of(error)
                 if code is None:
                     log.error("%s-%d: producers", name, index, exc_info=error)
-                return PartitionResponse(index, int(code or ErrorCode.UNKNOWN_SERVER_ERROR))
+                text = NO_TOPIC if self._directory.topic_named(name) is None else None
+                return PartitionResponse(index, int(code or ErrorCode.UNKNOWN_SERVER_ERROR), text)
         return PartitionResponse(index, active_producers=[_state_of(p) for p in partition.state.producers])
 
 

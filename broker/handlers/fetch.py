@@ -1,29 +1,45 @@
 """Fetch (key 1): batches from partitions, for consumers.
 
-A request, or the increment of a session, is a watcher over partitions; those that changed are looked at (fetch_look.py). What the log
-cache holds is read at once; partitions that have to be opened, and what has to come from objects, make the rest of the request a task.
-Too few bytes: the request parks until enough of them were counted or its time is over, and then looks at what changed alone.
+A request, or the increment of a session, subscribes to partitions; those that are dirty are read (read_pass.py). What the log cache holds is read
+at once; partitions that have to be opened, and what has to come from objects, make the rest of the request a task. With too little it is delayed
+until enough bytes were counted (purgatory.py) or its time is over, and then reads what is dirty alone. The states are fetch_machine.py's; here
+its effects are carried out.
 
-    handle -> look -> enough, or an error -> answer
-                   -> cold or opening     -> a task: open, read, look again -> answer or park
-                   -> too little          -> park -> woken, or out of time -> look -> answer
+A request for very many partitions, or of a session in which very many are dirty, is a task from the beginning: it reads them, and answers, in
+slices. What comes while it reads is counted, so that it need not read all of them at once before it is delayed.
 
-Not here: sessions (fetch_sessions.py), counting (waiters.py). Replicas do not fetch: a partition has one, and that is the store.
+Not here: sessions (fetch_sessions.py), counting (purgatory.py). Replicas do not fetch: a partition has one, and that is the store.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar, cast
 
-from millrace.broker.damage_log import DamageLog
-from millrace.broker.fetch_look import Look, failed
-from millrace.broker.fetch_sessions import FINAL_EPOCH, FetchItem, FetchKind, FetchPlan, FetchSessions
+from millrace.broker.fetch_machine import (
+    ANSWER,
+    DELAY,
+    DROP,
+    FAIL,
+    NOTHING,
+    OPEN,
+    READ,
+    READ_OR_REFUSE,
+    READ_REMOTE,
+    FetchEffect,
+    FetchMachine,
+)
+from millrace.broker.fetch_sessions import FINAL_EPOCH, FetchItem, FetchKind, FetchPlan, FetchSessions, Key
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.visibility import isolation_of
+from millrace.broker.purgatory import CompletionQueue, Subscriber
+from millrace.broker.read_pass import ITEMS_A_SLICE, ReadPass, failed
 from millrace.broker.request import RequestContext
-from millrace.broker.waiters import WakeLine, Watcher
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -34,79 +50,80 @@ from millrace.protocol.messages.fetch import (
     PartitionData,
 )
 from millrace.runtime.disk import Buffer
+from millrace.runtime.steps import line_of
 
+T = TypeVar("T")
 VERSION_WITH_SESSIONS = 7
 VERSION_BY_ID = 13
 VERSION_BY_STATE = 15
 VERSION_WITH_HINTS = 16
-COLD_READS_IN_FLIGHT = 64
+REMOTE_READS_IN_FLIGHT = 64
+COUNTED_BYTES_MAX = 1 << 62
 OPENING_TIMEOUT_MS = 5000
 OPENING_TIMEOUT_MS_MAX = 30_000  # for who would wait longer: the request is held meanwhile
+_Topics = dict[str | bytes, FetchableTopicResponse]  # of a response, by what names them
+TAKES_TIME = (OPEN, READ_REMOTE, READ, READ_OR_REFUSE)
 HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-class _Work:
-    """One request under way. `is_final`: it answers with whatever there is. `is_far`: its task is reading."""
+class _Operation:
+    """One request under way, delayed or not (`DelayedOperation` of request.py). `is_wide`: it is for so many partitions that it reads and
+    answers in slices. `future`: of its answer, once the first pass gave none."""
 
     __slots__ = (
-        "_on_hurry",
+        "_on_expired",
         "_share_bytes",
         "asked_bytes",
         "context",
-        "deadline",
         "future",
-        "is_far",
-        "is_final",
-        "look",
-        "min_bytes",
+        "is_wide",
+        "machine",
         "plan",
+        "read_pass",
+        "subscriber",
         "timer",
-        "watcher",
     )
 
     def __init__(
         self,
         context: RequestContext,
         plan: FetchPlan,
-        watcher: Watcher,
-        look: Look,
-        min_bytes: int,
-        on_hurry: Callable[[_Work], None],
+        subscriber: Subscriber,
+        read_pass: ReadPass,
+        machine: FetchMachine,
+        on_expired: Callable[[_Operation], None],
         share_bytes: Callable[[], int],
     ) -> None:
-        self._on_hurry = on_hurry
+        self._on_expired = on_expired
         self._share_bytes = share_bytes
-        self.asked_bytes = look.max_bytes
+        self.asked_bytes = read_pass.max_bytes
         self.context = context
         self.plan = plan
-        self.watcher = watcher
-        self.look = look
-        self.min_bytes = min_bytes
-        self.is_final = False
-        self.is_far = False
-        self.deadline = 0.0
+        self.subscriber = subscriber
+        self.read_pass = read_pass
+        self.machine = machine
+        self.is_wide = False
         self.timer: asyncio.TimerHandle | None = None
         self.future: asyncio.Future[Any] | None = None
 
-    def hurry(self) -> None:
+    def force_complete(self) -> None:
         """As if its time were over."""
-        self._on_hurry(self)
+        self._on_expired(self)
 
-    @property
-    def is_enough(self) -> bool:
-        look = self.look
-        return self.is_final or look.is_urgent or look.counted_bytes >= min(self.min_bytes, look.max_bytes)
-
-    def look_anew(self) -> None:
+    def begin_pass(self) -> None:
         """With as much as it may take by now."""
-        self.look.max_bytes = min(self.asked_bytes, self._share_bytes())
-        self.look.look()
+        self.read_pass.max_bytes = min(self.asked_bytes, self._share_bytes())
 
     @property
     def is_superseded(self) -> bool:
-        """Its session went on without it, or is gone."""
+        """Its session went on without it, or is gone: another may be delayed at its subscriber."""
         session = self.plan.session
         return session is not None and session.epoch != self.plan.epoch
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Nobody reads its answer."""
+        return not self.context.connection.is_open or self.is_superseded
 
 
 class Fetch:
@@ -121,43 +138,88 @@ class Fetch:
     ) -> None:
         """`share_bytes`: as much as one answer may take of the memory for replies, now."""
         self._directory = directory
-        self._damage = DamageLog()
         self._cache = cache
         self._sessions = sessions
         self._response_bytes_max = response_bytes_max
         self._share_bytes = share_bytes
-        self._line = WakeLine(lambda call: asyncio.get_running_loop().call_soon(call))
-        self._cold_reads = asyncio.Semaphore(COLD_READS_IN_FLIGHT)
+        self._completions = CompletionQueue(lambda call: asyncio.get_running_loop().call_soon(call))
+        self._remote_reads = asyncio.Semaphore(REMOTE_READS_IN_FLIGHT)
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._left: deque[list[FetchItem]] = deque()  # of wide requests that are over, subscribed yet
+        sessions.on_leaving = lambda: self._in_turn(sessions.leave_some)
 
     def handle(self, context: RequestContext, request: FetchRequest) -> Any:
         version = context.api_version
         replica_id = request.replica_state.replica_id if version >= VERSION_BY_STATE else request.replica_id
         if replica_id >= 0:
             return self.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        plan = self._plan(request, version)
+        if _is_wide(request):
+            return self._handle_wide(context, request)
+        items = dict(_items_of(request, version))
+        plan = self._plan(request, version, items)
+        if plan.session is not None:
+            self._sessions.fold(plan, _forgotten(request, version), items.items())
+            self._sessions.end_fold(plan)
         if plan.error_code:
             return FetchResponse(error_code=int(plan.error_code))
+        operation = self._operation_of(context, request, plan)
+        if plan.session is None:
+            for item in plan.items.values():
+                operation.subscriber.add(item)
+        elif len(operation.subscriber.dirty) > ITEMS_A_SLICE:
+            return self._serve_in_slices(operation, request.max_wait_ms)
+        return self._begin(operation, request.max_wait_ms)
+
+    async def _handle_wide(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
+        """Others have the loop between its slices."""
+        version = context.api_version
+        items: dict[Key, FetchItem] = {}
+        async for named in _in_turns(_items_of(request, version)):
+            items.update(named)
+        plan = self._plan(request, version, items)
         if plan.session is not None:
-            watcher = plan.session.watcher
-        else:
-            watcher = Watcher(self._line)
-            for item in plan.items:
-                watcher.add(item)
+            async for forgotten in _in_turns(_forgotten(request, version)):
+                self._sessions.fold(plan, forgotten, ())
+            async for wanted in _in_turns(items.items()):
+                self._sessions.fold(plan, (), wanted)
+            self._sessions.end_fold(plan)
+        if plan.error_code:
+            return FetchResponse(error_code=int(plan.error_code))
+        operation = self._operation_of(context, request, plan)
+        if plan.session is None:
+            async for added in _in_turns(plan.items.values()):
+                for item in added:
+                    operation.subscriber.add(item)
+        return await self._serve_in_slices(operation, request.max_wait_ms)
+
+    async def _serve_in_slices(self, operation: _Operation, max_wait_ms: int) -> FetchResponse:
+        operation.is_wide = True
+        effect = READ
+        try:
+            while effect is READ:
+                effect = await self._read_in_slices(operation, effect)
+        except BaseException:
+            self._leave(operation)
+            raise
+        if effect is not ANSWER:
+            found: FetchResponse | None = await self._wait(operation, max_wait_ms, effect)
+            if found is not None:
+                return found
+        return await self._answer_in_slices(operation)
+
+    def _operation_of(self, context: RequestContext, request: FetchRequest, plan: FetchPlan) -> _Operation:
         max_bytes = min(request.max_bytes, self._response_bytes_max)
-        is_committed_only = request.isolation_level == 1
-        look = Look(
+        subscriber = Subscriber(self._completions) if plan.session is None else plan.session.subscriber
+        read_pass = ReadPass(
             self._directory,
-            watcher,
-            self._damage,
+            subscriber,
             max_bytes=max_bytes,
-            is_committed_only=is_committed_only,
-            version=version,
+            isolation=isolation_of(request.isolation_level),
+            version=context.api_version,
         )
-        min_bytes = min(request.min_bytes, max_bytes)
-        work = _Work(context, plan, watcher, look, min_bytes, self._on_deadline, self._share_bytes)
-        work.is_final = request.max_wait_ms <= 0 or (plan.session is None and not plan.items)
-        return self._begin(work, request.max_wait_ms)
+        is_expired = request.max_wait_ms <= 0 or (plan.session is None and not plan.items)
+        machine = FetchMachine(min(request.min_bytes, max_bytes), is_expired)
+        return _Operation(context, plan, subscriber, read_pass, machine, self._on_expired, self._share_bytes)
 
     def refuse(self, request: FetchRequest, code: int) -> FetchResponse:
         """Every partition named has the same error, and so has the answer where its version can say it."""
@@ -167,169 +229,257 @@ class Fetch:
             topics.append(FetchableTopicResponse(topic.topic, topic.topic_id, parts))
         return FetchResponse(error_code=int(code), responses=topics)
 
-    def _plan(self, request: FetchRequest, version: int) -> FetchPlan:
+    def _plan(self, request: FetchRequest, version: int, items: dict[Key, FetchItem]) -> FetchPlan:
         uses_ids = version >= VERSION_BY_ID
-        items = [
-            FetchItem(
-                topic.topic_id if uses_ids else topic.topic,
-                asked.partition,
-                asked.fetch_offset,
-                asked.partition_max_bytes,
-                asked.current_leader_epoch,
-                asked.last_fetched_epoch,
-            )
-            for topic in request.topics
-            for asked in topic.partitions
-        ]
         if version < VERSION_WITH_SESSIONS or (request.session_epoch == FINAL_EPOCH and not request.session_id):
             return FetchPlan(FetchKind.SESSIONLESS, items)
-        forgotten = [
-            (topic.topic_id if uses_ids else topic.topic, index)
-            for topic in request.forgotten_topics_data
-            for index in topic.partitions
-        ]
         tick_ms = int(asyncio.get_running_loop().time() * 1000)
-        return self._sessions.begin(request.session_id, request.session_epoch, uses_ids, items, forgotten, tick_ms)
+        return self._sessions.begin(request.session_id, request.session_epoch, uses_ids, items, tick_ms)
 
     # -- the course of one request
 
-    def _begin(self, work: _Work, max_wait_ms: int) -> Any:
-        """The first look, in the order of the connection: an answer, or a future of it."""
-        look = work.look
+    def _begin(self, operation: _Operation, max_wait_ms: int) -> Any:
+        """The first pass, in the order of the connection: an answer, or a future of it."""
         try:
-            work.look_anew()
-            if work.is_enough and not look.openings and not look.cold:
-                return self._answer(work)
+            operation.begin_pass()
+            operation.read_pass.run()
+            effect = operation.machine.on_pass(operation.read_pass)
+            if effect is ANSWER:
+                return self._answer(operation)
         except Exception:
-            self._leave(work)
+            self._leave(operation)
             raise
-        loop = asyncio.get_running_loop()
-        work.future = loop.create_future()
-        work.context.connection.parked[work.future] = work
-        work.deadline = loop.time() + max(0, max_wait_ms) / 1000
-        self._go_on(work)
-        return work.future
+        return self._wait(operation, max_wait_ms, effect)
 
-    def _go_on(self, work: _Work) -> None:
-        """What comes after a look."""
-        if not work.context.connection.is_open or work.is_superseded:  # else it would park where another is parked
-            self._settle(work, lambda: self._answer_nobody(work))
-        elif work.look.openings or work.look.cold:
-            work.is_far = True
-            task = asyncio.get_running_loop().create_task(self._look_far(work))
+    def _wait(self, operation: _Operation, max_wait_ms: int, effect: FetchEffect) -> asyncio.Future[Any]:
+        """For what the first pass did not find. None is what a wide request is given when it may answer."""
+        loop = asyncio.get_running_loop()
+        operation.future = loop.create_future()
+        operation.context.connection.purgatory[operation.future] = operation
+        operation.machine.deadline_s = loop.time() + max(0, max_wait_ms) / 1000
+        self._carry_out(operation, effect)
+        return operation.future
+
+    def _carry_out(self, operation: _Operation, effect: FetchEffect) -> None:
+        """What the machine says is to be done."""
+        if effect is READ and not operation.is_wide:
+            effect = self._read(operation, effect)
+        if effect is DELAY:
+            self._delay(operation)
+        elif effect is ANSWER:
+            self._complete(operation, lambda: None if operation.is_wide else self._answer(operation))
+        elif effect is DROP:
+            self._complete(operation, lambda: self._answer_nobody(operation))
+        elif effect is not NOTHING:
+            task = asyncio.get_running_loop().create_task(self._run(operation, effect))
             self._tasks[task] = None
             task.add_done_callback(lambda done: self._tasks.pop(done, None))
-        elif work.is_enough:
-            self._settle(work, lambda: self._answer(work))
-        else:
-            self._park(work)
 
-    def _park(self, work: _Work) -> None:
-        if work.timer is None:
-            work.timer = asyncio.get_running_loop().call_at(work.deadline, self._on_deadline, work)
-        work.watcher.park(work.min_bytes - work.look.counted_bytes, lambda: self._on_ready(work))
+    def _delay(self, operation: _Operation) -> None:
+        machine = operation.machine
+        if operation.timer is None:
+            operation.timer = asyncio.get_running_loop().call_at(machine.deadline_s, self._on_expired, operation)
+        operation.subscriber.delay(machine.missing_bytes, lambda: self._on_satisfied(operation))
 
-    def _on_deadline(self, work: _Work) -> None:
-        work.is_final = True
-        if not work.is_far:
-            if not work.is_superseded:  # else another is parked there
-                work.watcher.unpark()
-            self._on_ready(work)
+    def _on_expired(self, operation: _Operation) -> None:
+        self._go_on(operation, operation.machine.on_expired())
 
-    def _on_ready(self, work: _Work) -> None:
-        if work.is_far or work.future is None or work.future.done():
-            return  # the news and the end of its time may come in one turn
-        if work.is_superseded:
-            self._settle(work, lambda: self._answer_nobody(work))
-            return
+    def _on_satisfied(self, operation: _Operation) -> None:
+        self._go_on(operation, operation.machine.on_satisfied())
+
+    def _go_on(self, operation: _Operation, effect: FetchEffect) -> None:
+        """As `_carry_out`, from a callback of the loop."""
         try:
-            work.look_anew()
-            self._go_on(work)
+            self._carry_out(operation, effect)
         except Exception as error:
-            self._fail(work, error)
+            self._fail(operation, error)
 
-    async def _look_far(self, work: _Work) -> None:
-        """Opens and reads what was not at hand, then goes on as after any look."""
-        look = work.look
-        loop = asyncio.get_running_loop()
+    async def _run(self, operation: _Operation, effect: FetchEffect) -> None:
+        """Carries out this effect, which takes time, and those after it as long as they do."""
         try:
-            if look.openings:
-                left_ms = max(OPENING_TIMEOUT_MS, min(OPENING_TIMEOUT_MS_MAX, 1000 * (work.deadline - loop.time())))
-                _, late = await asyncio.wait(look.openings, timeout=left_ms / 1000)
-                work.look_anew()
-                if late:
-                    look.fail_late()
-            await look.read_cold(self._cold_reads)
-            work.is_far = False
-            work.is_final = work.is_final or loop.time() >= work.deadline
-            self._go_on(work)
+            while effect in TAKES_TIME:
+                effect = await self._await(operation, effect)
+            self._carry_out(operation, effect)
         except Exception as error:
-            self._fail(work, error)
+            self._fail(operation, error)
 
-    def _settle(self, work: _Work, give: Callable[[], FetchResponse]) -> None:
-        assert work.future is not None
-        work.context.connection.parked.pop(work.future, None)
-        if work.timer is not None:
-            work.timer.cancel()
-        if not work.future.done():
+    async def _await(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
+        machine, read_pass, loop = operation.machine, operation.read_pass, asyncio.get_running_loop()
+        if effect is OPEN:
+            left_ms = max(OPENING_TIMEOUT_MS, min(OPENING_TIMEOUT_MS_MAX, 1000 * (machine.deadline_s - loop.time())))
+            is_late = await _opened(read_pass.openings, loop.time() + left_ms / 1000)
+            return machine.on_opened(loop.time(), is_late=is_late)
+        if effect is READ_REMOTE:
+            await read_pass.read_remote(self._remote_reads)
+            if operation.is_abandoned:
+                return machine.on_abandoned()
+            return machine.on_remote_read(read_pass, loop.time())
+        if operation.is_wide:
+            return await self._read_in_slices(operation, effect)
+        return self._read(operation, effect)
+
+    def _read(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
+        """A pass that is not the first."""
+        machine, read_pass = operation.machine, operation.read_pass
+        if not self._is_wanted(operation):
+            return machine.on_abandoned()
+        operation.begin_pass()
+        read_pass.run()
+        if effect is READ_OR_REFUSE:
+            read_pass.refuse_unopened()
+        return machine.on_pass(read_pass)
+
+    async def _read_in_slices(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
+        """A pass of a wide one. What becomes visible meanwhile is counted, so that nobody waits for what is there."""
+        machine, read_pass, subscriber = operation.machine, operation.read_pass, operation.subscriber
+        if not self._is_wanted(operation):
+            return machine.on_abandoned()
+        operation.begin_pass()
+        subscriber.delay(COUNTED_BYTES_MAX, lambda: None)
+        await read_pass.run_in_slices()
+        is_interrupted = not subscriber.is_delayed
+        if not self._is_wanted(operation):
+            return machine.on_abandoned()
+        if effect is READ_OR_REFUSE:
+            read_pass.refuse_unopened()
+        return machine.on_pass(read_pass, COUNTED_BYTES_MAX - subscriber.missing_bytes, is_interrupted)
+
+    def _is_wanted(self, operation: _Operation) -> bool:
+        """Whether somebody reads its answer. It is delayed at its subscriber no longer, where another may be."""
+        if operation.is_superseded:
+            return False
+        operation.subscriber.cancel()
+        return operation.context.connection.is_open
+
+    def _complete(self, operation: _Operation, give: Callable[[], FetchResponse | None]) -> None:
+        """It leaves the purgatory, and its future is done."""
+        assert operation.future is not None
+        operation.context.connection.purgatory.pop(operation.future, None)
+        if operation.timer is not None:
+            operation.timer.cancel()
+        if not operation.future.done():
             try:
-                work.future.set_result(give())
+                operation.future.set_result(give())
             except Exception as error:
-                self._leave(work)
-                work.future.set_exception(error)
+                self._leave(operation)
+                operation.future.set_exception(error)
 
-    def _fail(self, work: _Work, error: Exception) -> None:
+    def _fail(self, operation: _Operation, error: Exception) -> None:
         """A defect of ours: the dispatcher answers it."""
 
         def give() -> FetchResponse:
             raise error
 
-        self._settle(work, give)
+        if operation.machine.on_failed() is FAIL:
+            self._complete(operation, give)
 
-    def _leave(self, work: _Work) -> None:
-        """No partition tells a request that is over; a session's items stay where they are."""
-        if work.plan.session is None:
-            for item in work.plan.items:
-                work.watcher.remove(item)
+    def _leave(self, operation: _Operation) -> None:
+        """No partition notifies a request that is over; a session's items stay where they are."""
+        if operation.plan.session is not None:
+            return
+        if operation.is_wide:
+            self._left.append(list(operation.plan.items.values()))
+            if len(self._left) == 1:
+                self._in_turn(self._leave_some)
+            return
+        for item in operation.plan.items.values():
+            operation.subscriber.remove(item)
+
+    def _leave_some(self) -> bool:
+        """Of what wide requests left behind; whether there is more."""
+        items = self._left[0]
+        for item in items[-ITEMS_A_SLICE:]:
+            if item.subscriber is not None:
+                item.subscriber.remove(item)
+        del items[-ITEMS_A_SLICE:]
+        if not items:
+            self._left.popleft()
+        return bool(self._left)
+
+    def _in_turn(self, step: Callable[[], bool]) -> None:
+        """Calls it in turns of its own as long as it says that there is more."""
+
+        def run() -> None:
+            if step():
+                line.call(run)
+
+        line = line_of(asyncio.get_running_loop())
+        line.call(run)
 
     # -- answering
 
-    def _answer(self, work: _Work) -> FetchResponse:
-        plan, answers = work.plan, work.look.answers
-        if plan.kind is FetchKind.INCREMENT:
-            return self._answer_increment(work)
-        response = FetchResponse()
+    def _answer(self, operation: _Operation) -> FetchResponse:
+        if operation.plan.kind is FetchKind.INCREMENT:
+            return self._answer_increment(operation)
+        response = self._begin_answer(operation)
+        self._put_all(operation, response, operation.plan.items.values(), {})
+        return response
+
+    async def _answer_in_slices(self, operation: _Operation) -> FetchResponse:
+        if operation.plan.kind is FetchKind.INCREMENT:
+            return await self._answer_increment_in_slices(operation)
+        # A session's items change with it: those of the request are answered.
+        items, response, topics = list(operation.plan.items.values()), self._begin_answer(operation), _Topics()
+        async for part in _in_turns(items):
+            self._put_all(operation, response, part, topics)
+        return response
+
+    def _begin_answer(self, operation: _Operation) -> FetchResponse:
+        """Of a full request, with the session that it opens."""
+        plan, response = operation.plan, FetchResponse()
         if plan.kind is FetchKind.FULL:
             tick_ms = int(asyncio.get_running_loop().time() * 1000)
-            uses_ids = work.context.api_version >= VERSION_BY_ID
-            session = self._sessions.open(plan.items, uses_ids, work.watcher, tick_ms)
+            uses_ids = operation.context.api_version >= VERSION_BY_ID
+            session = self._sessions.open(plan.items, uses_ids, operation.subscriber, tick_ms)
             response.session_id = 0 if session is None else session.id
-        self._put_topics(work, response, plan.items)
-        for item in plan.items:
+        return response
+
+    def _put_all(
+        self, operation: _Operation, response: FetchResponse, items: Iterable[FetchItem], topics: _Topics
+    ) -> None:
+        self._put_topics(operation, response, items, topics)
+        answers = operation.read_pass.answers
+        for item in items:
             if response.session_id:
                 _is_news(item, answers[item])
             else:
-                work.watcher.remove(item)
-        return response
+                operation.subscriber.remove(item)
 
-    def _answer_increment(self, work: _Work) -> FetchResponse:
-        session = work.plan.session
+    def _answer_increment(self, operation: _Operation) -> FetchResponse:
+        session = operation.plan.session
         assert session is not None
-        if work.is_superseded:
+        if operation.is_superseded:
             return FetchResponse(error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
         response = FetchResponse(session_id=session.id)
-        answers = work.look.answers
-        news = [item for item, answer in answers.items() if item.watcher is not None and _is_news(item, answer)]
-        self._put_topics(work, response, news)
+        self._put_news(operation, response, list(operation.read_pass.answers), {})
         return response
 
-    def _answer_nobody(self, work: _Work) -> FetchResponse:
+    async def _answer_increment_in_slices(self, operation: _Operation) -> FetchResponse:
+        session = operation.plan.session
+        assert session is not None
+        response, items, topics = FetchResponse(session_id=session.id), list(operation.read_pass.answers), _Topics()
+        async for part in _in_turns(items):
+            self._put_news(operation, response, part, topics)
+        if operation.is_superseded:
+            return FetchResponse(error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
+        return response
+
+    def _put_news(
+        self, operation: _Operation, response: FetchResponse, items: Iterable[FetchItem], topics: _Topics
+    ) -> None:
+        answers = operation.read_pass.answers
+        news = [item for item in items if item.subscriber is not None and _is_news(item, answers[item])]
+        self._put_topics(operation, response, news, topics)
+
+    def _answer_nobody(self, operation: _Operation) -> FetchResponse:
         """The session went on, or the connection is gone."""
-        self._leave(work)
+        self._leave(operation)
         return FetchResponse(error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
 
-    def _put_topics(self, work: _Work, response: FetchResponse, items: Iterable[FetchItem]) -> None:
-        topics: dict[str | bytes, FetchableTopicResponse] = {}
+    def _put_topics(
+        self, operation: _Operation, response: FetchResponse, items: Iterable[FetchItem], topics: _Topics
+    ) -> None:
+        """`topics`: those that the response has already."""
         for item in items:
             topic = item.topic
             group = topics.get(topic)
@@ -337,21 +487,21 @@ class Fetch:
                 group = FetchableTopicResponse(topic) if isinstance(topic, str) else FetchableTopicResponse("", topic)
                 topics[topic] = group
                 response.responses.append(group)
-            answer = work.look.answers[item]
+            answer = operation.read_pass.answers[item]
             group.partitions.append(answer)
             if answer.records:
                 self._count_out(topic, answer)
-            if answer.error_code in HINTED and work.context.api_version >= VERSION_WITH_HINTS:
-                self._hint(work, response, item, answer)
+            if answer.error_code in HINTED and operation.context.api_version >= VERSION_WITH_HINTS:
+                self._hint(operation, response, item, answer)
 
     def _count_out(self, topic: str | bytes, answer: PartitionData) -> None:
-        size_bytes = sum(map(len, cast("list[Buffer]", answer.records)))  # as FetchLook gives them
+        size_bytes = sum(map(len, cast("list[Buffer]", answer.records)))  # as ReadPass gives them
         self._directory.traffic.out_bytes += size_bytes
         led = self._directory.topic_named(topic) if isinstance(topic, str) else self._directory.topic_of(topic)
         if led is not None:
             led.traffic.out_bytes += size_bytes
 
-    def _hint(self, work: _Work, response: FetchResponse, item: FetchItem, answer: PartitionData) -> None:
+    def _hint(self, operation: _Operation, response: FetchResponse, item: FetchItem, answer: PartitionData) -> None:
         """Who leads it, as far as is known here (KIP-951). By that version topics are named by id."""
         assert isinstance(item.topic, bytes)
         state = self._directory.leader_of(item.topic, item.partition)
@@ -359,9 +509,65 @@ class Fetch:
             return
         answer.current_leader = LeaderIdAndEpoch(state.leader, state.leader_epoch)
         if all(endpoint.node_id != state.leader for endpoint in response.node_endpoints):
-            node = self._cache.node(state.leader, work.context.connection)
+            node = self._cache.node(state.leader, operation.context.connection)
             if node is not None:
                 response.node_endpoints.append(NodeEndpoint(node.node_id, node.host, node.port, node.rack))
+
+
+async def _opened(openings: Iterable[asyncio.Future[Partition]], deadline: float) -> bool:
+    """Waits for all, one after the other; whether some are late. Their errors are told by the next pass."""
+    for opening in openings:
+        if not opening.done():
+            await asyncio.wait((opening,), timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+            if not opening.done():
+                return True
+    return False
+
+
+def _is_wide(request: FetchRequest) -> bool:
+    count = len(request.topics)
+    for topic in request.topics:
+        count += len(topic.partitions)
+    if request.forgotten_topics_data:
+        count += sum(len(topic.partitions) for topic in request.forgotten_topics_data)
+    return count > ITEMS_A_SLICE
+
+
+async def _in_turns(items: Iterable[T]) -> AsyncIterator[list[T]]:
+    """So many of them, then a turn of others. In none of the places of large answers (broker/slices.py): a Fetch may wait for a minute."""
+    turn = line_of(asyncio.get_running_loop()).turn
+    iterator = iter(items)
+    while part := list(islice(iterator, ITEMS_A_SLICE)):
+        yield part
+        await turn()
+
+
+def _items_of(request: FetchRequest, version: int) -> Iterator[tuple[Key, FetchItem]]:
+    """Of a partition that is named twice the last mention counts, as in Kafka."""
+    uses_ids = version >= VERSION_BY_ID
+    for topic in request.topics:
+        name = topic.topic_id if uses_ids else topic.topic
+        for asked in topic.partitions:
+            index = asked.partition
+            yield (
+                (name, index),
+                FetchItem(
+                    name,
+                    index,
+                    asked.fetch_offset,
+                    asked.partition_max_bytes,
+                    asked.current_leader_epoch,
+                    asked.last_fetched_epoch,
+                ),
+            )
+
+
+def _forgotten(request: FetchRequest, version: int) -> Iterable[Key]:
+    uses_ids = version >= VERSION_BY_ID
+    for topic in request.forgotten_topics_data:
+        name = topic.topic_id if uses_ids else topic.topic
+        for index in topic.partitions:
+            yield name, index
 
 
 def _is_news(item: FetchItem, answer: PartitionData) -> bool:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from millrace.broker.coordinators.placement import OFFSETS_TOPIC, partition_for
+from millrace.broker.coordinators.groups.config import OFFSETS_TOPIC
+from millrace.broker.coordinators.runtime.partitioning import partition_for
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.request import RequestContext
 from millrace.broker.slices import in_slices
 from millrace.broker.topic_creation import TopicCreation
+from millrace.broker.transaction_refusals import TEXT, TransactionRefusals
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.find_coordinator import (
     Coordinator,
@@ -25,9 +27,10 @@ KEYS_A_SLICE = 100
 
 
 class FindCoordinator:
-    def __init__(self, cache: MetadataCache, creation: TopicCreation) -> None:
+    def __init__(self, cache: MetadataCache, creation: TopicCreation, refusals: TransactionRefusals) -> None:
         self._cache = cache
         self._creation = creation
+        self._refusals = refusals
 
     def handle(
         self, context: RequestContext, request: FindCoordinatorRequest
@@ -41,7 +44,7 @@ class FindCoordinator:
     async def _create_then_answer(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
-        await self._creation.ensure([OFFSETS_TOPIC])
+        await self._creation.ensure([OFFSETS_TOPIC], context)
         return await self._answer_many(context, request)
 
     async def _answer_many(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
@@ -60,7 +63,7 @@ class FindCoordinator:
         one = self._locate(context, request.key_type, request.key)
         return FindCoordinatorResponse(
             error_code=one.error_code,
-            error_message=one.error_message,
+            error_message=one.error_message if one.error_code else "NONE",  # as Kafka says, in these versions alone
             node_id=one.node_id,
             host=one.host,
             port=one.port,
@@ -68,8 +71,7 @@ class FindCoordinator:
 
     def _locate(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
         if key_type == TRANSACTION:
-            text = "transactions are not served by this broker"
-            return Coordinator(key, -1, "", -1, int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), text)
+            return Coordinator(key, -1, "", -1, int(self._refusals.coordinator_code(context, key)), TEXT)
         if key_type != GROUP:
             return Coordinator(key, -1, "", -1, int(ErrorCode.INVALID_REQUEST), f"unknown coordinator type {key_type}")
         topic = self._cache.image.topics.by_name(OFFSETS_TOPIC)
@@ -78,4 +80,4 @@ class FindCoordinator:
         if node is None:
             text = "the coordinator is being found; try again"
             return Coordinator(key, -1, "", -1, int(ErrorCode.COORDINATOR_NOT_AVAILABLE), text)
-        return Coordinator(key, node.node_id, node.host, node.port, 0, None)
+        return Coordinator(key, node.node_id, node.host, node.port)

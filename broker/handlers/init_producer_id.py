@@ -12,6 +12,7 @@ from typing import Any
 
 from millrace.broker.producer_ids import ProducerIds
 from millrace.broker.request import RequestContext
+from millrace.broker.transaction_refusals import TransactionRefusals
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -23,15 +24,17 @@ NO_PRODUCER_EPOCH = -1
 
 
 class InitProducerId:
-    def __init__(self, ids: ProducerIds) -> None:
+    def __init__(self, ids: ProducerIds, refusals: TransactionRefusals) -> None:
         self._ids = ids
+        self._refusals = refusals
 
     def handle(
         self, context: RequestContext, request: InitProducerIdRequest
     ) -> InitProducerIdResponse | Coroutine[Any, Any, InitProducerIdResponse]:
+        if request.transactional_id == "":
+            return _failed(ErrorCode.INVALID_REQUEST)
         if request.transactional_id is not None:
-            is_empty = not request.transactional_id
-            return _failed(ErrorCode.INVALID_REQUEST if is_empty else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            return _failed(self._refusals.producer_code(context, request.transactional_id))
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
             return _failed(ErrorCode.INVALID_REQUEST)
         taken = self._ids.take_at_once()

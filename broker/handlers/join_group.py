@@ -1,16 +1,15 @@
 """JoinGroup (key 11): a member enters its group, or enters it again; answered when the group's next generation is known.
 
-Not here: when that is (coordinators/groups.py).
+Not here: when that is (coordinators/groups/group.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.members import JoinAnswer, JoinRequest
-from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
-from millrace.broker.coordinators.tickets import Ticket
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
+from millrace.broker.coordinators.groups.members import JoinAnswer, JoinRequest
+from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome
 from millrace.broker.request import RequestContext
 from millrace.broker.state_memory import THROTTLE_MS
 from millrace.protocol.error_codes import ErrorCode
@@ -19,6 +18,9 @@ from millrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRes
 KNOWN_ID_VERSION = 4  # a dynamic member comes back with the id that it is given (KIP-394)
 NULL_PROTOCOL_VERSION = 7
 NAME_BYTES_MAX = 32_000  # a member id is a name and a UUID, and must be a string of the protocol
+PROTOCOLS_MAX = (
+    1000  # of a member, each looked at in one piece, and once more for each other member; clients have a handful
+)
 SKIP_ASSIGNMENT_VERSION = 9  # a static leader is told not to assign (KIP-814)
 
 
@@ -31,7 +33,8 @@ class JoinGroup:
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
         if not request.group_id:
             return self.refuse(request, ErrorCode.INVALID_GROUP_ID)
-        if len((request.group_instance_id or context.client_id).encode()) > NAME_BYTES_MAX:
+        name = request.group_instance_id or context.client_id
+        if len(name.encode()) > NAME_BYTES_MAX or len(request.protocols) > PROTOCOLS_MAX:
             return self.refuse(request, ErrorCode.INVALID_REQUEST)
         settings = self._coordinator.settings
         if not settings.session_timeout_min_ms <= request.session_timeout_ms <= settings.session_timeout_max_ms:
@@ -42,9 +45,11 @@ class JoinGroup:
             lambda code: self.refuse(request, code),
         )
 
-    def _join(self, shard: ShardLoop, context: RequestContext, request: JoinGroupRequest) -> Outcome[JoinGroupResponse]:
+    def _join(
+        self, shard: GroupShard, context: RequestContext, request: JoinGroupRequest
+    ) -> Outcome[JoinGroupResponse]:
         version = context.api_version
-        ticket = Ticket(lambda answer: _response(answer, version), lambda code: self.refuse(request, code))
+        deferred = DeferredResponse(lambda answer: _response(answer, version), lambda code: self.refuse(request, code))
         rebalance_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
         joining = JoinRequest(
             request.member_id,
@@ -59,9 +64,9 @@ class JoinGroup:
             version >= SKIP_ASSIGNMENT_VERSION,
         )
         group_id = request.group_id
-        decision = shard.shard.on_join(group_id, joining, ticket, shard.now())
-        shard.carry_out(decision, shard.shard.groups.get(group_id))
-        return ticket.outcome()
+        decision = shard.machine.on_join(group_id, joining, deferred, shard.now())
+        shard.carry_out(decision)
+        return deferred.outcome()
 
     def refuse(self, request: JoinGroupRequest, code: int) -> JoinGroupResponse:
         return JoinGroupResponse(error_code=int(code), member_id=request.member_id)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
-from millrace.broker.coordinators.tickets import Ticket, as_it_is
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
+from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, unchanged
 from millrace.broker.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -26,10 +25,10 @@ class LeaveGroup:
         version = context.api_version
         return self._coordinator.ask(request.group_id, lambda shard: self._leave(shard, version, request), _refusal)
 
-    def _leave(self, shard: ShardLoop, version: int, request: LeaveGroupRequest) -> Outcome[LeaveGroupResponse]:
+    def _leave(self, shard: GroupShard, version: int, request: LeaveGroupRequest) -> Outcome[LeaveGroupResponse]:
         members = request.members if version >= MEMBERS_VERSION else [MemberIdentity(request.member_id)]
         leaving = [(member.member_id, member.group_instance_id) for member in members]
-        codes, decision = shard.shard.on_leave(request.group_id, leaving, shard.now())
+        codes, decision = shard.machine.on_leave(request.group_id, leaving, shard.now())
         if version >= MEMBERS_VERSION:
             response = LeaveGroupResponse(
                 members=[
@@ -39,12 +38,12 @@ class LeaveGroup:
             )
         else:
             response = _refusal(codes[0])
-        shard.carry_out(decision, shard.shard.groups.get(request.group_id))
+        shard.carry_out(decision)
         if not decision.records:
             return response
-        ticket: Ticket[LeaveGroupResponse] = Ticket(as_it_is, _refusal)
-        shard.when_durable(ticket, response)
-        return ticket.outcome()
+        deferred: DeferredResponse[LeaveGroupResponse] = DeferredResponse(unchanged, _refusal)
+        shard.when_durable(deferred, response)
+        return deferred.outcome()
 
 
 def _refusal(code: int) -> LeaveGroupResponse:

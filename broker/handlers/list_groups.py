@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.groups import Group
-from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
-from millrace.broker.coordinators.tickets import Ticket, all_of, as_it_is
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
+from millrace.broker.coordinators.groups.group import Group
+from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
 from millrace.broker.request import RequestContext
 from millrace.broker.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
@@ -32,15 +31,15 @@ class ListGroups:
         if request.types_filter and CLASSIC not in map(str.lower, request.types_filter):
             return ListGroupsResponse()
 
-        def act(shard: ShardLoop) -> Outcome[Part]:
+        def act(shard: GroupShard) -> Outcome[Part]:
             listed = [
                 _listed(group)
-                for group in shard.shard.groups.values()
+                for group in shard.machine.groups.values()
                 if not states or group.state.value.lower() in states
             ]
-            ticket: Ticket[Part] = Ticket(as_it_is, _refusal)
-            shard.when_durable(ticket, (ErrorCode.NONE, listed))
-            return ticket.outcome()
+            deferred: DeferredResponse[Part] = DeferredResponse(unchanged, _refusal)
+            shard.when_durable(deferred, (ErrorCode.NONE, listed))
+            return deferred.outcome()
 
         outcomes: list[Outcome[Part]] = []
         async for indexes in in_slices(self._coordinator.shards_with_data(), SHARDS_A_SLICE):

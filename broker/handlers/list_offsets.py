@@ -32,7 +32,7 @@ from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.time_lookup import Asker, Lookups
 from millrace.broker.partitions.unpacking import Unpacking
-from millrace.broker.partitions.visibility import Isolation
+from millrace.broker.partitions.visibility import Isolation, isolation_of
 from millrace.broker.request import ConnectionInfo, RequestContext
 from millrace.broker.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
@@ -76,7 +76,7 @@ class ListOffsets:
         counts: Counter[tuple[str, int]] = Counter()
         response = ListOffsetsResponse()
         places = list(_places(request, response, counts))
-        slow = self._answer_edges(places, counts, context.api_version, request.isolation_level)
+        slow = self._answer_edges(places, counts, context.api_version, isolation_of(request.isolation_level))
         if slow:
             return self._answer_slowly(context, response, slow, request)
         return _for_version(response, context.api_version)
@@ -90,11 +90,11 @@ class ListOffsets:
             places += part
         slow: list[Place] = []
         async for part in in_slices(places, PARTITIONS_A_SLICE):
-            slow += self._answer_edges(part, counts, context.api_version, request.isolation_level)
+            slow += self._answer_edges(part, counts, context.api_version, isolation_of(request.isolation_level))
         return await self._answer_slowly(context, response, slow, request)
 
     def _answer_edges(
-        self, places: Sequence[Place], counts: Counter[tuple[str, int]], version: int, isolation: int
+        self, places: Sequence[Place], counts: Counter[tuple[str, int]], version: int, isolation: Isolation
     ) -> list[Place]:
         """Answers what can be answered at once, and gives the rest."""
         slow = []
@@ -115,7 +115,7 @@ class ListOffsets:
         return ListOffsetsResponse(topics=topics)
 
     def _answer_at_once(
-        self, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: int
+        self, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: Isolation
     ) -> bool:
         led = self._directory.topic_named(name)
         if led is None:
@@ -136,11 +136,13 @@ class ListOffsets:
         limit_s = min(LOOKUP_S_MAX, request.timeout_ms / 1000) if request.timeout_ms > 0 else LOOKUP_S_MAX
         due_s = asyncio.get_running_loop().time() + limit_s
         async for part in in_slices(slow, LOOKUPS_A_SLICE):
-            asking = (self._look_up(place, request.isolation_level, context.connection, due_s) for place in part)
+            asking = (
+                self._look_up(place, isolation_of(request.isolation_level), context.connection, due_s) for place in part
+            )
             await asyncio.gather(*asking)
         return _for_version(response, context.api_version)
 
-    async def _look_up(self, place: Place, isolation: int, connection: ConnectionInfo, due_s: float) -> None:
+    async def _look_up(self, place: Place, isolation: Isolation, connection: ConnectionInfo, due_s: float) -> None:
         name, asked, answer = place
         try:
             async with asyncio.timeout_at(due_s), Seat(self._places, self._slow_places, connection) as seat:
@@ -160,13 +162,13 @@ class ListOffsets:
         partition: Partition,
         asked: ListOffsetsPartition,
         answer: ListOffsetsPartitionResponse,
-        isolation: int,
+        isolation: Isolation,
         seat: Seat,
     ) -> None:
         code = partition.epoch_refusal(asked.current_leader_epoch)
         if code:
             raise KafkaError(code)
-        end = _visible_end(partition, isolation)
+        end = partition.visible_end(isolation)
         if asked.timestamp == MAX_TIMESTAMP:
             found = await self._lookups.find_latest(partition, end, seat)
         else:
@@ -254,18 +256,14 @@ def _for_version(response: ListOffsetsResponse, version: int) -> ListOffsetsResp
     return response
 
 
-def _visible_end(partition: Partition, isolation: int) -> int:
-    return partition.last_stable_offset if isolation == Isolation.READ_COMMITTED else partition.high_watermark
-
-
 def _answer_edge(
-    partition: Partition, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: int
+    partition: Partition, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: Isolation
 ) -> None:
     code = partition.epoch_refusal(asked.current_leader_epoch)
     if code:
         answer.error_code = code
     elif asked.timestamp == LATEST:
-        answer.offset = _visible_end(partition, isolation)
+        answer.offset = partition.visible_end(isolation)
         answer.leader_epoch = partition.leader_epoch
     elif asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = partition.log_start_offset

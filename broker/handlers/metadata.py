@@ -2,25 +2,26 @@
 
 A name that nobody has is created on the way where the setting and the request allow it; the answer then waits for the creation, so the client
 needs no second round. Listing all topics never creates. A name that no topic may have is told from one that nobody has. More than a
-slice is described in slices, by one image.
+slice is described in slices, by one image. A topic that is named more than once is described once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Hashable, Iterable, Iterator
 from typing import Any
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
 from millrace.broker.operations import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
 from millrace.broker.request import Encoded, RequestContext
 from millrace.broker.shared_replies import SharedReplies
-from millrace.broker.slices import in_slices, pause
+from millrace.broker.slices import in_slices, pause, unmet
 from millrace.broker.topic_creation import CREATION_TIMEOUT_MS, TopicCreation
 from millrace.kraft.tables.create_topics import name_fault
 from millrace.kraft.tables.topics import PartitionState, Topic, Topics
 from millrace.protocol.apis import API
 from millrace.protocol.codec import encode_response_in_steps
+from millrace.protocol.declare import NO_UUID
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.metadata import (
     MetadataRequest,
@@ -35,6 +36,8 @@ from millrace.runtime.steps import in_steps
 METADATA_KEY = 3
 FIRST_WITH_IDS = 12
 PARTITIONS_A_SLICE = 1000  # a topic weighs as much as one
+# What is asked for, each topic once; None: all topics.
+Asked = Iterable[MetadataRequestTopic] | None
 # What was asked for, None where all are; the topic, if there is one.
 Found = tuple[MetadataRequestTopic | None, Topic | None]
 
@@ -53,10 +56,11 @@ class Metadata:
         wants_all = request.topics is None or (not request.topics and context.api_version == 0)
         if _is_large(topics, None if wants_all else request.topics):
             return self._answer_all(context, request) if wants_all else self._answer_many(context, request)
-        missing = self._names_to_create(topics, request, request.topics or ())
+        asked = None if wants_all else unmet(request.topics or (), set(), _named)
+        missing = self._names_to_create(topics, request, asked or ())
         if missing:
-            return self._create_then_answer(context, request, missing)
-        return self._answer(context, request, wants_all, {})
+            return self._create_then_answer(context, request, asked, missing)
+        return self._answer(context, request, asked, {})
 
     def _names_to_create(
         self, topics: Topics, request: MetadataRequest, asked: Iterable[MetadataRequestTopic]
@@ -68,9 +72,9 @@ class Metadata:
         return [name for name in missing if self._creation.may_create(name)]
 
     async def _create_then_answer(
-        self, context: RequestContext, request: MetadataRequest, missing: list[str]
+        self, context: RequestContext, request: MetadataRequest, asked: Asked, missing: list[str]
     ) -> MetadataResponse:
-        return self._answer(context, request, False, await self._create(missing))
+        return self._answer(context, request, asked, await self._create(missing, context))
 
     async def _answer_all(self, context: RequestContext, request: MetadataRequest) -> Encoded:
         """Of all topics: clients of one listener and version are given the same bytes while the image says the same. All clients of a broker
@@ -94,22 +98,26 @@ class Metadata:
 
     async def _answer_many(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         missing: list[str] = []
-        async for part in in_slices(request.topics or (), PARTITIONS_A_SLICE):
+        asked: list[MetadataRequestTopic] = []
+        met: set[Hashable] = set()
+        async for named in in_slices(request.topics or (), PARTITIONS_A_SLICE):
+            part = unmet(named, met, _named)
+            asked += part
             missing += self._names_to_create(self._cache.image.topics, request, part)
-        errors = await self._create(missing) if missing else {}
+        errors = await self._create(missing, context) if missing else {}
         await pause()
-        return await self._described_all(context, request, request.topics or (), errors)
+        return await self._described_all(context, request, asked, errors)
 
     async def _described_all(
         self,
         context: RequestContext,
         request: MetadataRequest,
-        asked: Iterable[MetadataRequestTopic] | None,
+        asked: Asked,
         errors: dict[str, int],
     ) -> MetadataResponse:
         """By one image, in slices; `asked` None: all topics."""
         response = self._with_brokers(context, request)
-        found = _found(self._cache.image.topics, context, request, asked is None)
+        found = _found(self._cache.image.topics, context, asked)
         async for topics in in_slices(found, PARTITIONS_A_SLICE, _weight):
             self._add(response, context, request, topics, errors, is_brief=True)
             for _, topic in topics:
@@ -119,18 +127,18 @@ class Metadata:
                         answer.partitions += [_described_partition(index, state) for index, state in states]
         return response
 
-    async def _create(self, missing: list[str]) -> dict[str, int]:
+    async def _create(self, missing: list[str], context: RequestContext) -> dict[str, int]:
         try:
             async with asyncio.timeout(CREATION_TIMEOUT_MS / 1000):
-                return await self._creation.ensure(missing)
+                return await self._creation.ensure(missing, context)
         except TimeoutError:
             return dict.fromkeys(missing, int(ErrorCode.LEADER_NOT_AVAILABLE))
 
     def _answer(
-        self, context: RequestContext, request: MetadataRequest, wants_all: bool, creation_errors: dict[str, int]
+        self, context: RequestContext, request: MetadataRequest, asked: Asked, creation_errors: dict[str, int]
     ) -> MetadataResponse:
         response = self._with_brokers(context, request)
-        found = _found(self._cache.image.topics, context, request, wants_all)
+        found = _found(self._cache.image.topics, context, asked)
         self._add(response, context, request, found, creation_errors)
         return response
 
@@ -184,13 +192,18 @@ def _weight(found: Found) -> int:
     return 1 if found[1] is None else 1 + len(found[1].partitions)
 
 
-def _found(topics: Topics, context: RequestContext, request: MetadataRequest, wants_all: bool) -> Iterator[Found]:
+def _named(asked: MetadataRequestTopic) -> bytes | str | None:
+    """By what a topic is looked for."""
+    return asked.name if asked.topic_id == NO_UUID else asked.topic_id
+
+
+def _found(topics: Topics, context: RequestContext, named: Asked) -> Iterator[Found]:
     """What is to be described, in order, of one image."""
-    if wants_all:
+    if named is None:
         for topic in topics:
             yield None, topic
         return
-    for asked in request.topics or ():
+    for asked in named:
         is_refused = context.api_version < FIRST_WITH_IDS and any(asked.topic_id)
         yield asked, None if is_refused else _topic(topics, asked)
 

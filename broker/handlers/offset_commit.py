@@ -2,7 +2,7 @@
 
 Kafka's order of refusals: topics and partitions that there are not, then the group and its member for all the others, then text
 that is too long. What memory for states has no place for is refused with COORDINATOR_LOAD_IN_PROGRESS, which clients try
-again. Not here: who may commit (coordinators/groups.py).
+again. Not here: who may commit (coordinators/groups/group.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from typing import Any
 
-from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.members import GroupState
-from millrace.broker.coordinators.offsets import CommittedOffset
-from millrace.broker.coordinators.shard import Position
-from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
-from millrace.broker.coordinators.tickets import Ticket, as_it_is
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
+from millrace.broker.coordinators.groups.offsets import CommittedOffset
+from millrace.broker.coordinators.groups.state_machine import Position
+from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, unchanged
+from millrace.broker.coordinators.runtime.state_machine import Reply
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.request import RequestContext
 from millrace.broker.slices import in_slices
@@ -59,7 +58,7 @@ class OffsetCommit:
 
     async def _commit_in_slices(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
         """Others have turns between two slices. Each is judged by the group as it is then: a member that lost its place meanwhile commits no
-        more. The next but one waits until a slice is durable, so that little of the request is in the shard's line at a time."""
+        more. The next but one waits until a slice is durable, so that little of the request is in the shard's queue at a time."""
         outcomes: deque[Outcome[OffsetCommitResponse]] = deque()
         response = OffsetCommitResponse()
         async for parts in in_slices(_parts(request), PARTITIONS_A_SLICE, _weight):
@@ -79,27 +78,25 @@ class OffsetCommit:
         )
 
     def _commit(
-        self, shard: ShardLoop, version: int, request: OffsetCommitRequest, who: str
+        self, shard: GroupShard, version: int, request: OffsetCommitRequest, client_host: str
     ) -> Outcome[OffsetCommitResponse]:
         response = OffsetCommitResponse()
         known = [found for topic in request.topics if (found := self._look_up(version, topic, response)) is not None]
         if not known:
             return response
         group_id, now = request.group_id, shard.now()
-        code = shard.shard.refusal_of_commit(
+        code = shard.machine.refusal_of_commit(
             group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, now
         )
         if code:
             is_old = code == ErrorCode.GROUP_ID_NOT_FOUND and version < NOT_FOUND_VERSION
             return _refused(response, known, ErrorCode.ILLEGAL_GENERATION if is_old else code)
-        group = shard.shard.groups.get(group_id)
-        if group is not None and group.state is GroupState.PREPARING:
-            shard.retime(
-                group
-            )  # a session was extended; one that waits to join for the first time had longer until now
+        extended = shard.machine.on_session_extended(group_id)
+        if extended is not None:
+            shard.carry_out(extended)
         asked = self._positions(known, request.retention_time_ms, now.wall_ms)
         positions = [position for position, _ in asked]
-        refused = shard.shard.refusal_of_positions(group_id, positions, who)
+        refused = shard.machine.refusal_of_positions(group_id, positions, client_host)
         if any(refused):
             response.throttle_time_ms = THROTTLE_MS
             for (_, answer), is_refused in zip(asked, refused, strict=True):
@@ -108,10 +105,13 @@ class OffsetCommit:
             positions = [position for position, is_refused in zip(positions, refused, strict=True) if not is_refused]
         if not positions:
             return response
-        ticket: Ticket[OffsetCommitResponse] = Ticket(as_it_is, lambda code: _refused(response, known, code))
-        records = shard.shard.commit(group_id, positions, now, who).records
-        shard.append_commit(group_id, request.member_id, records, [(ticket, response)])
-        return ticket.outcome()
+        deferred: DeferredResponse[OffsetCommitResponse] = DeferredResponse(
+            unchanged, lambda code: _refused(response, known, code)
+        )
+        decision = shard.machine.commit(group_id, positions, now, client_host, request.member_id)
+        decision.deferred.append(Reply(deferred, response))
+        shard.carry_out(decision)
+        return deferred.outcome()
 
     def _look_up(self, version: int, topic: OffsetCommitRequestTopic, response: OffsetCommitResponse) -> Known | None:
         """Puts the topic into the response; gives what of it there is."""

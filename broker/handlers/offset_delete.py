@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
-from millrace.broker.coordinators.tickets import Ticket, as_it_is
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
+from millrace.broker.coordinators.groups.offsets import OffsetKey
+from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, unchanged
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.request import RequestContext
 from millrace.broker.slices import in_slices
@@ -57,13 +57,13 @@ class OffsetDelete:
     def _begin(self, request: OffsetDeleteRequest) -> Outcome[OffsetDeleteResponse]:
         return self._coordinator.ask(request.group_id, lambda shard: self._delete(shard, request), _refusal)
 
-    def _delete(self, shard: ShardLoop, request: OffsetDeleteRequest) -> Outcome[OffsetDeleteResponse]:
+    def _delete(self, shard: GroupShard, request: OffsetDeleteRequest) -> Outcome[OffsetDeleteResponse]:
         group_id = request.group_id
-        code = shard.shard.refusal_of_offset_delete(group_id)
+        code = shard.machine.refusal_of_offset_delete(group_id)
         if code:
             return _refusal(code)
         response = OffsetDeleteResponse()
-        places: list[tuple[str, str, int]] = []
+        keys: list[OffsetKey] = []
         for topic in request.topics:
             answered = OffsetDeleteResponseTopic(topic.name)
             response.topics.append(answered)
@@ -71,17 +71,17 @@ class OffsetDelete:
                 code = self._refusal_at(shard, group_id, topic.name, asked.partition_index)
                 answered.partitions.append(OffsetDeleteResponsePartition(asked.partition_index, int(code)))
                 if not code:
-                    places.append((group_id, topic.name, asked.partition_index))
-        shard.carry_out(shard.shard.delete_offsets(places, shard.now()))
-        ticket: Ticket[OffsetDeleteResponse] = Ticket(as_it_is, _refusal)
-        shard.when_durable(ticket, response)
-        return ticket.outcome()
+                    keys.append((group_id, topic.name, asked.partition_index))
+        shard.carry_out(shard.machine.delete_offsets(keys, shard.now()))
+        deferred: DeferredResponse[OffsetDeleteResponse] = DeferredResponse(unchanged, _refusal)
+        shard.when_durable(deferred, response)
+        return deferred.outcome()
 
-    def _refusal_at(self, shard: ShardLoop, group_id: str, topic: str, partition: int) -> int:
+    def _refusal_at(self, shard: GroupShard, group_id: str, topic: str, partition: int) -> int:
         found = self._cache.image.topics.by_name(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        group = shard.shard.groups[group_id]
+        group = shard.machine.groups[group_id]
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic) else ErrorCode.NONE
 
 

@@ -2,22 +2,22 @@
 
 What is shown is durable, so `require_stable` asks for nothing more while there are no transactions. Classic members may read whatever
 they claim to be. What a group has is shown as it was at one moment; more than a slice of it is copied then, and answered in slices. Several groups
-were never promised to be of one moment. Not here: what is committed (coordinators/offsets.py).
+were never promised to be of one moment. A group that is named again is refused there, and of what more than a slice names a partition is
+answered once: a few bytes would ask for kilobytes each. Not here: what is committed (coordinators/groups/offsets.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
 from typing import Any, TypeVar
 
-from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.offsets import NO_PARTITIONS, Partitions
-from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
-from millrace.broker.coordinators.tickets import Ticket, all_of, as_it_is
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
+from millrace.broker.coordinators.groups.offsets import NO_PARTITIONS, Partitions
+from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.slices import in_slices, unmet
 from millrace.protocol.declare import NO_UUID
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_fetch import (
@@ -38,6 +38,7 @@ GROUP_ERROR_VERSION = 2  # before, an error of the group stands at each partitio
 GROUPS_VERSION = 8
 TOPIC_ID_VERSION = 10
 PARTITIONS_A_SLICE = 1000
+GROUP_WEIGHT = 20  # what a group costs beside its partitions, as many of those
 TOPICS_A_SLICE = 500
 
 Copied = dict[str, Partitions]  # a group's offsets by topic, of one moment
@@ -60,24 +61,29 @@ class OffsetFetch:
 
     async def _fetch_all(self, version: int, groups: Sequence[OffsetFetchRequestGroup]) -> OffsetFetchResponse:
         outcomes: list[Outcome[OffsetFetchResponseGroup]] = []
+        met: set[str] = set()
         async for part in in_slices(groups, PARTITIONS_A_SLICE, _weight):
             for group in part:
+                if group.group_id in met:
+                    outcomes.append(_refused(version, group, ErrorCode.INVALID_REQUEST))
+                    continue
+                met.add(group.group_id)
                 is_large = group.topics is None or _weight(group) > PARTITIONS_A_SLICE
                 outcomes.append(
-                    await self._fetch_large(version, group) if is_large else self._fetch(version, group, as_it_is)
+                    await self._fetch_large(version, group) if is_large else self._fetch(version, group, unchanged)
                 )
         return _response(version, await all_of(outcomes))
 
     async def _fetch_large(self, version: int, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
         """Of a group and partitions that are named, or all that it has."""
 
-        def copy(shard: ShardLoop) -> Outcome[Copied | int]:
-            ticket: Ticket[Copied | int] = Ticket(as_it_is, as_it_is)
-            topics = shard.shard.offsets.of_group(group.group_id)
-            shard.when_durable(ticket, {name: dict(partitions) for name, partitions in topics.items()})
-            return ticket.outcome()
+        def copy(shard: GroupShard) -> Outcome[Copied | int]:
+            deferred: DeferredResponse[Copied | int] = DeferredResponse(unchanged, unchanged)
+            topics = shard.machine.offsets.of_group(group.group_id)
+            shard.when_durable(deferred, {name: dict(partitions) for name, partitions in topics.items()})
+            return deferred.outcome()
 
-        outcome: Outcome[Copied | int] = self._coordinator.ask(group.group_id, copy, as_it_is)
+        outcome: Outcome[Copied | int] = self._coordinator.ask(group.group_id, copy, unchanged)
         outcomes: list[Copied | int] = await all_of([outcome])
         copied = outcomes[0]
         if isinstance(copied, int):
@@ -89,17 +95,20 @@ class OffsetFetch:
                 async for indexes in in_slices(partitions, PARTITIONS_A_SLICE):
                     topic.partitions += [_found(partitions, index, NO_UUID) for index in indexes]
             return found
+        met: dict[Hashable, set[Hashable]] = {}
         async for topics in in_slices(group.topics or (), PARTITIONS_A_SLICE, _topic_weight):
             for asked in topics:
-                found.topics.append(await self._some_of_many(version, copied, asked))
+                met_of_topic = met.setdefault((asked.topic_id, asked.name), set())
+                found.topics.append(await self._some_of_many(version, copied, asked, met_of_topic))
         return found
 
     async def _some_of_many(
-        self, version: int, copied: Copied, asked: OffsetFetchRequestTopics
+        self, version: int, copied: Copied, asked: OffsetFetchRequestTopics, met: set[Hashable]
     ) -> OffsetFetchResponseTopics:
+        """Of a topic, those that are not in `met`."""
         found = OffsetFetchResponseTopics(asked.name, asked.topic_id)
         async for indexes in in_slices(asked.partition_indexes, PARTITIONS_A_SLICE):
-            part = OffsetFetchRequestTopics(asked.name, asked.topic_id, list(indexes))
+            part = OffsetFetchRequestTopics(asked.name, asked.topic_id, unmet(indexes, met, int))
             some = self._some(version, lambda name: copied.get(name, NO_PARTITIONS), part)
             found.name = some.name
             found.partitions += some.partitions
@@ -119,15 +128,15 @@ class OffsetFetch:
     def _fetch(
         self, version: int, group: OffsetFetchRequestGroup, form: Callable[[OffsetFetchResponseGroup], R]
     ) -> Outcome[R]:
-        def fetch(shard: ShardLoop) -> Outcome[R]:
-            offsets = shard.shard.offsets
+        def fetch(shard: GroupShard) -> Outcome[R]:
+            offsets = shard.machine.offsets
             topics = [
                 self._some(version, lambda name: offsets.of_topic(group.group_id, name), asked)
                 for asked in group.topics or ()
             ]
-            ticket = Ticket(form, refuse)
-            shard.when_durable(ticket, OffsetFetchResponseGroup(group.group_id, topics))
-            return ticket.outcome()
+            deferred = DeferredResponse(form, refuse)
+            shard.when_durable(deferred, OffsetFetchResponseGroup(group.group_id, topics))
+            return deferred.outcome()
 
         def refuse(code: int) -> R:
             return form(_refused(version, group, code))
@@ -157,8 +166,8 @@ class OffsetFetch:
 
 
 def _weight(group: OffsetFetchRequestGroup) -> int:
-    """How much is named of a group."""
-    return 1 + sum(map(_topic_weight, group.topics or ()))
+    """How much is named of a group, in places of partitions."""
+    return GROUP_WEIGHT + sum(map(_topic_weight, group.topics or ()))
 
 
 def _topic_weight(topic: OffsetFetchRequestTopics) -> int:

@@ -5,7 +5,8 @@ each batch is handed to its partition. A request whose partitions are not all op
 partitions (turns.py) and goes through the same steps when it comes; what arrives later for one of them stands behind it. So does a request
 with a batch whose producer's state is in the log, which is read first, and one with a batch that takes long to rewrite: when its turn has
 come, and there is room, its batches are rewritten off the loop, then appended. At most REWRITES_AT_ONCE requests are between the two, and of
-several no more than Unpacking.held_bytes_max, as what their frames grow to is charged to nobody.
+several no more than Unpacking.held_bytes_max, as what their frames grow to is charged to nobody. A request for more partitions than may be
+served in one turn of the loop is served in pieces (wide_produce.py), and its connection begins nothing behind it.
 
 acks=1 is as durable as acks=-1. acks=0 is not answered, and closes the connection when anything was refused, so that the client asks for
 metadata. An append has no timeout: the WAL confirms it or the process ends; `timeout_ms` bounds the waiting before it.
@@ -34,6 +35,7 @@ from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
 from millrace.broker.sequence_gaps import PASSING, SequenceGaps, Topic
 from millrace.broker.slices import pause
 from millrace.broker.turns import Turn, Turns
+from millrace.broker.wide_produce import Joined, is_wide, pieces
 from millrace.protocol.batches import CODEC_MASK, has_unset_max_timestamp
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -48,7 +50,9 @@ from millrace.protocol.messages.produce import (
 )
 from millrace.protocol.record_walk import IS_COMPILED
 from millrace.runtime.clock import Clock
+from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Exhausted, MillraceError
+from millrace.runtime.steps import line_of
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +182,38 @@ class Produce:
         self._turns = Turns(lambda call: asyncio.get_running_loop().call_soon(call))
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
-        """On return no view of the frame is left: its memory is received into again."""
+        """On return no view of the frame is left, but where it is wide: the memory of others is received into again."""
+        if is_wide(request):
+            return self._handle_wide(context, request)
+        return self._handle(context, request)
+
+    async def _handle_wide(self, context: RequestContext, request: ProduceRequest) -> Any:
+        """Others have the loop between its pieces. Cancelled, what was begun goes on, and the rest is not begun."""
+        turn = line_of(asyncio.get_running_loop()).turn
+        transactional_id = request.transactional_id
+        if transactional_id is None:
+            for piece in pieces(request, None):
+                if any(
+                    _is_transactional(asked.records) for topic in piece.topic_data for asked in topic.partition_data
+                ):
+                    transactional_id = ""
+                await turn()
+        outcomes = []
+        for piece in pieces(request, transactional_id):
+            outcomes.append(self._handle(context, piece))
+            await turn()
+        joined, is_closed = Joined(request.topic_data), False
+        for outcome in outcomes:
+            response = await outcome if asyncio.isfuture(outcome) else outcome
+            is_closed = is_closed or response is CLOSE
+            if isinstance(response, ProduceResponse):
+                joined.add(response)
+                await turn()
+        if is_closed:
+            return CLOSE
+        return joined.response if request.acks else NO_REPLY
+
+    def _handle(self, context: RequestContext, request: ProduceRequest) -> Any:
         work = _Work(context, request)
         try:
             if request.acks not in (-1, 0, 1):
@@ -226,11 +261,7 @@ class Produce:
                 reply = PartitionProduceResponse(index)
                 replies.append(reply)
                 records = NO_RECORDS if asked.records is None else memoryview(asked.records)
-                if (
-                    len(records) > ATTRIBUTES_AT
-                    and records[MAGIC_AT] == 2
-                    and records[ATTRIBUTES_AT] & TRANSACTIONAL_BIT
-                ):
+                if _is_transactional(records):
                     work.is_transactional = True
                 if led is None or code:
                     _refuse(reply, code, "")
@@ -533,6 +564,12 @@ def _refuse(reply: PartitionProduceResponse, code: int, message: str) -> None:
     reply.log_append_time_ms = -1
     reply.log_start_offset = -1
     reply.error_message = message or None
+
+
+def _is_transactional(records: Buffer | None) -> bool:
+    if records is None or len(records) <= ATTRIBUTES_AT:
+        return False
+    return records[MAGIC_AT] == 2 and bool(records[ATTRIBUTES_AT] & TRANSACTIONAL_BIT)
 
 
 def _producer_of(records: memoryview) -> int:

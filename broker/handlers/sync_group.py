@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.members import SyncAnswer, SyncRequest
-from millrace.broker.coordinators.shard_loop import Outcome, ShardLoop
-from millrace.broker.coordinators.tickets import Ticket
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
+from millrace.broker.coordinators.groups.members import SyncAnswer, SyncRequest
+from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome
 from millrace.broker.request import RequestContext
+from millrace.broker.state_memory import THROTTLE_MS
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -29,8 +29,8 @@ class SyncGroup:
             return _refusal(ErrorCode.INVALID_GROUP_ID)
         return self._coordinator.ask(request.group_id, lambda shard: self._sync(shard, request), _refusal)
 
-    def _sync(self, shard: ShardLoop, request: SyncGroupRequest) -> Outcome[SyncGroupResponse]:
-        ticket = Ticket(_response, _refusal)
+    def _sync(self, shard: GroupShard, request: SyncGroupRequest) -> Outcome[SyncGroupResponse]:
+        deferred = DeferredSync(_response, _refusal)
         syncing = SyncRequest(
             request.member_id,
             request.group_instance_id,
@@ -40,14 +40,26 @@ class SyncGroup:
             {each.member_id: each.assignment for each in request.assignments},
         )
         group_id = request.group_id
-        decision = shard.shard.on_sync(group_id, syncing, ticket, shard.now())
-        shard.carry_out(decision, shard.shard.groups.get(group_id))
-        return ticket.outcome()
+        decision = shard.machine.on_sync(group_id, syncing, deferred, shard.now())
+        shard.carry_out(decision)
+        return deferred.outcome()
+
+
+class DeferredSync(DeferredResponse[SyncGroupResponse]):
+    """One who is refused for want of memory has to wait a while before it joins again. It is told so, and answered that late too: librdkafka takes no
+    notice of a throttle time, and would come back at once, for ever."""
+
+    def complete(self, answer: SyncAnswer) -> None:
+        if answer.is_short_of_memory:
+            asyncio.get_running_loop().call_later(THROTTLE_MS / 1000, super().complete, answer)
+        else:
+            super().complete(answer)
 
 
 def _response(answer: SyncAnswer) -> SyncGroupResponse:
     return SyncGroupResponse(
         error_code=int(answer.error),
+        throttle_time_ms=THROTTLE_MS if answer.is_short_of_memory else 0,
         protocol_type=answer.protocol_type,
         protocol_name=answer.protocol,
         assignment=answer.assignment,

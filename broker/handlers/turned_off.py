@@ -68,7 +68,7 @@ def _delete_acls(request: delete_acls.DeleteAclsRequest) -> delete_acls.DeleteAc
 def _describe_quotas(
     request: describe_client_quotas.DescribeClientQuotasRequest,
 ) -> describe_client_quotas.DescribeClientQuotasResponse:
-    return describe_client_quotas.DescribeClientQuotasResponse(error_message=None)
+    return describe_client_quotas.DescribeClientQuotasResponse()
 
 
 def _alter_quotas(
@@ -89,7 +89,7 @@ def _describe_scram(
         if count > 1:
             code, text = ErrorCode.DUPLICATE_RESOURCE, f"SCRAM user {name} is named twice in one request"
         results.append(describe_user_scram_credentials.DescribeUserScramCredentialsResult(name, code, text))
-    return describe_user_scram_credentials.DescribeUserScramCredentialsResponse(error_message=None, results=results)
+    return describe_user_scram_credentials.DescribeUserScramCredentialsResponse(results=results)
 
 
 def _alter_scram(

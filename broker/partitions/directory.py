@@ -19,11 +19,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from millrace.broker.partitions.opening import ROLES, Leadership, open_partition
 from millrace.broker.partitions.partition import Partition
-from millrace.broker.partitions.producers import HOT_MAX
+from millrace.broker.partitions.producers import HOT_MAX, HOT_MIN_AT_LEVEL_0
 from millrace.broker.partitions.settings import TopicSettings, parse_settings
 from millrace.broker.partitions.traffic import Traffic
 from millrace.broker.state_memory import StateMemory
@@ -35,7 +36,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.ids import TopicId
 from millrace.runtime.clock import Clock
-from millrace.runtime.errors import Closed, Fenced, MillraceError
+from millrace.runtime.errors import Closed, Fenced, MillraceError, in_words
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRole
 from millrace.s3stream.storage import Storage
 
@@ -96,6 +97,8 @@ class PartitionDirectory:
         effective: Effective,
         clock: Clock,
         memory: StateMemory | None = None,
+        *,
+        is_skipping: bool = False,
     ) -> None:
         self.node_id = node_id
         self._image = image
@@ -103,8 +106,10 @@ class PartitionDirectory:
         self._storage = storage
         self._effective = effective
         self._clock = clock
-        self._memory = StateMemory() if memory is None else memory
-        self._memory.on_crowded = self._on_crowded
+        self._is_skipping = is_skipping  # see open_partition
+        self.memory = StateMemory() if memory is None else memory
+        self.memory.on_crowded = self._on_crowded
+        self._set_hot_count_min()
         self._cooling: asyncio.Task[None] | None = None
         self._is_crowded = False  # since states were moved to the log last
         self.traffic = Traffic()  # of all topics, also those that are gone
@@ -179,8 +184,13 @@ class PartitionDirectory:
 
     @property
     def failed_count(self) -> int:
-        """Partitions whose last opening failed, and that were not opened since."""
-        return len(self._failed)
+        """Partitions whose last opening failed, and that were not opened since; and those that are open and take no batch for damage."""
+        return len(self._failed) + sum(1 for partition in self.opened() if partition.state.doubts)
+
+    def bounds_of(self, topic_id: bytes, index: int) -> tuple[int, int]:
+        """[log start, high watermark) as metadata has them, of a partition that is not open here: all of it is committed then."""
+        data = self._image.streams.of_role(topic_id, index, StreamRole.DATA)
+        return (0, 0) if data is None else (data.start, data.end)
 
     def is_open(self, topic_id: bytes, index: int) -> bool:
         led = self._by_id.get(topic_id)
@@ -230,15 +240,23 @@ class PartitionDirectory:
             return
         assert partition is not None
         self._failed.pop(key, None)
+        partition.on_readable = partial(self._reopen, led, partition)
         (led.quiet if is_quiet else led.partitions)[index] = partition
         future.set_result(partition)
+
+    def _reopen(self, led: LedTopic, partition: Partition) -> None:
+        """It ends, and opens on its next use."""
+        for opened in (led.partitions, led.quiet):
+            if opened.get(partition.index) is partition:
+                del opened[partition.index]
+                self._end((led.topic_id, partition.index), partition)
 
     def _why_not(self, led: LedTopic, index: int, error: Exception) -> KafkaError:
         """A partition that was deleted or moved while it opened lacks objects, say: then that is the reason, and nothing is wrong."""
         try:
             self._check_led((led.topic_id, index))
         except KafkaError as change:
-            log.info("%s-%d changed while it opened: %r", led.name, index, error)
+            log.info("%s-%d changed while it opened: %s", led.name, index, in_words(error))
             return change
         return _refusal(led.name, index, error)
 
@@ -250,7 +268,14 @@ class PartitionDirectory:
         try:
             await self._storage.mark_opened()
             return await open_partition(
-                leadership, streams, led.settings, self._storage, self.spawn, self._clock, self._memory
+                leadership,
+                streams,
+                led.settings,
+                self._storage,
+                self.spawn,
+                self._clock,
+                self.memory,
+                is_skipping=self._is_skipping,
             )
         except BaseException:
             for stream in streams.values():
@@ -258,6 +283,10 @@ class PartitionDirectory:
             raise
 
     # -- memory of producers' states
+
+    def _set_hot_count_min(self) -> None:
+        """What goes to the log is read from millrace.version 1 on: below it the build of before may be started again."""
+        self.memory.hot_count_min = 0 if self._image.features.has_identities else HOT_MIN_AT_LEVEL_0
 
     def _on_crowded(self) -> None:
         self._is_crowded = True
@@ -271,28 +300,32 @@ class PartitionDirectory:
         try:
             while self._is_crowded:
                 self._is_crowded = False
-                if not await self._cool_once(self._memory.hot_bytes_max * 3 // 4):
+                if not await self._cool_once(self.memory.hot_bytes_max * 3 // 4):
                     await asyncio.sleep(COOL_AGAIN_S)  # what is left is on its way to the log
         finally:
             self._cooling = None
 
     async def _cool_once(self, target_bytes: int) -> bool:
         """Of each partition the half that wrote longest ago, from the partitions with most first; then, where that is not enough, all, also those
-        of partitions with one producer. Whether that was enough."""
+        of partitions with one producer; but those stay that have to. Whether that was enough."""
+        least = self.memory.hot_count_min
         for part, count_min in ((2, 2), (HOT_MAX, 1)):
-            crowded = [one for one in self.opened() if one.state.producers.hot_count >= count_min]
+            crowded = [one for one in self.opened() if one.state.producers.hot_count >= max(count_min, least + 1)]
             crowded.sort(key=lambda one: -one.state.producers.hot_count)
             for first in range(0, len(crowded), COOLED_AT_ONCE):
-                if self._memory.hot_bytes <= target_bytes:
+                if self.memory.hot_bytes <= target_bytes:
                     return True
                 some = crowded[first : first + COOLED_AT_ONCE]
-                await asyncio.gather(*(one.cool_producers(one.state.producers.hot_count // part) for one in some))
-        return self._memory.hot_bytes <= target_bytes
+                await asyncio.gather(
+                    *(one.cool_producers(max(least, one.state.producers.hot_count // part)) for one in some)
+                )
+        return self.memory.hot_bytes <= target_bytes
 
     # -- following the metadata
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self._image = image
+        self._set_hot_count_min()
         for topic_id in delta.topics_removed:
             self._drop(topic_id)
         for topic_id in delta.topics_changed:
@@ -402,7 +435,7 @@ class PartitionDirectory:
                 try:
                     await partition.save()
                 except (Fenced, Closed) as error:
-                    log.info("%r was not saved: %r", partition, error)
+                    log.info("%r was not saved: %s", partition, in_words(error))
 
         partitions = self.opened()
         for partition in partitions:
@@ -444,8 +477,8 @@ def _refusal(name: str, index: int, error: Exception) -> KafkaError:
         is_stale = error.code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, error.message) if is_stale else error
     if isinstance(error, Fenced | Closed):
-        log.info("%s-%d was not opened: %r", name, index, error)
+        log.info("%s-%d was not opened: %s", name, index, in_words(error))
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     is_known = isinstance(error, MillraceError)
-    log.error("%s-%d does not open: %r", name, index, error, exc_info=None if is_known else error)
+    log.error("%s-%d does not open: %s", name, index, in_words(error), exc_info=None if is_known else error)
     return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index} does not open")

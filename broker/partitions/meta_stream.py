@@ -30,7 +30,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from millrace.runtime.errors import Closed, Corrupt, Fenced, MillraceError
+from millrace.runtime.errors import Closed, Corrupt, Fenced, MillraceError, in_words
 from millrace.s3stream.errors import OffsetTrimmed
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.stream import Append, Stream
@@ -286,9 +286,9 @@ class MetaStream:
         except MillraceError as error:
             self._rewrite_from_bytes = 2 * self._written_bytes
             log.warning(
-                "%r is not shortened: a value in it cannot be read (%r); tried again when it is twice as long",
+                "%r is not shortened: a value in it cannot be read (%s); tried again when it is twice as long",
                 self,
-                error,
+                in_words(error),
             )
             return False
         return True

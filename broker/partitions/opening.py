@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from millrace.broker.partitions.meta_stream import MetaCorrupt, MetaStream, Room, Spawn
 from millrace.broker.partitions.partition import Partition, PartitionStreams
-from millrace.broker.partitions.reviving import bring_back
+from millrace.broker.partitions.replaying import replay
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.state import (
     COLD_BLOCK,
@@ -25,7 +24,7 @@ from millrace.broker.partitions.state import (
     restore,
 )
 from millrace.broker.state_memory import StateMemory
-from millrace.protocol.batches import BatchHeader
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Corrupt
 from millrace.runtime.objectstore import ObjectMissing
@@ -35,10 +34,9 @@ from millrace.s3stream.stream import Stream
 
 log = logging.getLogger(__name__)
 
-# Small enough that the headers in it, however many, do not hold up the loop.
-REPLAY_BYTES = 256 << 10
 # Of cold producers, some milliseconds.
 BLOCKS_A_TURN = 8
+RANGES_TOLD_MAX = 20
 ROLES = (StreamRole.META, StreamRole.DATA, StreamRole.TIME)
 
 
@@ -77,9 +75,12 @@ async def open_partition(
     spawn: Spawn,
     clock: Clock,
     memory: StateMemory | None = None,
+    *,
+    is_skipping: bool = False,
 ) -> Partition:
-    """Nothing is written, but for a log that was cut (state.py). `memory` is charged for producers' states. Raises
-    StateCorrupt, and what the engine's reads raise; the streams stay open then."""
+    """Nothing is written, but for a log that was cut (state.py) and for damage that is given up. `memory` is charged for producers' states.
+    `is_skipping`: producers are served though batches of theirs cannot be read; else there are doubts, and they are not. Raises
+    StateCorrupt, and what the engine's reads raise but for damaged records; the streams stay open then."""
     meta = MetaStream(streams[StreamRole.META], room.state_room, spawn, FAR_KINDS)
     data, time = streams[StreamRole.DATA], streams[StreamRole.TIME]
     await meta.load()
@@ -92,8 +93,10 @@ async def open_partition(
         raise StateCorrupt(leadership.topic_name, leadership.index, str(error)) from None
     try:
         await _adopt_cold(meta, state, found)
-        await _replay(data, meta, state, settings, found)
-        if state.is_cut:
+        await replay(data, meta, state, settings, found)
+        if state.doubts and not is_skipping:
+            _stop_producers(leadership, state)
+        elif state.is_cut or state.doubts:
             await _give_up(leadership, meta, state, found)
     except BaseException as error:
         state.producers.release()
@@ -135,24 +138,40 @@ async def _adopt_cold(meta: MetaStream, state: PartitionState, found: Found) -> 
 
 async def _give_up(leadership: Leadership, meta: MetaStream, state: PartitionState, found: Found) -> None:
     """Durable on return."""
-    log.warning(
-        "%s-%d: what is stored of the partition tells of records or index entries that its log has lost (it ends at %d): given up, "
-        "and the rest is served; producers whose last batches were lost may go on at any sequence",
-        leadership.topic_name,
-        leadership.index,
-        found.data_end,
-    )
+    if state.is_cut:
+        log.warning(
+            "%s-%d: what is stored of the partition tells of records or index entries that its log has lost (it ends at %d): given up, "
+            "and the rest is served; producers whose last batches were lost may go on at any sequence",
+            leadership.topic_name,
+            leadership.index,
+            found.data_end,
+        )
+    if state.doubts:
+        log.error(
+            "damaged data was given up: %s-%d offsets %s cannot be read, nor which producers wrote there. As objects.corruption=skip says, all "
+            "that may have go on at any sequence: a batch that one of them sends again may be written twice. Offsets stay, and an "
+            "object that is put back is read again",
+            leadership.topic_name,
+            leadership.index,
+            _ranges(state),
+        )
     await meta.put_durably(state.give_up(leadership.leader_epoch, found.data_end, found.time_end, found.tick_ms))
 
 
-async def _replay(data: Stream, meta: MetaStream, state: PartitionState, settings: TopicSettings, found: Found) -> None:
-    offset = state.saved_end
-    producers = state.producers
-    while offset < found.data_end:
-        for entry in await data.fetch(offset, found.data_end, REPLAY_BYTES):
-            header = BatchHeader(entry.data)
-            if producers.cold is not None and producers.is_cold(header.producer_id):
-                await bring_back(meta, producers, header.producer_id)
-            state.replay(header, entry.end, found.now_ms, found.tick_ms, settings, settings.segment_ms)
-            offset = entry.end
-        await asyncio.sleep(0)
+def _stop_producers(leadership: Leadership, state: PartitionState) -> None:
+    """None is known, so that nothing is written of them; a log that was cut is cut again by the next opening."""
+    state.producers.forget_all()
+    log.error(
+        "damaged data stops producers: %s-%d offsets %s cannot be read, nor which producers wrote there: a batch that is sent again could be "
+        "written twice, so none is taken; all else is read. Restore the objects from a copy or an earlier version of them (millrace fsck lists all "
+        "damage), and batches are taken at once; or start with objects.corruption=skip until the log says that this was given up",
+        leadership.topic_name,
+        leadership.index,
+        _ranges(state),
+    )
+
+
+def _ranges(state: PartitionState) -> str:
+    told = ", ".join(f"{start} to {end - 1}" for start, end in state.doubts[:RANGES_TOLD_MAX])
+    more_count = len(state.doubts) - RANGES_TOLD_MAX
+    return f"{told} and {more_count} more ranges" if more_count > 0 else told

@@ -26,20 +26,21 @@ from functools import partial
 from typing import NamedTuple
 
 from millrace.broker.partitions.meta_stream import MetaStream, Room, Spawn
-from millrace.broker.partitions.producers import HOT_MAX, SEQUENCE_MAX, WrittenBatch
+from millrace.broker.partitions.producers import SEQUENCE_MAX, WrittenBatch
+from millrace.broker.partitions.replaying import is_readable
 from millrace.broker.partitions.reviving import Lookups, cool
 from millrace.broker.partitions.rewrite import rewrite_batch
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.state import PartitionState
 from millrace.broker.partitions.validation import Looked, walk_batch
-from millrace.broker.partitions.visibility import last_stable_offset
+from millrace.broker.partitions.visibility import Isolation, last_stable_offset
+from millrace.broker.purgatory import Subscriptions, complete_all, notify_bytes, notify_change
 from millrace.broker.state_memory import RESTORED
-from millrace.broker.waiters import Watches, tell_bytes, tell_change, tell_end
 from millrace.protocol.batches import CRC_START, BatchHeader, check_produced_batch, restamp_head
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.runtime.errors import Closed, Exhausted, Fenced
+from millrace.runtime.errors import Closed, Exhausted, Fenced, in_words
 from millrace.s3stream.errors import StreamMissing
 from millrace.s3stream.objects.format import SUMMED_FROM
 from millrace.s3stream.stream import Append, Stream
@@ -52,7 +53,13 @@ CHECKPOINT_RATIO = 32  # a checkpoint is not written before this many times its 
 
 assert CRC_START == SUMMED_FROM, "the engine carries a batch's checksum on"
 
+LOOK_AGAIN_S = 1.0  # at what is damaged, where producers wait for it
+
 OnDone = Callable[[Append | None], None]
+
+
+def _ignore() -> None:
+    """Where nobody listens."""
 
 
 class Appended(NamedTuple):
@@ -75,6 +82,7 @@ class Partition:
         "_awaiting",
         "_in_flight",
         "_is_cooling",
+        "_is_looking",
         "_life_ms",
         "_lookups",
         "_room",
@@ -90,11 +98,12 @@ class Partition:
         "leader_epoch",
         "log_start_offset",
         "meta",
+        "on_readable",
         "state",
+        "subscriptions",
         "time",
         "topic_id",
         "topic_name",
-        "watches",
     )
 
     def __init__(
@@ -117,7 +126,7 @@ class Partition:
         self.meta, self.data, self.time = streams
         self.state = state
         self.log_start_offset = state.log_start_offset  # as shown
-        self.watches: Watches = {}
+        self.subscriptions: Subscriptions = {}
         self._room = room
         self._spawn = spawn
         self._asked_log_start = self.log_start_offset
@@ -130,6 +139,10 @@ class Partition:
         self._settings = settings
         self._life_ms = 0
         self._is_cooling = False
+        self._is_looking = False
+        self.on_readable: Callable[[], None] = (
+            _ignore  # what was damaged can be read: the partition is to be opened anew
+        )
         self._lookups: Lookups | None = None
         state.producers.on_crowded = self._on_crowded
         self.settings = settings
@@ -161,6 +174,10 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         return last_stable_offset(self.data.confirmed_end)
+
+    def visible_end(self, isolation: Isolation) -> int:
+        """Where ends what a reader of that isolation may read: readers, look-ups and delayed fetches all go by it."""
+        return self.last_stable_offset if isolation else self.data.confirmed_end
 
     @property
     def log_end_offset(self) -> int:
@@ -201,8 +218,8 @@ class Partition:
         monotonic clock's. `is_recoded`: it was checked as it came, and has the topic's codec since (unpacking.py). `who`: the client's
         address. `looked`: what a look at its records told (validation.py), where they are judged and compressed. Raises KafkaError; then no
         offset was given."""
-        if not self.is_led:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not self.is_led or self.state.doubts:
+            raise self._refusal()
         settings = self._settings
         header = BatchHeader(view) if is_recoded else check_produced_batch(view, settings.rules, now_ms, api_version)
         is_walked = not is_recoded and settings.record_rules is not None
@@ -228,11 +245,32 @@ class Partition:
         return Appended(base, append_time_ms, False)
 
     def append_own(self, batch: bytes, now_ms: int, on_done: OnDone) -> int:
-        """Takes a batch that this broker built, unjudged; gives its base offset. Raises KafkaError when not the leader."""
-        if not self.is_led:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        """Takes a batch that this broker built, unjudged; gives its base offset. Raises KafkaError when it takes none."""
+        if not self.is_led or self.state.doubts:
+            raise self._refusal()
         view = memoryview(batch)
         return self._take(view, BatchHeader(batch), now_ms, on_done, crc32c(view[CRC_START:]))
+
+    def _refusal(self) -> KafkaError:
+        """Why it takes no batch. Where that is damage, it is looked whether it is there still."""
+        if not self.is_led:
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not self._is_looking:
+            self._is_looking = True
+            self._spawn(self._look_again())
+        (start, end), *_ = self.state.doubts
+        text = f"offsets {start} to {end - 1} of {self.topic_name}-{self.index} cannot be read: the broker's log names the remedies"
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text)
+
+    async def _look_again(self) -> None:
+        """Once for all that is refused meanwhile, and no more often than each LOOK_AGAIN_S."""
+        try:
+            if await is_readable(self.data, self.state.doubts):
+                self.on_readable()
+                return
+            await asyncio.sleep(LOOK_AGAIN_S)
+        finally:
+            self._is_looking = False
 
     def _take(self, view: memoryview, header: BatchHeader, now_ms: int, on_done: OnDone, tail_crc: int) -> int:
         """`tail_crc`: of the view from CRC_START on, as found; engine and WAL carry it on."""
@@ -268,8 +306,8 @@ class Partition:
         size_bytes = 0
         while in_flight and in_flight[0][0] <= confirmed_end:
             size_bytes += in_flight.popleft()[1]
-        if self.watches:
-            tell_bytes(self.watches, size_bytes)
+        if self.subscriptions:  # the visible ends of both isolations moved: nothing holds the last stable offset back
+            notify_bytes(self.subscriptions, size_bytes)
         if self._awaiting:
             self._release(confirmed_end)
         if self.state.unsaved_bytes >= self._save_at_bytes and self.is_led and not self._save_lock.locked():
@@ -303,7 +341,7 @@ class Partition:
 
     def _on_crowded(self) -> None:
         if not self._is_cooling and self.is_led:
-            self._spawn(self.cool_producers(HOT_MAX // 2))
+            self._spawn(self.cool_producers(self.state.producers.hot_count_kept))
 
     # -- log start
 
@@ -324,7 +362,7 @@ class Partition:
             self.state.log_start_shown(offset)
             if self._start_moved is not None and not self._start_moved.done():
                 self._start_moved.set_result(None)
-            tell_change(self.watches)
+            notify_change(self.subscriptions)
             self.trim_streams()
         if on_done is not None:
             on_done()
@@ -344,7 +382,7 @@ class Partition:
                     if time_start > self.time.start:
                         await self.time.trim(time_start)
             except (Fenced, Closed, StreamMissing) as error:
-                log.info("%r: streams were not trimmed here: %r", self, error)
+                log.info("%r: streams were not trimmed here: %s", self, in_words(error))
 
     async def _save_producers(self) -> None:
         """Before batches leave the log that tell of producers what no checkpoint tells yet. Not where that would have to wait for room:
@@ -403,14 +441,14 @@ class Partition:
         if leader_epoch > self.leader_epoch:
             self.leader_epoch = leader_epoch
             self.state.begin_epoch(leader_epoch, self.data.next_offset)
-            tell_end(self.watches)
+            complete_all(self.subscriptions)
 
     def resign(self) -> None:
         """Takes no more batches, and answers the fetches that wait. What is in flight is still acknowledged, unless it became void.
         Nothing is charged for its states any more."""
         self.is_led = False
         self.state.producers.release()
-        tell_end(self.watches)
+        complete_all(self.subscriptions)
 
     @property
     def has_to_upload(self) -> bool:
@@ -430,4 +468,4 @@ class Partition:
             await asyncio.gather(self.data.close(), self.time.close())
             await self.meta.stream.close()
         except (Fenced, Closed, StreamMissing) as error:
-            log.info("%r was not closed in order: %r", self, error)
+            log.info("%r was not closed in order: %s", self, in_words(error))

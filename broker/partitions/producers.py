@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
-from millrace.broker.partitions.cold_producers import ColdProducers, encode_block, find_row, iter_rows
+from millrace.broker.partitions.cold_producers import BLOCK_ROWS, ColdProducers, encode_block, find_row, iter_rows
 from millrace.broker.state_memory import RESTORED, THROTTLE_MS, Holder, StateMemory
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.errors import Corrupt
@@ -36,6 +37,9 @@ WINDOW_BATCHES = 5
 SEQUENCE_MAX = 2**31 - 1
 # Producers of one partition in memory; beyond it those that wrote longest ago go to the log, until half are left.
 HOT_MAX = 4_000
+# At millrace.version 0 so many stay in memory and so in the checkpoint, where the build of before reads them: it remembers
+# as many, and knows nothing of those in the log.
+HOT_MIN_AT_LEVEL_0 = 10_000
 # What a hot producer takes in memory beside its batches, and each batch, with their part of the last snapshot.
 PRODUCER_BYTES = 340
 REVIVED_MS = 1000  # for so long one that came back from the log stays
@@ -95,7 +99,7 @@ class Producer:
 
 class Producers:
     """All producers of one partition; of the hot ones the one that wrote last is at the end. `on_crowded` is called when
-    there are more than `HOT_MAX` of these."""
+    there are more than `hot_count_max` of these."""
 
     __slots__ = ("_by_id", "_memory", "_writers", "cold", "is_changed", "is_released", "on_crowded")
 
@@ -115,6 +119,17 @@ class Producers:
     @property
     def hot_count(self) -> int:
         return len(self._by_id)
+
+    @property
+    def hot_count_max(self) -> int:
+        """Beyond so many in memory some are to go to the log."""
+        count_min = self._memory.hot_count_min
+        return count_min + BLOCK_ROWS if count_min else HOT_MAX
+
+    @property
+    def hot_count_kept(self) -> int:
+        """So many stay when there are too many."""
+        return self._memory.hot_count_min or HOT_MAX // 2
 
     def __len__(self) -> int:
         return len(self._by_id) + (0 if self.cold is None else len(self.cold))
@@ -199,7 +214,7 @@ class Producers:
     def _begin(self, producer_id: int, epoch: int, who: str) -> Producer:
         holder = self._memory.holder(who)
         self._memory.charge_hot(holder, PRODUCER_BYTES)
-        if len(self._by_id) >= HOT_MAX:
+        if len(self._by_id) >= self.hot_count_max:
             self.on_crowded()
         return Producer(producer_id, epoch, holder)
 
@@ -280,7 +295,7 @@ class Producers:
         found.revived_ms = now_ms
         self._by_id[producer_id] = found
         self._memory.charge_hot(holder, found.size_bytes)
-        if len(self._by_id) > HOT_MAX:
+        if len(self._by_id) > self.hot_count_max:
             self.on_crowded()
 
     def cut_at(self, log_end: int) -> None:
@@ -298,6 +313,16 @@ class Producers:
             else:
                 self._memory.charge_hot(producer.holder, -size_bytes)
                 del self._by_id[producer.producer_id]
+
+    def forget_all(self) -> None:
+        """Each of them may have written since what is known of it. Whoever is unknown goes on at any sequence, as in Kafka."""
+        for producer in self._by_id.values():
+            self._memory.charge_hot(producer.holder, -producer.size_bytes)
+        self._by_id.clear()
+        for number in [] if self.cold is None else list(self.cold.blocks):
+            assert self.cold is not None
+            self.cold.expire(number)
+        self.is_changed = True
 
     def release(self) -> None:
         """The partition takes no more: its states are charged to nobody. What was in flight may be asked for. Idempotent."""

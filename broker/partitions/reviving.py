@@ -14,7 +14,7 @@ from millrace.broker.partitions.meta_stream import MetaStream
 from millrace.broker.partitions.producers import Producers
 from millrace.broker.partitions.state import COLD_BLOCK, PartitionState
 from millrace.broker.state_memory import RESTORED
-from millrace.runtime.errors import Closed, Corrupt, Fenced, MillraceError
+from millrace.runtime.errors import Closed, Corrupt, Fenced, MillraceError, in_words
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ async def cool(meta: MetaStream, state: PartitionState, keep_count: int, durable
     except (Closed, Fenced):
         return
     except MillraceError as error:
-        log.warning("%r: producers stay in memory: %r", meta, error)
+        log.warning("%r: producers stay in memory: %s", meta, in_words(error))
 
 
 async def _read_small_blocks(meta: MetaStream, producers: Producers) -> list[tuple[int, bytes]]:
@@ -111,13 +111,13 @@ class Lookups:
             async with line.places, self._places:
                 await bring_back(self._meta, self._producers, producer_id, who)
         except (Closed, Fenced) as error:
-            log.info("%r: producer %d was not read: %r", self._meta, producer_id, error)
+            log.info("%r: producer %d was not read: %s", self._meta, producer_id, in_words(error))
         except MillraceError as error:
             log.error(
-                "%r: the state of producer %d cannot be read (%r): its batches are refused until it can be",
+                "%r: the state of producer %d cannot be read (%s): its batches are refused until it can be",
                 self._meta,
                 producer_id,
-                error,
+                in_words(error),
             )
         finally:
             line.users -= 1

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import Corrupt
 
 SEGMENTS_MAX = 20_000

@@ -7,9 +7,10 @@ missing has Kafka's default. Not here: which values are allowed and where defaul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from millrace.protocol.batches import INT64_MAX, Codec, ProduceRules
+from millrace.protocol.dataclass import dataclass
 
 RECORD_VALIDATION_DEFAULT = "header"  # as kraft/topic_configs.py has it
 NO_VALUES: Mapping[str, str] = {}
@@ -54,7 +55,8 @@ class TopicSettings:
 
 
 def parse_settings(values: Mapping[str, str]) -> TopicSettings:
-    """Raises ValueError for a value that is no number where one is due."""
+    """Raises ValueError for a value that is no number where one is due. Blanks around values are none of them: earlier releases stored those."""
+    values = {name: value.strip() for name, value in values.items()}
 
     def number(name: str, default: int) -> int:
         return int(values.get(name, default))

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from millrace.broker.partitions.cold_producers import (
@@ -32,11 +31,12 @@ from millrace.broker.partitions.cold_producers import (
 )
 from millrace.broker.partitions.epochs import Epochs
 from millrace.broker.partitions.producers import Producer, Producers, WrittenBatch
-from millrace.broker.partitions.segments import Segment, Segments
+from millrace.broker.partitions.segments import SPAN_MAX, Segment, Segments
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.time_index import CHUNK_HEADER_BYTES, ENTRY_BYTES, TimeTail
 from millrace.broker.state_memory import StateMemory
 from millrace.protocol.batches import BatchHeader
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import Corrupt
 
 LOG_START, CHECKPOINT, EPOCHS, PRODUCERS, SEGMENT, COLD_BLOCK, COLD_INDEX = range(1, 8)
@@ -73,6 +73,7 @@ class PartitionState:
         "_is_epochs_changed",
         "_producers_end",
         "_stale",
+        "doubts",
         "epochs",
         "is_cut",
         "log_start_offset",
@@ -103,6 +104,7 @@ class PartitionState:
         self.is_cut = (
             False  # what is stored tells of more than there is: to be written anew before anything is appended
         )
+        self.doubts: list[tuple[int, int]] = []  # [start, end) that could not be read, and might tell of producers
 
     # -- while it is open
 
@@ -145,6 +147,20 @@ class PartitionState:
             )
             self.producers.replay(header.producer_id, header.producer_epoch, batch, tick_ms)
 
+    def pass_over(self, start: int, end: int, latest_ms: int, now_ms: int) -> None:
+        """[start, end), to be replayed, cannot be read. It gets segments of its own, which claim times up to `latest_ms`: so a lookup never
+        takes it for read, and retention keeps it. Of bytes they count one each. Whoever was known may have written there."""
+        if end > self._producers_end:
+            self.doubts.append((start, end))
+            self.producers.forget_all()
+        while start < end:
+            if self.segments.open.size_bytes:
+                self.roll(now_ms)
+            start = min(end, start + SPAN_MAX)
+            self.segments.add(start, 1, latest_ms, now_ms)
+            self.unsaved_bytes += 1
+        self.roll(now_ms)
+
     def raise_log_start(self, offset: int, now_ms: int) -> Values:
         """Nothing below `offset` is wanted any more: the values that say so. Showing it is the caller's, once they are durable."""
         if offset >= self.segments.open.end_offset and self.segments.open.size_bytes:
@@ -176,8 +192,9 @@ class PartitionState:
 
     @property
     def is_saved(self) -> bool:
-        """A checkpoint now would say nothing that the next opening does not find by itself. An epoch that wrote nothing is such a thing."""
-        return not (self.unsaved_bytes or self._changed or self.producers.is_changed)
+        """A checkpoint now would say nothing that the next opening does not find by itself. An epoch that wrote nothing is such a thing; and
+        while there are doubts none is written, so that the next opening looks again."""
+        return bool(self.doubts) or not (self.unsaved_bytes or self._changed or self.producers.is_changed)
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -234,6 +251,7 @@ class PartitionState:
         """What the log does not have any more is not told of any more: values to be durable before anything is appended, for
         offsets that come to lie there again would make the stored ones look right."""
         self.is_cut = False
+        self.doubts = []
         self.begin_epoch(leader_epoch, log_end)
         self.forget_times()
         self.producers.is_changed = True

@@ -16,6 +16,14 @@ class Isolation(IntEnum):
     READ_COMMITTED = 1
 
 
+_UNCOMMITTED, _COMMITTED = Isolation  # up to Python 3.11 a class of members is searched each time
+
+
+def isolation_of(level: int) -> Isolation:
+    """What a request's isolation level means: any number but Kafka's 1 reads what is durable."""
+    return _COMMITTED if level == 1 else _UNCOMMITTED
+
+
 def last_stable_offset(high_watermark: int) -> int:
     """The end of what readers of committed records see."""
     return high_watermark

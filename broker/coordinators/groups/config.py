@@ -1,8 +1,10 @@
-"""Settings of the group coordinator, under the names that the broker's configuration gives them. Values only."""
+"""Settings of the group coordinator, under the names that the broker's configuration gives them, and its topic. Values only."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from millrace.protocol.dataclass import dataclass
+
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Between a group, its offsets, and the records of __consumer_offsets that say them. Pure.
 
-Not here: the records' layout (protocol/coordinator_records.py), when one is written (shard.py).
+Not here: the records' layout (protocol/coordinator_records.py), when one is written (state_machine.py).
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from millrace.broker.coordinators.groups import Group
-from millrace.broker.coordinators.members import Member
-from millrace.broker.coordinators.offsets import CommittedOffset
+from millrace.broker.coordinators.groups.group import Group
+from millrace.broker.coordinators.groups.members import Member
+from millrace.broker.coordinators.groups.offsets import CommittedOffset
 from millrace.protocol.coordinator_records import (
     CoordinatorKey,
     CoordinatorValue,
@@ -19,9 +19,12 @@ from millrace.protocol.coordinator_records import (
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
+    decode_key,
+    decode_value,
     encode_key,
     encode_value,
 )
+from millrace.protocol.errors import WireError
 from millrace.protocol.records import Record
 
 NONE: Final = -1  # Kafka's "not told", for timestamps
@@ -39,9 +42,15 @@ def encode_record(key: CoordinatorKey, value: CoordinatorValue | None, wall_ms: 
     return Record(encode_key(key), None if value is None else encode_value(value), wall_ms)
 
 
-def record_bytes(record: Record) -> int:
-    """What it takes in a batch, or a little more."""
-    return 24 + len(record.key or b"") + len(record.value or b"")
+def decode_record(record: Record) -> tuple[CoordinatorKey, CoordinatorValue | None] | None:
+    """Its key, and its value if it is no tombstone; None for a record of another type, of a later version, or that is malformed."""
+    try:
+        key = None if record.key is None else decode_key(record.key)
+        if key is None:
+            return None
+        return key, None if record.value is None else decode_value(key, record.value)
+    except WireError:
+        return None
 
 
 # offsets

@@ -1,10 +1,10 @@
-"""When which group is to be looked at next: the earliest deadline of many, most of which only ever move away. Pure.
+"""Timers of many keys, most of which only ever move away, over one timer of the loop. Pure.
 
-A heartbeat moves a deadline further; nothing is done about that until the old time has come, and then the group is asked for its new
-one. So a heartbeat costs nothing here, and one timer serves a shard.
+A heartbeat moves a deadline further; nothing is done about that until the old time has come, and then the state machine is asked for the
+new one. So a heartbeat costs nothing here.
 
-Keeps true: a key's alarm is never later than the deadline that was set last; the heap holds at most about twice as many entries as
-there are keys.
+Keeps true: a key's timer is never later than the earliest time that was set since it last fired; the heap holds at most about twice as
+many entries as there are keys.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 
-class Alarms:
+class Timers:
+    """By key; times in milliseconds of any one clock."""
+
     def __init__(self) -> None:
         self._due_ms: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []  # an entry that is not its key's due time is void
@@ -21,7 +23,7 @@ class Alarms:
         return len(self._due_ms)
 
     def set(self, key: str, due_ms: int) -> bool:
-        """The key's deadline is now `due_ms`; whether that is earlier than any alarm of its own so far."""
+        """The key's timer fires at `due_ms` or before; whether that is earlier than it would have."""
         current = self._due_ms.get(key)
         if current is not None and current <= due_ms:
             return False
@@ -39,7 +41,7 @@ class Alarms:
         return heap[0][0] if heap else None
 
     def take_due(self, now_ms: int, count_max: int) -> list[str]:
-        """Keys whose alarm is due, each once, the earliest first; they have none afterwards."""
+        """Keys whose timer is due, each once, the earliest first; they have none afterwards."""
         due: list[str] = []
         while len(due) < count_max and (next_ms := self.next_due_ms()) is not None and next_ms <= now_ms:
             _, key = heappop(self._heap)

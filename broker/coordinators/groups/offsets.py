@@ -1,6 +1,6 @@
 """Committed offsets of one shard's groups: what is kept, what has expired. Pure; wall-clock milliseconds come in as arguments.
 
-Not responsible for who may commit (groups.py) nor for durability (shard.py applies a record here in the order of the log).
+Not responsible for who may commit (group.py) nor for durability (state_machine.py applies a record here in the order of the log).
 Keeps true: a group, and a topic of a group, is present only while it has an offset; `live_bytes` is what all of it takes in the log, and
 what `apply` gives adds up to what it takes in memory.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from millrace.broker.coordinators.groups import CONSUMER, Group
-from millrace.broker.coordinators.members import GroupState
+from millrace.broker.coordinators.groups.group import CONSUMER, Group
+from millrace.broker.coordinators.groups.members import GroupState
 from millrace.protocol.declare import NO_UUID
 
 # What one record takes in the log beside the names and the client's text: key, value, and their frame; it errs upwards.
@@ -36,6 +36,7 @@ class CommittedOffset(NamedTuple):
     topic_id: bytes = NO_UUID
 
 
+OffsetKey = tuple[str, str, int]  # group, topic, partition
 Partitions = Mapping[int, CommittedOffset]
 NO_PARTITIONS: Partitions = {}
 NO_TOPICS: Mapping[str, Partitions] = {}
@@ -109,10 +110,10 @@ class CommittedOffsets:
                 del self._groups[group_id]
         return -freed_bytes
 
-    def orphans(self, topic_id_of: Callable[[str], bytes | None]) -> Iterator[list[tuple[str, str, int]]]:
+    def orphans(self, topic_id_of: Callable[[str], bytes | None]) -> Iterator[list[OffsetKey]]:
         """Offsets of topics that are gone, as (group, topic, partition), some at a time, possibly none: others may change what is
         kept between two. `topic_id_of` tells the id that a name has now; an offset of a namesake with another id is gone, too."""
-        places: list[tuple[str, str, int]] = []
+        keys: list[OffsetKey] = []
         looked = 0
         for group_id in list(self._groups):
             for topic in list(self.of_group(group_id)):
@@ -120,13 +121,13 @@ class CommittedOffsets:
                 for partition in list(self.of_topic(group_id, topic)):
                     offset = self.of_topic(group_id, topic).get(partition)
                     if offset is not None and (topic_id is None or offset.topic_id not in (NO_UUID, topic_id)):
-                        places.append((group_id, topic, partition))
+                        keys.append((group_id, topic, partition))
                     looked += 1
-                    if looked >= LOOKED_A_STEP or len(places) >= ORPHANS_A_STEP:
-                        yield places
-                        places, looked = [], 0
+                    if looked >= LOOKED_A_STEP or len(keys) >= ORPHANS_A_STEP:
+                        yield keys
+                        keys, looked = [], 0
                         topic_id = topic_id_of(topic)
-        yield places
+        yield keys
 
     def topics(self) -> list[str]:
         """Every topic of any group, once."""

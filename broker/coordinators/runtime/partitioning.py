@@ -1,8 +1,7 @@
-"""Which partition of an internal topic coordinates a group. Pure."""
+"""Which partition of an internal topic coordinates a key: a group, a transactional id. Pure."""
 
 from __future__ import annotations
 
-OFFSETS_TOPIC = "__consumer_offsets"
 INT_MIN = -(1 << 31)
 
 

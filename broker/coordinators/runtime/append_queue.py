@@ -1,11 +1,10 @@
-"""Records on their way to a shard's log, and who waits for them.
+"""Records in flight to a shard's log, and the deferred events that wait for them.
 
 One batch is on its way at a time; what is added meanwhile goes into the next, so that commits share batches the more the more there are.
-Who waits for nothing but what was added before stands in the same line, without records of its own: a read is answered when all
-that it shows is durable.
+An event without records of its own waits for what was added before it: a read is answered when all that it shows is durable.
 
-Not here: what the records say (shard.py), what an end means for clients (shard_loop.py). Keeps true: the log's order is the order of the
-additions; whoever waits is answered in that order, once what was added until then is durable and the partition was still ours.
+Not here: what the records say (the state machine), what an end means for clients (shard.py). Keeps true: the log's order is the order of
+the additions; events complete in that order, once what was added until then is durable and the partition was still led here.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from millrace.broker.coordinators.group_records import record_bytes
-from millrace.broker.coordinators.tickets import Waiting
+from millrace.broker.coordinators.runtime.records import record_bytes
+from millrace.broker.coordinators.runtime.state_machine import DeferredEvent
 from millrace.broker.partitions.meta_stream import Room
 from millrace.broker.partitions.partition import Partition
 from millrace.protocol.batch_build import build_batch
@@ -29,19 +28,19 @@ from millrace.runtime.errors import Closed, Exhausted, Fenced
 BATCH_BYTES = 64 << 10  # records of one append, where the log takes as much; building more would hold up the loop
 BATCH_OVERHEAD_BYTES = 1024  # what an append takes of the room besides its records; errs upwards
 
-Line = list[tuple[Waiting, Any]]
+Deferred = list[tuple[DeferredEvent, Any]]  # each with the answer that completes it
 
 
 class _Entry:
-    """Records that were added together, or a part of them. `on_placed` is told the offset that their batch begins at."""
+    """Records that were added together, or a part of them. `on_appended` is told the offset that their batch begins at."""
 
-    __slots__ = ("line", "on_placed", "records", "size_bytes")
+    __slots__ = ("deferred", "on_appended", "records", "size_bytes")
 
-    def __init__(self, records: list[Record], line: Line, on_placed: Callable[[int], None] | None) -> None:
+    def __init__(self, records: list[Record], deferred: Deferred, on_appended: Callable[[int], None] | None) -> None:
         self.records = records
         self.size_bytes = sum(map(record_bytes, records))
-        self.line = line
-        self.on_placed = on_placed
+        self.deferred = deferred
+        self.on_appended = on_appended
 
 
 class AppendQueue:
@@ -83,41 +82,43 @@ class AppendQueue:
     def is_appending(self) -> bool:
         return self._in_flight is not None
 
-    def add(self, records: list[Record], line: Line, on_placed: Callable[[int], None] | None = None) -> None:
-        """All of `line` are given their answers when the records, and everything before them, are durable."""
+    def add(self, records: list[Record], deferred: Deferred, on_appended: Callable[[int], None] | None = None) -> None:
+        """All of `deferred` complete when the records, and everything before them, are durable."""
         assert not self._is_ended
         if records:
-            self._add_records(records, line, on_placed)
+            self._add_records(records, deferred, on_appended)
         elif self._entries:
-            self._entries[-1].line += line
+            self._entries[-1].deferred += deferred
         elif self._in_flight is not None:
-            self._in_flight[-1].line += line
+            self._in_flight[-1].deferred += deferred
         else:
-            _give(line)
+            _complete(deferred)
 
-    def _add_records(self, records: list[Record], line: Line, on_placed: Callable[[int], None] | None) -> None:
-        entry = _Entry(records, line, on_placed)
+    def _add_records(
+        self, records: list[Record], deferred: Deferred, on_appended: Callable[[int], None] | None
+    ) -> None:
+        entry = _Entry(records, deferred, on_appended)
         self.queued_bytes += entry.size_bytes
         if entry.size_bytes <= self._batch_bytes:
             self._entries.append(entry)
         else:
             parts = [_Entry(part, [], None) for part in split(records, self._batch_bytes)]
-            parts[0].on_placed, parts[-1].line = on_placed, line
+            parts[0].on_appended, parts[-1].deferred = on_appended, deferred
             self._entries += parts
         self._flush_soon()
 
-    def end(self) -> Line:
-        """Nothing more is appended; gives who was not answered. What is on its way may be in the log, or not."""
+    def end(self) -> Deferred:
+        """Append nothing more; gives the events that did not complete. What is in flight may be in the log, or not."""
         self._is_ended = True
         left = [*(self._in_flight or []), *self._entries]
         self._in_flight = None
         self._entries.clear()
-        return [waiting for entry in left for waiting in entry.line]
+        return [event for entry in left for event in entry.deferred]
 
     def _flush_soon(self) -> None:
         if self._entries and self._in_flight is None and not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon(self._flush)  # what else is decided in this turn of the loop comes along
+            self._loop.call_soon(self._flush)  # what else is decided in this iteration of the loop comes along
 
     def _flush(self) -> None:
         self._is_flush_due = False
@@ -162,8 +163,8 @@ class AppendQueue:
             self._on_lost(error)
             return
         for entry in self._in_flight or []:
-            if entry.on_placed is not None:
-                entry.on_placed(base_offset)
+            if entry.on_appended is not None:
+                entry.on_appended(base_offset)
         self.appended_bytes += len(batch)
 
     def _on_durable(self, append: object) -> None:
@@ -176,7 +177,7 @@ class AppendQueue:
         entries, self._in_flight = self._in_flight, None
         assert entries is not None
         for entry in entries:
-            _give(entry.line)
+            _complete(entry.deferred)
         self._on_each_durable()
         self._flush_soon()
 
@@ -200,6 +201,6 @@ def split(records: list[Record], batch_bytes: int) -> list[list[Record]]:
     return parts
 
 
-def _give(line: Line) -> None:
-    for waiting, answer in line:
-        waiting.give(answer)
+def _complete(deferred: Deferred) -> None:
+    for event, answer in deferred:
+        event.complete(answer)

@@ -1,16 +1,15 @@
-"""One shard: the groups that one partition of __consumer_offsets coordinates. Pure: events in, decisions out.
+"""The classic groups that one partition of __consumer_offsets coordinates: a StateMachine. Pure: events in, decisions out.
 
-    stored, offsets    what the log says: changed by `apply` alone, in the order of the log, live and at a load alike
+    stored, offsets    what the log says: changed by `_apply` alone, in the order of the log, live and at a load alike
     groups             what is going on: made of the former at a load, then moved by events
 
 A decision's records are applied as it is made: the next decision builds on them, and they go to the log in the order of the decisions.
-What a client is told of them waits until they are durable (shard_loop.py). If one cannot be written the shard is dropped whole and read
-again from its log, so nothing is ever undone.
+What a client is told of them waits until they are durable (runtime/state_machine.py says what else is promised).
 
 What the state takes in memory is charged to the client address that made the group (broker/state_memory.py). At the bound new
 groups, members and offsets are refused to whoever holds most; commits of offsets that are there, leaving and deleting never are.
 
-Not here: appending, timers, loading (shard_loop.py); the rules of groups and of retention (groups.py, offsets.py).
+Not here: appending, timers, loading (coordinators/runtime); the rules of groups and of retention (group.py, offsets.py).
 Keeps true: whatever the log has a group's metadata or offsets of is in `groups`; so is, until retention looks, a group that lost its
 last offset, or that somebody was given a member id of; one that is deleted is nowhere.
 """
@@ -18,34 +17,36 @@ last offset, or that somebody was given a member id of; one that is deleted is n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from millrace.broker.coordinators.config import CoordinatorSettings
-from millrace.broker.coordinators.group_records import (
+from millrace.broker.coordinators.groups.config import CoordinatorSettings
+from millrace.broker.coordinators.groups.group import CONSUMER, GROUP_BYTES, Group, resume_session_timer
+from millrace.broker.coordinators.groups.members import (
+    Effect,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    Member,
+    Store,
+    SyncAnswer,
+    SyncRequest,
+)
+from millrace.broker.coordinators.groups.offsets import OFFSET_BYTES, CommittedOffset, CommittedOffsets, OffsetKey
+from millrace.broker.coordinators.groups.records import (
     committed_offset,
+    decode_record,
     encode_record,
     group_bytes,
     group_key,
     group_value,
     offset_record,
-    record_bytes,
     restore_group,
     stored_bytes,
 )
-from millrace.broker.coordinators.groups import CONSUMER, GROUP_BYTES, Group
-from millrace.broker.coordinators.members import (
-    Effect,
-    GroupState,
-    JoinAnswer,
-    JoinRequest,
-    Reply,
-    Store,
-    SyncAnswer,
-    SyncRequest,
-)
-from millrace.broker.coordinators.offsets import OFFSET_BYTES, CommittedOffset, CommittedOffsets
+from millrace.broker.coordinators.runtime.records import record_bytes
+from millrace.broker.coordinators.runtime.state_machine import Decision, Now, Reply
 from millrace.broker.state_memory import GROWTH_FACTOR, HOLDER_FACTOR, RESTORED, Charges, Holder, StateMemory
 from millrace.protocol.coordinator_records import (
     CoordinatorKey,
@@ -55,39 +56,34 @@ from millrace.protocol.coordinator_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.records import Record
 
 # A group whose generation takes more, or more than the log takes, is refused it: its leader is told UNKNOWN_SERVER_ERROR, as Kafka does above
 # max.message.bytes.
 GROUP_RECORD_BYTES_MAX = 8 << 20
-OFFSETS_LOOKED_A_TURN = 1000  # by retention
+OFFSETS_A_STEP = 1000  # looked at by retention
 # What is never refused for memory: text beside an offset that is there, and an assignment of each member that was let in.
 TEXT_ALWAYS_MAX = 64
 ASSIGNMENT_ALWAYS_BYTES = 1024
+# Of an assignment for which there is no memory: its members look for their coordinator, and join again.
+SHORT_OF_MEMORY = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-class Now(NamedTuple):
-    """`tick_ms` is monotonic, for deadlines; `wall_ms` is the wall's, for what the log and clients see."""
-
-    tick_ms: int
-    wall_ms: int
-
-
-class Stored(NamedTuple):
-    """To be carried out once the records before it are durable: the group is told."""
+class GroupStored(NamedTuple):
+    """A deferred effect: the group is told that its `store` is durable."""
 
     group: Group
     store: Store
 
 
 @dataclass(slots=True)
-class Decision:
-    """`records` in the order of the log; `at_once` waits for nothing, `once_durable` for the records (and all before them)."""
+class CommitStored:
+    """A deferred effect: the session timer of the member that made a commit runs again."""
 
-    records: list[Record] = field(default_factory=list)
-    at_once: list[Reply] = field(default_factory=list)
-    once_durable: list[Reply | Stored] = field(default_factory=list)
+    group_id: str
+    member: Member
 
 
 class Position(NamedTuple):
@@ -98,7 +94,7 @@ class Position(NamedTuple):
     offset: CommittedOffset
 
 
-class Shard:
+class GroupStateMachine:
     """`record_bytes_max`: what its log takes of one record."""
 
     def __init__(
@@ -128,8 +124,14 @@ class Shard:
 
     # -- the log
 
-    def apply(self, key: CoordinatorKey, value: CoordinatorValue | None) -> None:
-        """Folds in one record of the log; None is its tombstone."""
+    def apply(self, record: Record) -> bool:
+        decoded = decode_record(record)
+        if decoded is None:
+            return False
+        self._apply(*decoded)
+        return True
+
+    def _apply(self, key: CoordinatorKey, value: CoordinatorValue | None) -> None:
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             offset = None if value is None else committed_offset(value)
@@ -150,8 +152,7 @@ class Shard:
             grown_bytes += stored_bytes(value)
         self._charge(group_id, grown_bytes)
 
-    def begin(self, now: Now) -> None:
-        """The log was read to its end."""
+    def on_loaded(self, now: Now) -> Decision:
         for group_id, value in self.stored.items():
             group = self._add_group(group_id)
             restore_group(group, value, now.tick_ms)
@@ -159,6 +160,14 @@ class Shard:
         for group_id in self.offsets.groups():
             if group_id not in self.groups:
                 self._add_group(group_id)
+        return Decision(timers=[(group_id, group.next_deadline_ms()) for group_id, group in self.groups.items()])
+
+    def abort(self, code: int) -> list[Reply]:
+        """Of members that wait for others of their group; the groups end."""
+        return [reply for group in self.groups.values() for reply in group.close(code)]
+
+    def release_memory(self) -> None:
+        self.charges.release()
 
     # -- memory
 
@@ -174,25 +183,25 @@ class Shard:
         self.charges.add(holder, size_bytes - group.charged_bytes)
         group.charged_bytes = size_bytes
 
-    def _adopt(self, group: Group, who: str) -> Holder:
+    def _charged_holder(self, group: Group, client_host: str) -> Holder:
         """Who is charged for the group: the first client that uses it after it was made or loaded."""
         holder = group.holder
         if holder is None:
             stored = self.stored.get(group.group_id)
             size_bytes = group.charged_bytes + self.offsets.size_bytes(group.group_id)
             size_bytes += 0 if stored is None else stored_bytes(stored)
-            holder = group.holder = self._memory.holder(who)
+            holder = group.holder = self._memory.holder(client_host)
             self.charges.add(self._memory.restored, -size_bytes)
             self.charges.add(holder, size_bytes)
         return holder
 
-    def _has_place(self, holder: Holder, grown_bytes: int, factor: int, what: str) -> bool:
+    def _has_room(self, holder: Holder, grown_bytes: int, factor: int, what: str) -> bool:
         if grown_bytes <= 0 or self._memory.has_place(holder, grown_bytes, factor):
             return True
         self._memory.refuse(holder, what)
         return False
 
-    def refusal_of_positions(self, group_id: str, positions: Sequence[Position], who: str) -> list[bool]:
+    def refusal_of_positions(self, group_id: str, positions: Sequence[Position], client_host: str) -> list[bool]:
         """Which of these a commit may not have, since memory for states is short and they take more of it. An offset that is
         there may always be committed again, with a short text."""
         group = self.groups.get(group_id)
@@ -202,18 +211,17 @@ class Shard:
             if grown[number] < OFFSET_BYTES and len(one.offset.metadata) <= TEXT_ALWAYS_MAX:
                 grown[number] = 0
         if group is None:
-            holder, factor, what = self._memory.holder(who), HOLDER_FACTOR, "a group"
+            holder, factor, what = self._memory.holder(client_host), HOLDER_FACTOR, "a group"
             needed_bytes = GROUP_BYTES + sum(grown)
         else:
-            holder, factor, what = self._adopt(group, who), GROWTH_FACTOR, "a further offset"
+            holder, factor, what = self._charged_holder(group, client_host), GROWTH_FACTOR, "a further offset"
             needed_bytes = sum(grown)
-        if self._has_place(holder, needed_bytes, factor, what):
+        if self._has_room(holder, needed_bytes, factor, what):
             return [False] * len(positions)
         return [group is None or each > 0 for each in grown]
 
-    def iter_live(self, wall_ms: int) -> Iterator[Record]:
-        """All that lives, as records. Events may come between two of them: what is given then is as it is then, and what appeared
-        meanwhile is in the log behind the beginning of the walk anyway."""
+    def snapshot(self, wall_ms: int) -> Iterator[Record]:
+        """All that lives, as records. Events may come between two of them: what is given then is as it is then."""
         for group_id in list(dict.fromkeys([*self.stored, *self.offsets.groups()])):
             value = self.stored.get(group_id)
             if value is not None:
@@ -227,25 +235,27 @@ class Shard:
     def _emit(self, decision: Decision, key: CoordinatorKey, value: CoordinatorValue | None, now: Now) -> None:
         """Raises ValueError, with nothing changed, for what no record can carry."""
         decision.records.append(encode_record(key, value, now.wall_ms))
-        self.apply(key, value)
+        self._apply(key, value)
 
     # -- members
 
     def on_join(self, group_id: str, request: JoinRequest, token: object, now: Now) -> Decision:
         group = self.groups.get(group_id)
-        who = request.client_host.removeprefix("/")
+        client_host = request.client_host.removeprefix("/")
         if group is not None:
             grown_bytes = group.growth_bytes(request)
-            if not self._has_place(self._adopt(group, who), grown_bytes, GROWTH_FACTOR, "a further member"):
-                return _not_now(token, request)
+            if not self._has_room(
+                self._charged_holder(group, client_host), grown_bytes, GROWTH_FACTOR, "a further member"
+            ):
+                return _refused_for_memory(token, request)
             return self._run(group, now, lambda: group.on_join(request, token, now.tick_ms))
         if request.member_id:
-            return Decision(at_once=[Reply(token, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))])
-        holder = self._memory.holder(who)
+            return Decision(replies=[Reply(token, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))])
+        holder = self._memory.holder(client_host)
         made = self._make_group(group_id)
         needed_bytes = made.size_bytes + made.growth_bytes(request)
-        if not self._has_place(holder, needed_bytes, HOLDER_FACTOR, "a group"):
-            return _not_now(token, request)
+        if not self._has_room(holder, needed_bytes, HOLDER_FACTOR, "a group"):
+            return _refused_for_memory(token, request)
         self._insert_group(made, holder)
         made.state_since_ms = now.wall_ms
         decision = self._run(made, now, lambda: made.on_join(request, token, now.tick_ms))
@@ -260,7 +270,7 @@ class Shard:
     def on_sync(self, group_id: str, request: SyncRequest, token: object, now: Now) -> Decision:
         group = self.groups.get(group_id)
         if group is None:
-            return Decision(at_once=[Reply(token, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))])
+            return Decision(replies=[Reply(token, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))])
         return self._run(group, now, lambda: group.on_sync(request, token, now.tick_ms))
 
     def on_leave(
@@ -280,12 +290,27 @@ class Shard:
         decision = self._run(group, now, leave)
         return errors, decision
 
-    def on_tick(self, group: Group, now: Now) -> Decision:
-        return self._run(group, now, lambda: group.on_tick(now.tick_ms))
+    def on_heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, tick_ms: int
+    ) -> tuple[int, Decision | None]:
+        """A Kafka error code; a decision where a timer is earlier now."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID, None
+        return group.on_heartbeat(member_id, instance_id, generation, tick_ms), _timer_if_earlier(group)
 
-    def on_stored(self, stored: Stored, now: Now) -> Decision:
-        group = stored.group
-        return self._run(group, now, lambda: group.on_stored(stored.store, ErrorCode.NONE, now.tick_ms))
+    def on_timer(self, key: str, now: Now) -> Decision:
+        group = self.groups.get(key)
+        return Decision() if group is None else self._run(group, now, lambda: group.on_tick(now.tick_ms))
+
+    def on_durable(self, event: GroupStored | CommitStored, now: Now) -> Decision:
+        if isinstance(event, CommitStored):
+            member = event.member
+            resume_session_timer(member, now.tick_ms)
+            # Not the group's next deadline, which would look at every member for each commit.
+            return Decision(timers=[(event.group_id, member.deadline_ms)])
+        group, store = event
+        return self._run(group, now, lambda: group.on_stored(store, ErrorCode.NONE, now.tick_ms))
 
     def _run(self, group: Group, now: Now, event: Callable[[], list[Effect]]) -> Decision:
         before = group.state, group.generation
@@ -294,23 +319,26 @@ class Shard:
         if (group.state, group.generation) != before:
             group.state_since_ms = now.wall_ms
         decision = Decision()
-        self._carry(decision, group, effects, now)
+        self._apply_effects(decision, group, effects, now)
+        decision.timers.append(_timer_of(group))
         return decision
 
-    def _carry(self, decision: Decision, group: Group, effects: Iterable[Effect], now: Now) -> None:
+    def _apply_effects(self, decision: Decision, group: Group, effects: Iterable[Effect], now: Now) -> None:
         """What an effect means; what stands behind a Store waits for it, or is refused with it."""
         refusal = 0
         for effect in effects:
             if isinstance(effect, Reply):
                 if refusal and isinstance(effect.answer, JoinAnswer):
-                    effect = replace(effect, answer=JoinAnswer(refusal))
-                (decision.once_durable if decision.once_durable else decision.at_once).append(effect)
+                    is_short = refusal == SHORT_OF_MEMORY
+                    effect = replace(effect, answer=JoinAnswer(refusal, is_short_of_memory=is_short))
+                (decision.deferred if decision.deferred else decision.replies).append(effect)
                 continue
             refusal = self._store(decision, group, effect, now)
             if refusal:
-                self._carry(decision, group, group.on_stored(effect, refusal, now.tick_ms), now)
+                after = group.on_stored(effect, refusal, now.tick_ms)
+                self._apply_effects(decision, group, [_with_throttle(each, refusal) for each in after], now)
             else:
-                decision.once_durable.append(Stored(group, effect))
+                decision.deferred.append(GroupStored(group, effect))
 
     def _store(self, decision: Decision, group: Group, store: Store, now: Now) -> int:
         key, value = group_key(group.group_id), group_value(group, store.assignments)
@@ -324,10 +352,10 @@ class Shard:
         grown_bytes = stored_bytes(value) - (0 if before is None else stored_bytes(before))
         grown_bytes -= ASSIGNMENT_ALWAYS_BYTES * len(value.members)  # who was let in may have something to read
         holder = group.holder or self._memory.restored
-        if not self._has_place(holder, grown_bytes, GROWTH_FACTOR, "an assignment"):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if not self._has_room(holder, grown_bytes, GROWTH_FACTOR, "an assignment"):
+            return SHORT_OF_MEMORY
         decision.records.append(record)
-        self.apply(key, value)
+        self._apply(key, value)
         return ErrorCode.NONE
 
     def _make_group(self, group_id: str) -> Group:
@@ -360,8 +388,16 @@ class Shard:
             return ErrorCode.NONE if generation < 0 else ErrorCode.GROUP_ID_NOT_FOUND
         return group.on_commit(member_id, instance_id, generation, now.tick_ms)
 
-    def commit(self, group_id: str, positions: Iterable[Position], now: Now, who: str = RESTORED) -> Decision:
-        """Whoever asks was not refused, nor were these positions. A group that there is not becomes a simple one, of `who`."""
+    def on_session_extended(self, group_id: str) -> Decision | None:
+        """Behind a commit that was not refused: a decision where a timer is earlier now."""
+        group = self.groups.get(group_id)
+        return None if group is None else _timer_if_earlier(group)
+
+    def commit(
+        self, group_id: str, positions: Iterable[Position], now: Now, client_host: str = RESTORED, member_id: str = ""
+    ) -> Decision:
+        """Whoever asks was not refused, nor were these positions. A group that there is not becomes a simple one, of `client_host`. The session
+        timer of the member is paused until the commit is durable."""
         decision = Decision()
         records, offsets = decision.records, self.offsets
         wall_ms = now.wall_ms
@@ -369,10 +405,13 @@ class Shard:
         for topic, partition, offset in positions:
             records.append(offset_record(group_id, topic, partition, offset, wall_ms))
         if records and group_id not in self.groups:
-            self._add_group(group_id, self._memory.holder(who))
+            self._add_group(group_id, self._memory.holder(client_host))
         grown_bytes = sum([offsets.apply(group_id, *position) for position in positions])
         if grown_bytes:
             self._charge(group_id, grown_bytes)
+        member = self.groups[group_id].pause_session_timer(member_id) if records else None
+        if member is not None:
+            decision.deferred.append(CommitStored(group_id, member))
         return decision
 
     def refusal_of_offset_delete(self, group_id: str) -> int:
@@ -382,10 +421,10 @@ class Shard:
         is_free = group.state is GroupState.EMPTY or group.protocol_type == CONSUMER
         return ErrorCode.NONE if is_free else ErrorCode.NON_EMPTY_GROUP
 
-    def delete_offsets(self, places: Iterable[tuple[str, str, int]], now: Now) -> Decision:
+    def delete_offsets(self, keys: Iterable[OffsetKey], now: Now) -> Decision:
         """Tombstones for these (group, topic, partition), as far as there are offsets."""
         decision = Decision()
-        for group_id, topic, partition in places:
+        for group_id, topic, partition in keys:
             if partition in self.offsets.of_topic(group_id, topic):
                 self._emit(decision, OffsetCommitKey(group_id, topic, partition), None, now)
         return decision
@@ -397,7 +436,7 @@ class Shard:
         code = self.refusal_of_group_delete(group_id)
         if code:
             return code, Decision()
-        decision = self.delete_offsets(list(self._places_of(group_id)), now)
+        decision = self.delete_offsets(list(self._offset_keys_of(group_id)), now)
         self._remove_group(decision, self.groups[group_id], now)
         return ErrorCode.NONE, decision
 
@@ -409,31 +448,39 @@ class Shard:
 
     def delete_some_offsets(self, group_id: str, count_max: int, now: Now) -> Decision:
         """Tombstones for so many of a group's offsets at most."""
-        return self.delete_offsets(list(islice(self._places_of(group_id), count_max)), now)
+        return self.delete_offsets(list(islice(self._offset_keys_of(group_id), count_max)), now)
+
+    def cleanup(self, now: Now) -> Iterator[Decision]:
+        """Retention: offsets that have expired, and groups that have nothing left."""
+        group_ids = list(self.groups)
+        while group_ids:
+            decision, done = self.expire(group_ids, now)
+            yield decision
+            group_ids = group_ids[done:]
 
     def expire(self, group_ids: Sequence[str], now: Now) -> tuple[Decision, int]:
-        """Retention of the offsets of as many of these groups, from the first on, as one turn of the loop has time for; gives how many are done.
+        """Retention of the offsets of as many of these groups, from the first on, as one step has time for; gives how many are done.
         A group that has no offset left, and nobody in it, goes too."""
         decision = Decision()
         looked = 0
         for done, group_id in enumerate(group_ids):
             looked += 1 + self.offsets.count_of(group_id)
-            if done and looked > OFFSETS_LOOKED_A_TURN:
+            if done and looked > OFFSETS_A_STEP:
                 return decision, done
             group = self.groups.get(group_id)
             if group is None:
                 continue
             expired = self.offsets.plan_expiry(group, now.wall_ms, self._settings.offsets_retention_ms)
-            for topic, partition in expired[:OFFSETS_LOOKED_A_TURN]:
+            for topic, partition in expired[:OFFSETS_A_STEP]:
                 self._emit(decision, OffsetCommitKey(group_id, topic, partition), None, now)
-            if len(expired) > OFFSETS_LOOKED_A_TURN:
+            if len(expired) > OFFSETS_A_STEP:
                 return decision, done
             is_idle = group.state is GroupState.EMPTY and not group.has_pending
             if is_idle and not self.offsets.of_group(group_id):
                 self._remove_group(decision, group, now)
         return decision, len(group_ids)
 
-    def _places_of(self, group_id: str) -> Iterator[tuple[str, str, int]]:
+    def _offset_keys_of(self, group_id: str) -> Iterator[OffsetKey]:
         by_topic = self.offsets.of_group(group_id)
         return ((group_id, topic, partition) for topic, partitions in by_topic.items() for partition in partitions)
 
@@ -441,15 +488,28 @@ class Shard:
         self._emit(decision, GroupMetadataKey(group.group_id), None, now)
         del self.groups[group.group_id]
         self._recharge(group)
-        group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        group.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
-def _not_now(token: object, request: JoinRequest) -> Decision:
+def _refused_for_memory(token: object, request: JoinRequest) -> Decision:
     """Clients look for their coordinator's state to be loaded, and ask again."""
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     answer = JoinAnswer(code, request.member_id, is_short_of_memory=True)
-    return Decision(at_once=[Reply(token, answer)])
+    return Decision(replies=[Reply(token, answer)])
 
 
-def size_of(records: Iterable[Record]) -> int:
-    return sum(map(record_bytes, records))
+def _with_throttle(effect: Effect, refusal: int) -> Effect:
+    """A member whose assignment there is no memory for is to wait before it joins again."""
+    if refusal == SHORT_OF_MEMORY and isinstance(effect, Reply) and isinstance(effect.answer, SyncAnswer):
+        return replace(effect, answer=replace(effect.answer, is_short_of_memory=True))
+    return effect
+
+
+def _timer_if_earlier(group: Group) -> Decision | None:
+    """Behind an extended session: a member that joins for the first time had a later deadline until then; no other's becomes
+    earlier."""
+    return Decision(timers=[_timer_of(group)]) if group.state is GroupState.PREPARING else None
+
+
+def _timer_of(group: Group) -> tuple[str, int]:
+    return group.group_id, group.next_deadline_ms()

@@ -3,33 +3,32 @@
     Empty --join--> PreparingRebalance --all joined, or time is up--> CompletingRebalance --leader's assignment is durable--> Stable
                             ^------------ somebody joins, leaves, expires or changes ------------------------|-----------------|
 
-Not responsible for who is in it (roster.py), offsets (offsets.py), timers and durability (the shard that drives it), nor for wire forms.
+Not responsible for who is in it (membership.py), offsets (offsets.py), timers and durability (state_machine.py), nor for wire forms.
 Protocol metadata and assignments are opaque bytes, so Connect and registries work as consumers do; only a consumer's topics are looked at.
 
 Keeps true: a member holds an assignment of the current generation only once that assignment is durable; at most one generation has
-members that may commit; the generation never falls; whoever is parked is answered by some `on_tick` at the latest.
+members that may commit; the generation never falls; a waiting JoinGroup or SyncGroup is answered by some `on_tick` at the latest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from millrace.broker.coordinators.members import (
+from millrace.broker.coordinators.groups.members import (
     Effect,
     GroupState,
     JoinAnswer,
     JoinRequest,
     Member,
-    Reply,
     Store,
     SyncAnswer,
     SyncRequest,
 )
-from millrace.broker.coordinators.roster import MEMBER_BYTES, Roster, protocols_bytes
+from millrace.broker.coordinators.groups.membership import MEMBER_BYTES, Membership, protocols_bytes
+from millrace.broker.coordinators.runtime.state_machine import NEVER_MS, Reply
 from millrace.broker.state_memory import Holder
 from millrace.protocol.error_codes import ErrorCode
 
-NEVER_MS = 1 << 62
 CONSUMER = "consumer"  # the protocol type of consumers
 NEW_MEMBER_JOIN_MS = 300_000  # a new member whose JoinGroup waits longer is dropped: its client may be gone
 AWAY_MS_MIN = 1000  # a rebalance timeout of zero or less, which members may say, would have it looked for all the time
@@ -43,7 +42,7 @@ PENDING_BYTES = 300
 
 class Group:
     """State of one group. Every event returns the effects in the order in which they must be carried out. `holder` is charged
-    for it (broker/state_memory.py), so far `charged_bytes`; both are the shard's."""
+    for it (broker/state_memory.py), so far `charged_bytes`; both are the state machine's."""
 
     __slots__ = (
         "_has_newcomer",
@@ -60,9 +59,9 @@ class Group:
         "group_id",
         "holder",
         "members",
+        "membership",
         "protocol",
         "protocol_type",
-        "roster",
         "state",
         "state_since_ms",
         "subscribed",
@@ -74,10 +73,10 @@ class Group:
         self.generation = 0
         self.protocol_type: str | None = None  # None: a simple group, or one that nobody has joined yet
         self.protocol: str | None = None
-        self.roster = Roster()
-        self.members = self.roster.members
+        self.membership = Membership()
+        self.members = self.membership.members
         self.subscribed: frozenset[str] | None = None  # topics of the current generation's consumers; None: not known
-        self.state_since_ms: int | None = None  # wall clock; the driver's to write, as it is the one who has a clock
+        self.state_since_ms: int | None = None  # wall clock; written by the state machine, which is told the time
         self._pending: dict[str, int] = {}  # member ids given out (MEMBER_ID_REQUIRED) -> deadline
         self._unsynced: dict[str, None] = {}  # members of this generation that have not sent SyncGroup yet
         self._phase_deadline_ms = NEVER_MS
@@ -101,17 +100,17 @@ class Group:
 
     @property
     def leader(self) -> str | None:
-        return self.roster.leader
+        return self.membership.leader
 
     @property
     def size_bytes(self) -> int:
         """What it takes in memory, more or less: itself, its members, ids that were given out."""
-        return GROUP_BYTES + len(self.group_id) + self.roster.size_bytes + PENDING_BYTES * len(self._pending)
+        return GROUP_BYTES + len(self.group_id) + self.membership.size_bytes + PENDING_BYTES * len(self._pending)
 
     def growth_bytes(self, request: JoinRequest) -> int:
         """How much larger it may be after this JoinGroup, with what its record and its assignment may take; 0 for a member
         that asks for no more than it has."""
-        member = self.members.get(request.member_id or self.roster.static_id(request.instance_id) or "")
+        member = self.members.get(request.member_id or self.membership.static_id(request.instance_id) or "")
         asked_bytes = protocols_bytes(request.protocols)
         if member is not None:
             return max(0, asked_bytes - protocols_bytes(member.protocols))
@@ -124,9 +123,9 @@ class Group:
     # joining
 
     def on_join(self, request: JoinRequest, token: object, now_ms: int) -> list[Effect]:
-        """Answers now or parks `token` until the generation is complete."""
+        """Answers now, or keeps `token` until the generation is complete."""
         member_id = request.member_id
-        if not self._has_place(request):
+        if not self._has_capacity(request):
             effects = self._forget(member_id, now_ms)
             return [*effects, Reply(token, JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))]
         if self.state is GroupState.DEAD:
@@ -137,31 +136,31 @@ class Group:
             return self._join_unknown(request, token, now_ms)
         if member_id in self._pending and request.instance_id is None:
             return self._add_and_rebalance(request, member_id, token, now_ms)
-        error = self.roster.error_of(member_id, request.instance_id)
+        error = self.membership.error_of(member_id, request.instance_id)
         if error:
             return [Reply(token, JoinAnswer(error, member_id))]
         return self._rejoin(self.members[member_id], request, token, now_ms)
 
-    def _has_place(self, request: JoinRequest) -> bool:
+    def _has_capacity(self, request: JoinRequest) -> bool:
         """Kafka counts those who wait while a join phase runs (the last to come back are dropped), and members else. A static member
-        that comes back has its old self's place."""
+        that comes back takes the place of its old self."""
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
-        member = self.members.get(request.member_id or self.roster.static_id(request.instance_id) or "")
+        member = self.members.get(request.member_id or self.membership.static_id(request.instance_id) or "")
         if self.state is GroupState.PREPARING:
             is_waiting = member is not None and member.join_token is not None
-            return is_waiting or len(self.roster.joined()) < self._size_max
+            return is_waiting or len(self.membership.joined()) < self._size_max
         return member is not None or len(self.members) < self._size_max
 
     def _is_supported(self, request: JoinRequest) -> bool:
         if self.state is GroupState.EMPTY:
             return bool(request.protocol_type and request.protocols)
-        return request.protocol_type == self.protocol_type and self.roster.is_shared(request.protocols)
+        return request.protocol_type == self.protocol_type and self.membership.is_shared(request.protocols)
 
     def _join_unknown(self, request: JoinRequest, token: object, now_ms: int) -> list[Effect]:
         instance_id = request.instance_id
         member_id = f"{request.client_id if instance_id is None else instance_id}-{self._new_id()}"
-        static_id = self.roster.static_id(instance_id)
+        static_id = self.membership.static_id(instance_id)
         if static_id is not None:
             return self._replace_static(self.members[static_id], request, member_id, token, now_ms)
         if instance_id is None and request.requires_known_id:
@@ -188,7 +187,7 @@ class Group:
         if not self.members:
             self.protocol_type = request.protocol_type
         self._has_newcomer = self._initial_delay_left_ms is not None
-        self.roster.insert(member)
+        self.membership.insert(member)
         self._update(member, request)
         member.join_token = token
         member.deadline_ms = now_ms + NEW_MEMBER_JOIN_MS
@@ -203,11 +202,11 @@ class Group:
         released = [*_release_join(old, code), *_release_sync(old, code)]
         new = Member(member_id, old.instance_id, old.client_id, old.client_host, 0, 0, old.protocols, old.assignment)
         was_leader = self.leader == old.member_id
-        self.roster.replace(old, new)
+        self.membership.replace(old, new)
         self._unsynced.pop(old.member_id, None)
         self._update(new, request)
-        _touch(new, now_ms)
-        if self.state is not GroupState.STABLE or self.roster.choose_protocol() != self.protocol:
+        _restart_session(new, now_ms)
+        if self.state is not GroupState.STABLE or self.membership.choose_protocol() != self.protocol:
             new.join_token = token
             return [*released, *self._rebalance(now_ms)]
         answer = self._join_answer(new)
@@ -215,7 +214,7 @@ class Group:
             answer.skip_assignment = True
         elif was_leader:  # it must not assign: it is told that somebody else leads
             answer.members, answer.leader = [], old.member_id
-        new.owed_count += 1
+        new.in_flight_writes += 1
         return [*released, Store(self.generation, None, new), Reply(token, answer)]
 
     # rebalancing
@@ -227,20 +226,20 @@ class Group:
             for member in self.members.values():
                 if member.sync_token is not None:
                     effects += _release_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
-                    _touch(member, now_ms)
+                    _restart_session(member, now_ms)
             is_first = self.state is GroupState.EMPTY
             self.state = GroupState.PREPARING
             self._unsynced, self._is_storing = {}, False
             if is_first:
                 return effects + self._begin_initial_delay(now_ms)
-            self._phase_deadline_ms = now_ms + self.roster.rebalance_timeout_ms()
+            self._phase_deadline_ms = now_ms + self.membership.rebalance_timeout_ms()
         return effects + self._end_join_if_complete(now_ms)
 
     def _begin_initial_delay(self, now_ms: int) -> list[Effect]:
         """An empty group gives others time to come along; newcomers extend it, up to the rebalance timeout."""
         if self._initial_delay_ms <= 0:
             return self._end_join(now_ms)
-        self._initial_delay_left_ms = max(self.roster.rebalance_timeout_ms() - self._initial_delay_ms, 0)
+        self._initial_delay_left_ms = max(self.membership.rebalance_timeout_ms() - self._initial_delay_ms, 0)
         self._phase_deadline_ms = now_ms + self._initial_delay_ms
         return []
 
@@ -255,24 +254,24 @@ class Group:
         """The join phase is over: a new generation, or an empty group."""
         self._initial_delay_left_ms = None
         for member in [m for m in self.members.values() if m.join_token is None and m.instance_id is None]:
-            self.roster.remove(member)
-        joined = self.roster.joined()
+            self.membership.remove(member)
+        joined = self.membership.joined()
         if self.members and not joined:  # static ones that are away: their sessions decide
-            self._phase_deadline_ms = now_ms + max(AWAY_MS_MIN, self.roster.rebalance_timeout_ms())
+            self._phase_deadline_ms = now_ms + max(AWAY_MS_MIN, self.membership.rebalance_timeout_ms())
             return []
         self.generation += 1
         if not joined:
             return self._become_empty()
         if self.leader is None or self.members[self.leader].join_token is None:
-            self.roster.leader = joined[0].member_id
-        self.protocol = self.roster.choose_protocol()
+            self.membership.leader = joined[0].member_id
+        self.protocol = self.membership.choose_protocol()
         self._read_subscriptions()
         self.state = GroupState.COMPLETING
-        self._phase_deadline_ms = now_ms + self.roster.rebalance_timeout_ms()
+        self._phase_deadline_ms = now_ms + self.membership.rebalance_timeout_ms()
         self._unsynced = dict.fromkeys(self.members)
         for member in self.members.values():
             member.assignment, member.is_new = b"", False
-            _touch(member, now_ms)
+            _restart_session(member, now_ms)
         effects: list[Effect] = [Reply(member.join_token, self._join_answer(member)) for member in joined]
         for member in joined:
             member.join_token = None
@@ -286,7 +285,7 @@ class Group:
         return [Store(self.generation, {})]
 
     def _read_subscriptions(self) -> None:
-        self.subscribed = self.roster.subscriptions(self.protocol) if self.protocol_type == CONSUMER else None
+        self.subscribed = self.membership.subscriptions(self.protocol) if self.protocol_type == CONSUMER else None
 
     # syncing
 
@@ -312,7 +311,7 @@ class Group:
     def _refusal_of_sync(self, request: SyncRequest) -> int:
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = self.roster.error_of(request.member_id, request.instance_id)
+        error = self.membership.error_of(request.member_id, request.instance_id)
         if error:
             return error
         if request.generation != self.generation:
@@ -326,7 +325,7 @@ class Group:
         """A Store effect is durable, or was refused (`error`). A late one, of a generation that is over, changes nothing but that nobody
         waits for it any more."""
         if store.returned is not None:
-            end_owing(store.returned, now_ms)
+            resume_session_timer(store.returned, now_ms)
         if self.state is not GroupState.COMPLETING or store.generation != self.generation or store.assignments is None:
             return []
         if not error:
@@ -337,7 +336,7 @@ class Group:
             if member.sync_token is not None:
                 effects.append(Reply(member.sync_token, SyncAnswer(error) if error else self._sync_answer(member)))
                 member.sync_token = None
-                _touch(member, now_ms)
+                _restart_session(member, now_ms)
         return [*effects, *self._rebalance(now_ms)] if error else effects
 
     # heartbeats, commits, leaving, expiry
@@ -346,12 +345,12 @@ class Group:
         """An error code; the session is extended also while rebalancing."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = self.roster.error_of(member_id, instance_id)
+        error = self.membership.error_of(member_id, instance_id)
         if error:
             return error
         if generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        _touch(self.members[member_id], now_ms)
+        _restart_session(self.members[member_id], now_ms)
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else ErrorCode.NONE
 
     def on_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> int:
@@ -360,22 +359,22 @@ class Group:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.state is GroupState.EMPTY:
             return ErrorCode.NONE
-        error = self.roster.error_of(member_id, instance_id)
+        error = self.membership.error_of(member_id, instance_id)
         if error:
             return error
         if generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
         if self.state is GroupState.COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        _touch(self.members[member_id], now_ms)
+        _restart_session(self.members[member_id], now_ms)
         return ErrorCode.NONE
 
-    def begin_to_owe(self, member_id: str) -> Member | None:
-        """A member's commit is on its way to the log: the heartbeats behind it on the connection are not begun before it is answered
-        (dispatch.py), so none is expected. To be ended by `end_owing`; the count is in the member itself, and gone with it."""
+    def pause_session_timer(self, member_id: str) -> Member | None:
+        """A commit of the member is in flight to the log: the heartbeats behind it on the connection are not handled before it is
+        answered (dispatch.py), so none is expected. `resume_session_timer` ends it; the count lives and dies with the member."""
         member = self.members.get(member_id)
         if member is not None:
-            member.owed_count += 1
+            member.in_flight_writes += 1
         return member
 
     def on_leave(self, leaving: Iterable[tuple[str, str | None]], now_ms: int) -> tuple[list[int], list[Effect]]:
@@ -388,8 +387,8 @@ class Group:
             if self._pending.pop(member_id, None) is not None:
                 errors.append(ErrorCode.NONE)
                 continue
-            member_id = member_id or self.roster.static_id(instance_id) or ""
-            error = self.roster.error_of(member_id, instance_id)
+            member_id = member_id or self.membership.static_id(instance_id) or ""
+            error = self.membership.error_of(member_id, instance_id)
             errors.append(error)
             if not error:
                 effects += self._drop(self.members[member_id])
@@ -400,10 +399,12 @@ class Group:
         effects: list[Effect] = []
         for member_id in [name for name, deadline_ms in self._pending.items() if deadline_ms <= now_ms]:
             del self._pending[member_id]
-        silent = [member for member in self.members.values() if member.is_timed and member.deadline_ms <= now_ms]
-        for member in silent:
+        expired = [
+            member for member in self.members.values() if member.has_session_timer and member.deadline_ms <= now_ms
+        ]
+        for member in expired:
             effects += self._drop(member)
-        effects += self._after_departure(len(silent), now_ms)
+        effects += self._after_departure(len(expired), now_ms)
         if self._phase_deadline_ms <= now_ms:
             effects += self._on_phase_deadline(now_ms)
         return effects
@@ -421,16 +422,16 @@ class Group:
         self._phase_deadline_ms = NEVER_MS
         late = [self.members[name] for name in self._unsynced]
         for member in late:
-            self.roster.remove(member)
+            self.membership.remove(member)
         return self._rebalance(now_ms) if late else []
 
     def next_deadline_ms(self) -> int:
         """When on_tick must run next, NEVER_MS if nothing is due ever."""
-        sessions = [member.deadline_ms for member in self.members.values() if member.is_timed]
+        sessions = [member.deadline_ms for member in self.members.values() if member.has_session_timer]
         return min([self._phase_deadline_ms, *self._pending.values(), *sessions])
 
     def _forget(self, member_id: str, now_ms: int) -> list[Effect]:
-        """There is no place any more for one that was a member, or had an id already."""
+        """The group is full for one that was a member, or had an id already."""
         self._pending.pop(member_id, None)
         member = self.members.get(member_id)
         if member is None:
@@ -438,7 +439,7 @@ class Group:
         return self._drop(member) + self._after_departure(1, now_ms)
 
     def _drop(self, member: Member) -> list[Effect]:
-        self.roster.remove(member)
+        self.membership.remove(member)
         self._unsynced.pop(member.member_id, None)
         code = ErrorCode.UNKNOWN_MEMBER_ID
         return [*_release_join(member, code), *_release_sync(member, code)]
@@ -459,16 +460,16 @@ class Group:
         """Members as the log has them, after a restart (generation and protocol were set before): each gets a full session to be
         heard from. If there are more than are allowed now, all join again, and the last to come are refused."""
         for member in members:
-            self.roster.insert(member)
-            _touch(member, now_ms)
+            self.membership.insert(member)
+            _restart_session(member, now_ms)
         if leader in self.members:
-            self.roster.leader = leader
+            self.membership.leader = leader
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
         self._read_subscriptions()
         if len(self.members) > self._size_max:
             self._rebalance(now_ms)
 
-    def die(self, error: int) -> list[Reply]:
+    def close(self, error: int) -> list[Reply]:
         """Deleted, or its coordinator ends: whoever waits is told to look again."""
         replies: list[Reply] = []
         for member in self.members.values():
@@ -480,7 +481,7 @@ class Group:
     # small parts
 
     def _update(self, member: Member, request: JoinRequest) -> None:
-        self.roster.change_protocols(member, request.protocols)
+        self.membership.change_protocols(member, request.protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
 
@@ -497,13 +498,13 @@ class Group:
         return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
 
 
-def end_owing(member: Member, now_ms: int) -> None:
-    """It is answered, and has a session from now on; it may have left, or been replaced, in the meantime."""
-    member.owed_count -= 1
-    _touch(member, now_ms)
+def resume_session_timer(member: Member, now_ms: int) -> None:
+    """A write of the member is durable and answered: its session starts anew, if it has not left or been replaced in the meantime."""
+    member.in_flight_writes -= 1
+    _restart_session(member, now_ms)
 
 
-def _touch(member: Member, now_ms: int) -> None:
+def _restart_session(member: Member, now_ms: int) -> None:
     member.deadline_ms = now_ms + member.session_timeout_ms
 
 

@@ -1,10 +1,13 @@
-"""A member of a classic group, and the values that the group's events and answers carry. Values only; the rules are in groups.py."""
+"""A member of a classic group, and the values that the group's events and answers carry. Values only; the rules are in group.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
+
+from millrace.broker.coordinators.runtime.state_machine import Reply
+from millrace.protocol.dataclass import dataclass
 
 NO_GENERATION = -1
 
@@ -21,7 +24,7 @@ class GroupState(Enum):
 
 @dataclass(slots=True)
 class Member:
-    """`protocols` are (name, opaque metadata) in the member's order of preference. Tokens are the driver's: who waits for an answer."""
+    """`protocols` are (name, opaque metadata) in the member's order of preference. Tokens are the handlers': who waits for an answer."""
 
     member_id: str
     instance_id: str | None
@@ -35,16 +38,19 @@ class Member:
     is_new: bool = False  # has never had an answer to JoinGroup: it cannot send heartbeats yet
     join_token: Any = None
     sync_token: Any = None
-    owed_count: int = 0  # answers that wait for the log alone: to its commits, and to its coming back
+    in_flight_writes: int = (
+        0  # commits, and a static member's return, that are not durable yet: they pause its session timer
+    )
 
     @property
-    def is_parked(self) -> bool:
+    def is_waiting(self) -> bool:
         return self.join_token is not None or self.sync_token is not None
 
     @property
-    def is_timed(self) -> bool:
-        """Whether its deadline counts. One who waits for an answer of ours owes no heartbeat; a new one has a deadline for the wait itself."""
-        return self.is_new or not (self.is_parked or self.owed_count)
+    def has_session_timer(self) -> bool:
+        """Whether its session timer runs: it is paused while the coordinator owes the member a response, and a member that joins
+        for the first time has a deadline for the wait itself."""
+        return self.is_new or not (self.is_waiting or self.in_flight_writes)
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
@@ -76,7 +82,7 @@ class JoinAnswer:
     leader: str = ""
     skip_assignment: bool = False
     members: list[tuple[str, str | None, bytes]] = field(default_factory=list)  # (member id, instance id, metadata)
-    is_short_of_memory: bool = False  # states have no place for it: it is to wait a while
+    is_short_of_memory: bool = False  # memory for states is short: its client is throttled
 
 
 @dataclass(slots=True)
@@ -95,14 +101,7 @@ class SyncAnswer:
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""
-
-
-@dataclass(slots=True)
-class Reply:
-    """An effect: give `answer` to whoever holds `token`."""
-
-    token: Any
-    answer: JoinAnswer | SyncAnswer
+    is_short_of_memory: bool = False  # as in JoinAnswer
 
 
 @dataclass(slots=True)

@@ -1,37 +1,41 @@
-"""One fetch's look at its partitions: what can be read at once, what has to come from objects, what may not be read.
+"""One read pass of a Fetch over its partitions: what is cached is read at once, what has to come from objects is a remote read, what may not be
+read is an error.
 
-A look goes over the items that changed, in the order in which they did. Sizes (KIP-74): the first batch of an answer is taken whole whatever
+A pass goes over the items that are dirty, in the order in which they changed. Sizes (KIP-74): the first batch of an answer is taken whole whatever
 the limits say, further ones while they fit both limits. What was taken moves behind what was not, so nobody starves. Towards a minimum
 counts what could be read at once within the limits, as in Kafka: where more lies behind the whole batches taken, the limit.
 
-What has to come from objects is read after what is at hand, yet its turn is where it stands: its share of the answer is set aside, and so is
-the right to the batch that goes whole. What it leaves of these is for those who were put off meanwhile.
+A remote read comes after what is cached, yet its turn is where it stands: its share of the answer is set aside, and so is the right to the
+oversize batch. What it leaves of these is for those who were postponed meanwhile.
 
-Not here: sessions, waiting and the response (handlers/fetch.py). Keeps true: an item is settled only when nothing is left to read at its
-offset; after `fail_late` and `read_cold` every item that was looked at has an answer.
+Not here: sessions, what a request does after a pass (fetch_machine.py), the response (handlers/fetch.py). Keeps true: an item is marked clean
+only when nothing is left to read at its offset; after `refuse_unopened` and `read_remote` every item of the pass has an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
-from millrace.broker.damage_log import DamageLog
 from millrace.broker.errors import code_of
 from millrace.broker.fetch_sessions import FetchItem
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
-from millrace.broker.waiters import Watcher
+from millrace.broker.partitions.visibility import Isolation
+from millrace.broker.purgatory import Subscriber, Subscription
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.fetch import EpochEndOffset, PartitionData
 from millrace.runtime.errors import MillraceError
+from millrace.runtime.steps import line_of
 from millrace.s3stream.objects.format import Entry
 
 VERSION_WITH_STORAGE_ERROR = 6
-COLD_READS_AT_ONCE = 16
+REMOTE_READS_AT_ONCE = 16
+ITEMS_A_SLICE = 500
 # How long an answer waits for the store: with nothing to tell, and when it has records that others wait for. The load goes on.
-COLD_READ_S = 10.0
-COLD_READ_BESIDE_RECORDS_S = 3.0
+REMOTE_READ_S = 10.0
+REMOTE_READ_BESIDE_RECORDS_S = 3.0
 # What consumers know how to take from a partition's answer; anything else makes Java's throw.
 ANSWERABLE = frozenset(
     (
@@ -48,119 +52,133 @@ ANSWERABLE = frozenset(
 )
 
 
-class Look:
-    """`max_bytes`: of one answer, as of the next round. `left_bytes` (neither taken nor set aside), `total_bytes` (taken), `counted_bytes`
-    (towards the request's minimum), `cold` (with its shares) and `openings` are of the current round; `answers` of all, the last word on
-    each item."""
+class ReadPass:
+    """`max_bytes`: of one answer, as of the next pass. `left_bytes` (neither taken nor set aside), `total_bytes` (taken), `counted_bytes`
+    (towards the request's minimum), `remote` (reads to come: item, partition, end, share) and `openings` are of the current pass; `answers` of all,
+    the last word on each item."""
 
     __slots__ = (
-        "_damage",
         "_directory",
-        "_is_committed_only",
-        "_is_late",
-        "_is_whole_free",
-        "_put_off",
+        "_is_oversize_allowed",
+        "_is_remote_over",
+        "_isolation",
+        "_postponed",
+        "_subscriber",
         "_version",
-        "_watcher",
         "answers",
-        "cold",
         "counted_bytes",
         "is_urgent",
         "left_bytes",
         "max_bytes",
         "openings",
+        "remote",
         "total_bytes",
     )
 
     def __init__(
         self,
         directory: PartitionDirectory,
-        watcher: Watcher,
-        damage: DamageLog,
+        subscriber: Subscriber,
         *,
         max_bytes: int,
-        is_committed_only: bool,
+        isolation: Isolation,
         version: int,
     ) -> None:
         self._directory = directory
-        self._damage = damage
-        self._watcher = watcher
+        self._subscriber = subscriber
         self.max_bytes = max_bytes
-        self._is_committed_only = is_committed_only
+        self._isolation = isolation
         self._version = version
         self.answers: dict[FetchItem, PartitionData] = {}
         self.is_urgent = False  # an error or a divergence: no waiting for more
         self.left_bytes = max_bytes
         self.total_bytes = 0
         self.counted_bytes = 0
-        self.cold: list[tuple[FetchItem, Partition, int]] = []
+        self.remote: list[tuple[FetchItem, Partition, int, int]] = []
         self.openings: list[asyncio.Future[Partition]] = []
-        self._put_off: list[tuple[FetchItem, Partition, int]] = []  # for want of room beside the shares of `cold`
-        self._is_whole_free = True  # the batch that goes whole was not taken yet
-        self._is_late = False  # nothing is read from objects any more
+        self._postponed: list[tuple[FetchItem, Partition, int]] = []  # for want of room beside the shares of `remote`
+        self._is_oversize_allowed = True  # a batch above the limits may be taken: none was yet (KIP-74)
+        self._is_remote_over = False  # nothing is read from objects any more
 
-    def look(self) -> None:
-        """Reads what can be read at once of everything that changed."""
+    def run(self) -> None:
+        """Reads what can be read at once of everything that is dirty."""
+        self._begin()
+        self._read_all(list(self._subscriber.dirty))
+
+    async def run_in_slices(self) -> None:
+        """The same, of very many: others have the loop meanwhile. What leaves the subscriber until its turn comes is passed over."""
+        self._begin()
+        changed = list(self._subscriber.dirty)
+        turn = line_of(asyncio.get_running_loop()).turn
+        for start in range(0, len(changed), ITEMS_A_SLICE):
+            await turn()
+            self._read_all(changed[start : start + ITEMS_A_SLICE])
+
+    def _begin(self) -> None:
         self.left_bytes = self.max_bytes
         self.total_bytes = 0
         self.counted_bytes = 0
-        self.cold = []
+        self.remote = []
         self.openings = []
-        self._put_off = []
-        self._is_whole_free = True
-        self._is_late = False
-        for item in list(self._watcher.changed):
+        self._postponed = []
+        self._is_oversize_allowed = True
+        self._is_remote_over = False
+
+    def _read_all(self, items: Sequence[Subscription]) -> None:
+        for item in items:
             assert isinstance(item, FetchItem)
+            if item.subscriber is not self._subscriber:
+                continue
             try:
-                self._look_at(item)
+                self._read_item(item)
             except (KafkaError, MillraceError) as error:
                 self._fail(item, error)
 
-    def _look_at(self, item: FetchItem) -> None:
+    def _read_item(self, item: FetchItem) -> None:
         partition = self._find(item)
         if partition is None:
             return
-        item.stand_at(partition.watches)
+        item.subscribe(partition.subscriptions)
         answer = self._state_of(item, partition)
         self.answers[item] = answer
         if answer.diverging_epoch.epoch >= 0:
             self.is_urgent = True
             return
         item.countable_bytes = item.max_bytes
-        end = self._end_of(answer)
+        end = partition.visible_end(self._isolation)
         if item.fetch_offset >= end:
-            self._watcher.settle(item)
+            self._subscriber.mark_clean(item)
         else:
-            self._reach(item, partition, end)
+            self._read_cached(item, partition, end)
 
-    def _reach(self, item: FetchItem, partition: Partition, end: int) -> None:
+    def _read_cached(self, item: FetchItem, partition: Partition, end: int) -> None:
         """Takes what is at hand, and sets a share aside for what is not."""
-        is_first = self._is_whole_free and not self.cold
+        is_first = self._is_oversize_allowed and not self.remote
         if self.left_bytes <= 0 and not is_first:
-            if self.cold:
-                self._put_off.append((item, partition, end))
+            if self.remote:
+                self._postponed.append((item, partition, end))
             return
         limit = min(item.max_bytes, self.left_bytes)
         entries = partition.data.read_cached(item.fetch_offset, end, max(limit, 1))
-        if entries is None and not self._is_late:
+        if entries is None and not self._is_remote_over:
             share = max(0, limit)
             self.left_bytes -= share
-            self.cold.append((item, partition, share))
+            self.remote.append((item, partition, end, share))
         elif entries is None or not self._take(item, entries, end, limit, is_first):
-            if self.cold:
-                self._put_off.append((item, partition, end))
+            if self.remote:
+                self._postponed.append((item, partition, end))
             else:
                 self._count_limit(item)
 
-    def _reach_put_off(self) -> None:
+    def _read_postponed(self) -> None:
         """In order, as far as there is room now."""
-        waiting, self._put_off = self._put_off, []
+        waiting, self._postponed = self._postponed, []
         for place, (item, partition, end) in enumerate(waiting):
-            if self.left_bytes <= 0 and (self.cold or not self._is_whole_free):
-                self._put_off += waiting[place:]
+            if self.left_bytes <= 0 and (self.remote or not self._is_oversize_allowed):
+                self._postponed += waiting[place:]
                 return
             try:
-                self._reach(item, partition, end)
+                self._read_cached(item, partition, end)
             except MillraceError as error:
                 self._fail(item, error)
 
@@ -192,7 +210,7 @@ class Look:
         log_start, offset = partition.log_start_offset, item.fetch_offset
         answer = PartitionData(item.partition, 0, partition.high_watermark, partition.last_stable_offset, log_start)
         answer.records = b""
-        if not self._is_committed_only:
+        if not self._isolation:  # readers of committed records alone are told of aborts
             answer.aborted_transactions = None
         if item.last_fetched_epoch >= 0:
             epoch, end = partition.end_of_epoch(item.last_fetched_epoch)
@@ -204,10 +222,6 @@ class Look:
         if not log_start <= offset <= partition.log_end_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         return answer
-
-    def _end_of(self, answer: PartitionData) -> int:
-        """Where what this reader may see ends."""
-        return answer.last_stable_offset if self._is_committed_only else answer.high_watermark
 
     def _count(self, item: FetchItem, size_bytes: int) -> None:
         """So much of the item is there to be read: what comes behind it counts as far as its limit goes."""
@@ -233,11 +247,11 @@ class Look:
         self.total_bytes += size_bytes
         self.left_bytes -= size_bytes
         if is_first and size_bytes:
-            self._is_whole_free = False
-        watcher = self._watcher
-        if item.watcher is watcher:  # a session may have forgotten it during a read
-            watcher.settle(item)  # to the end of the line
-            watcher.mark(item)
+            self._is_oversize_allowed = False
+        subscriber = self._subscriber
+        if item.subscriber is subscriber:  # a session may have forgotten it during a read
+            subscriber.mark_clean(item)  # to the end of the line
+            subscriber.mark_dirty(item)
         return True
 
     def _fail(self, item: FetchItem, error: Exception) -> None:
@@ -249,67 +263,64 @@ class Look:
         self.answers[item] = failed(item.partition, code)
         self.is_urgent = True
 
-    def fail_late(self) -> None:
+    def refuse_unopened(self) -> None:
         """Partitions that would not open in time: their clients may ask again."""
-        for item in list(self._watcher.changed):
+        for item in list(self._subscriber.dirty):
             if isinstance(item, FetchItem) and item not in self.answers:
                 self._fail(item, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self.openings = []
 
-    async def read_cold(self, gate: asyncio.Semaphore) -> None:
+    async def read_remote(self, gate: asyncio.Semaphore) -> None:
         """Several partitions at once, in order, as far as the budget goes; those behind it have their turn next time. `gate` bounds
         the reads of all requests. A store that does not answer in time fails what was asked of it, unless there is something to tell."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (COLD_READ_BESIDE_RECORDS_S if self._has_records() else COLD_READ_S)
-        late: list[tuple[FetchItem, Partition, TimeoutError]] = []
-        while self.cold and loop.time() < deadline:
-            planned, self.cold = self.cold[:COLD_READS_AT_ONCE], self.cold[COLD_READS_AT_ONCE:]
-            found = await asyncio.gather(*(self._read(gate, deadline, *plan) for plan in planned))
-            for (item, partition, share), entries in zip(planned, found, strict=True):
+        deadline = loop.time() + (REMOTE_READ_BESIDE_RECORDS_S if self._has_records() else REMOTE_READ_S)
+        late: list[tuple[FetchItem, TimeoutError]] = []
+        while self.remote and loop.time() < deadline:
+            planned, self.remote = self.remote[:REMOTE_READS_AT_ONCE], self.remote[REMOTE_READS_AT_ONCE:]
+            found = await asyncio.gather(*(self._read_one_remote(gate, deadline, *plan) for plan in planned))
+            for (item, _, end, share), entries in zip(planned, found, strict=True):
                 self.left_bytes += share
                 if isinstance(entries, list):
-                    end, limit = self._end_of(self.answers[item]), min(item.max_bytes, self.left_bytes)
-                    if entries and not self._take(item, entries, end, limit, self._is_whole_free):
+                    limit = min(item.max_bytes, self.left_bytes)
+                    if entries and not self._take(item, entries, end, limit, self._is_oversize_allowed):
                         self._count_limit(item)
                 elif isinstance(entries, TimeoutError):
-                    late.append((item, partition, entries))
+                    late.append((item, entries))
                 else:
-                    self._fail_reading(item, partition, entries)
-            if not self.cold:
-                self._reach_put_off()
+                    self._fail(item, entries)
+            if not self.remote:
+                self._read_postponed()
         self._end_reading(late)
 
-    def _end_reading(self, late: list[tuple[FetchItem, Partition, TimeoutError]]) -> None:
+    def _end_reading(self, late: list[tuple[FetchItem, TimeoutError]]) -> None:
         """What was set aside for the store's answers, and is not needed, goes to what is at hand."""
-        unread, self.cold = self.cold, []
-        self._is_late = True
-        for item, _, share in unread:
+        unread, self.remote = self.remote, []
+        self._is_remote_over = True
+        for item, _, _, share in unread:
             self.left_bytes += share
             self._count_limit(item)
-        self._reach_put_off()
-        for item, partition, error in late:
+        self._read_postponed()
+        for item, error in late:
             if self.total_bytes:
                 self._count_limit(item)
             else:
-                self._fail_reading(item, partition, error)
+                self._fail(item, error)
 
     def _has_records(self) -> bool:
         """Whether the answer has something to tell, or will have as soon as shares are given back."""
         if self.total_bytes:
             return True
         try:
-            return any(partition.data.read_cached(item.fetch_offset, end, 1) for item, partition, end in self._put_off)
+            return any(
+                partition.data.read_cached(item.fetch_offset, end, 1) for item, partition, end in self._postponed
+            )
         except MillraceError:  # by now it is fenced, or trimmed: told in its turn
             return True
 
-    def _fail_reading(self, item: FetchItem, partition: Partition, error: Exception) -> None:
-        self._damage.note(asyncio.get_running_loop().time(), f"{partition.topic_name}-{partition.index}", error)
-        self._fail(item, error)
-
-    async def _read(
-        self, gate: asyncio.Semaphore, deadline: float, item: FetchItem, partition: Partition, share: int
+    async def _read_one_remote(
+        self, gate: asyncio.Semaphore, deadline: float, item: FetchItem, partition: Partition, end: int, share: int
     ) -> list[Entry] | MillraceError | TimeoutError:
-        end = self._end_of(self.answers[item])
         try:
             async with asyncio.timeout_at(deadline), gate:
                 return await partition.data.fetch(item.fetch_offset, end, max(1, share))

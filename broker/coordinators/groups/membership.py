@@ -1,6 +1,6 @@
 """Who is in a classic group: members by id and by instance id, the leader, and which protocols they share. Pure.
 
-Not here: phases, generations, answers (groups.py). Keeps true: an instance id names a member that is here; there is a leader when
+Not here: phases, generations, answers (group.py). Keeps true: an instance id names a member that is here; there is a leader when
 there are members; the count of a protocol is the number of members that have it.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from millrace.broker.coordinators.members import Member
+from millrace.broker.coordinators.groups.members import Member
 from millrace.protocol.coordinator_records import subscribed_topics
 from millrace.protocol.error_codes import ErrorCode
 
-# What a member takes in memory beside its protocols: itself, its names, its places in the roster; and each protocol.
+# What a member takes in memory beside its protocols: itself, its names, its entries in the membership; and each protocol.
 MEMBER_BYTES = 1000
 PROTOCOL_BYTES = 200
 
@@ -21,7 +21,7 @@ def protocols_bytes(protocols: Sequence[tuple[str, bytes]]) -> int:
     return sum(PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 
 
-class Roster:
+class Membership:
     """In order of joining. `size_bytes`: what the members take in memory, more or less."""
 
     __slots__ = ("_static", "_support", "leader", "members", "size_bytes")
