@@ -36,6 +36,7 @@ class Agreement:
     change: Change | None = None
     notes: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    is_batch_lost: bool = False  # the one that was begun: some of its records are no more
 
 
 def agree_on_topics(
@@ -45,9 +46,11 @@ def agree_on_topics(
     wanted: Mapping[str, TopicState],
     gone: frozenset[str],
     policies: Policies,
+    begun: Offsets | None = None,
 ) -> Agreement:
-    """`base`: the positions that Spark's next batch begins at, whose number is `batch`; None before the first. `wanted`: the topics that the
-    configuration names and the brokers have; `gone`: those that a pattern took and the brokers no longer have. Raises Refused, a line a topic."""
+    """`base`: the positions that Spark's next batch begins at, whose number is `batch`; None before the first. `begun`: those that it is to end
+    at, where it was begun. `wanted`: the topics that the configuration names and the brokers have; `gone`: those that a pattern took and the
+    brokers no longer have. Raises Refused, a line a topic."""
     if base is None:
         return Agreement({topic: BoundTopic(state.topic_id, 0) for topic, state in wanted.items()})
     bound, parked = (binding.topics, binding.parked) if binding else ({}, {})
@@ -73,11 +76,12 @@ def agree_on_topics(
         elif held.topic_id and held.topic_id != state.topic_id:
             offsets[topic], first = _of_another(made, topic, held.offsets, state, batch, policies), batch
         else:
-            offsets[topic] = _of_the_same(made, topic, held.offsets, state, policies)
+            ends = (begun or {}).get(topic, {}) if topic in base else {}
+            offsets[topic] = _of_the_same(made, topic, held.offsets, ends, state, policies)
         made.topics[topic] = BoundTopic(state.topic_id, first)
     if made.refusals:
         raise Refused("\n".join(made.refusals))
-    made.change = None if offsets == base else Change(batch, offsets)
+    made.change = None if offsets == base and not made.is_batch_lost else Change(batch, offsets)
     return made
 
 
@@ -97,19 +101,26 @@ def _of_another(
 
 
 def _of_the_same(
-    made: Agreement, topic: str, held: Mapping[int, int], state: TopicState, policies: Policies
+    made: Agreement,
+    topic: str,
+    held: Mapping[int, int],
+    begun: Mapping[int, int],
+    state: TopicState,
+    policies: Policies,
 ) -> dict[int, int]:
     """Partitions that Spark has not met yet it takes from their start by itself, if that is 0."""
     moved = dict(held)
     for partition, start in state.starts.items():
         position, end = held.get(partition, 0), state.ends[partition]
-        if start <= position <= end:
+        last = max(position, begun.get(partition, 0))
+        if start <= position and last <= end:
             continue
-        moved[partition] = start if position < start else end
+        made.is_batch_lost = made.is_batch_lost or last > end
+        moved[partition] = min(max(position, start), end)
         what = (
             f"{topic}-{partition}: retention or a deletion removed {position} to {start - 1} before they were read"
             if position < start
-            else f"{topic}-{partition} ends at {end}, and {position - 1} was read: the brokers have lost records"
+            else f"{topic}-{partition} ends at {end}, and {last - 1} was read: the brokers have lost records"
         )
         if policies.on_lost_records == "skip":
             made.notes.append(f"{what}; going on from {moved[partition]}")

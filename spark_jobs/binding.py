@@ -15,6 +15,7 @@ from millrace.spark_jobs.refusal import Refused
 
 BINDING_FILE = "_millrace_binding"  # in the checkpoint
 TABLE_FILE = "_millrace_checkpoint"  # in the table
+BATCHES = "_millrace_batches"  # in the table, a folder: a file, with nothing in it, is called as the batch whose rows came last
 HEADER = "millrace-pipeline"
 VERSION = 1
 Offsets = dict[str, dict[int, int]]  # topic, partition, the next offset to take

@@ -11,15 +11,11 @@ from pyspark.sql import SparkSession
 from millrace.spark_jobs.agreement import TopicState
 from millrace.spark_jobs.config import IngestSettings
 from millrace.spark_jobs.failures import JAVA_ERRORS, causes_of, sentence_of_kafka
-from millrace.spark_jobs.refusal import Refused, Unreachable
+from millrace.spark_jobs.refusal import Refused, Stopped, Unreachable
 
 REACHED_WITHIN_MS = 10_000
 IN_BATCH_WITHIN_MS = 60_000  # a broker that is restarted meanwhile is waited for
 LOOK_MS = 500  # how long a signal waits at most
-
-
-class Stopped(Exception):
-    """A signal came while the brokers were asked."""
 
 
 class Cluster:
@@ -129,5 +125,5 @@ class Cluster:
                 raise TimeoutError from None
             refused = sentence_of_kafka(causes, self._settings.bootstrap_servers)
             if refused:
-                raise refused from None
+                raise refused from error  # which --trace shows
             raise

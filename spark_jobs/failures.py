@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from millrace.spark_jobs.refusal import FAILED, Refused, Unreachable
 
 JAVA_ERRORS = (Py4JJavaError, PySparkException)  # how an exception of the JVM arrives
+# How a call fails that the JVM does not answer. Its own exceptions are Py4JErrors as well: catch JAVA_ERRORS before.
+JVM_GONE = (Py4JError, OSError)
+JVM_ENDED = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+JVM_SENTENCE = "Spark's JVM does not answer: it was killed, or is short of memory (spark.driver.memory); start again, nothing is lost"
 Causes = Sequence[tuple[str, str]]  # class and message, from the outermost to the deepest
 DEEPEST = 30
 SENTENCE_MAX = 300
@@ -24,22 +28,28 @@ KAFKA_REFUSES = (
     ("UnsupportedVersionException", "is too old: topic ids came with Kafka 2.8"),
 )  # fmt: skip
 KAFKA_AWAY = ("errors.TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
+MAY_NOT_WRITE = "is not writable: let the pipeline's user write there, or name another folder"
+IN_THE_WAY = "cannot be made, for a file is in its way: name another folder"
+NO_JAR = "is of a kind that Spark has no jar for: docs/pipelines.md shows S3's"
+NO_BUCKET = "is in a bucket that does not exist: create it, or correct the name"
+STORE_AWAY = ("connection refused", "connecttimeout", "apicalltimeout", "unknownhost", "no route to host")
 FILES_REFUSE = (
-    ("permission denied", "is not writable"),
-    ("accesscontrolexception", "is not writable"),
-    ("accessdenied", "is not writable"),
-    ("read-only file system", "is on a read-only file system"),
-    ("no space left on device", "is on a full disk"),
-    ("mkdirs failed to create", "cannot be made"),
-    ("parentnotdirectory", "cannot be made: a file is in its way"),
-    ("not a directory", "cannot be made: a file is in its way"),
-    ("no filesystem for scheme", "is of a kind that Spark has no jar for: docs/pipelines.md shows S3's"),
-    ("unsupportedfilesystem", "is of a kind that Spark has no jar for: docs/pipelines.md shows S3's"),
+    ("status code: 403", "is in S3, which refuses the access key or its rights: check the key, its secret and the bucket's policy"),
+    ("permission denied", MAY_NOT_WRITE),
+    ("accesscontrolexception", MAY_NOT_WRITE),
+    ("accessdenied", MAY_NOT_WRITE),
+    ("read-only file system", "is on a read-only file system: name another folder"),
+    ("no space left on device", "is on a full disk: make room on it"),
+    ("mkdirs failed to create", "cannot be made: let the pipeline's user write in the folder above it"),
+    ("parentnotdirectory", IN_THE_WAY),
+    ("not a directory", IN_THE_WAY),
+    ("no filesystem for scheme", NO_JAR),
+    ("unsupportedfilesystem", NO_JAR),
     ("s3afilesystem not found", "is in S3, and Spark has no jar for it: docs/pipelines.md shows which"),
-    ("nosuchbucket", "is in a bucket that does not exist"),
-    ("unknownstoreexception", "is in a bucket that does not exist"),
+    ("nosuchbucket", NO_BUCKET),
+    ("unknownstoreexception", NO_BUCKET),
     ("noawscredentials", "is in S3, and no credentials were found: docs/pipelines.md shows how they are set"),
-)
+)  # fmt: skip
 
 
 def causes_of(error: BaseException) -> list[tuple[str, str]]:
@@ -57,7 +67,7 @@ def sentence_of_kafka(causes: Causes, servers: str) -> Refused | None:
     for name, message in causes:
         if "No resolvable bootstrap urls" in message:
             return Unreachable(f"no host of {servers} has an address: check bootstrap_servers and the resolver")
-        if name.endswith("ConfigException"):
+        if name.endswith("ConfigException") or message.startswith("Kafka option '"):  # Spark's own refusals
             return Refused(f"[kafka.options]: {_short(message)}")
         for part, said in KAFKA_REFUSES:
             if part in name:
@@ -69,11 +79,16 @@ def sentence_of_kafka(causes: Causes, servers: str) -> Refused | None:
 
 def sentence_of_files(causes: Causes, path: str) -> Refused | None:
     """Where a folder cannot be used; None where it is something else."""
+    text = " ".join(f"{name} {message}" for name, message in causes).lower()
+    if "s3a" in text and any(part in text for part in STORE_AWAY):
+        return Unreachable(
+            f"{path}: the store was not reached ({_short(causes[-1][1])}): check spark.hadoop.fs.s3a.endpoint"
+        )
     for name, message in causes:
         text = f"{name} {message}".lower()
         for part, said in FILES_REFUSE:
             if part in text:
-                return Refused(f"{path} {said}: {_short(message)}")
+                return Refused(f"{path} {said} ({_short(message)})")
     return None
 
 
@@ -83,6 +98,8 @@ def failure_of(causes: Causes, servers: str, folders: str) -> tuple[str, int]:
     if found:
         return str(found), found.exit_code
     name, message = causes[-1]
+    if name in JVM_ENDED:
+        return JVM_SENTENCE, FAILED
     return f"{name.rsplit('.', 1)[-1]}: {_short(message)}; --trace shows all of it", FAILED
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from millrace.spark_jobs.failures import JAVA_ERRORS, causes_of
 from millrace.spark_jobs.refusal import Refused
 
 BESIDE = ".new"
+PATTERN_LETTERS = re.compile(r"[\\\[\]{}*?^]")  # of Hadoop's, where no \ is before them
+S3 = "s3a"
+ONE_TRY = {  # of S3's client, whose own tries take four minutes
+    "fs.s3a.attempts.maximum": "1",
+    "fs.s3a.retry.limit": "0",
+    "fs.s3a.connection.establish.timeout": "5s",
+    "fs.s3a.connection.request.timeout": "15s",
+}
 
 
 class Files:
@@ -27,14 +37,28 @@ class Files:
         files, place = self._open(path)
         return str(files.makeQualified(place).toString())
 
+    def check_reached(self, path: str) -> None:
+        """Fails within twenty seconds where the store is away; of file systems that are no store nothing is asked."""
+        place = self._java.org.apache.hadoop.fs.Path(path)
+        if str(place.toUri().getScheme()) != S3:
+            return
+        configuration = self._java.org.apache.hadoop.conf.Configuration(self._configuration)
+        for key, value in ONE_TRY.items():
+            configuration.set(key, value)
+        files = self._java.org.apache.hadoop.fs.FileSystem.newInstance(place.toUri(), configuration)
+        try:
+            files.exists(place)
+        finally:
+            files.close()
+
     def names(self, folder: str) -> list[str]:
         """What is in a folder; nothing where there is none."""
         files, place = self._open(folder)
         return [str(found.getPath().getName()) for found in files.listStatus(place)] if files.exists(place) else []
 
-    def matching(self, pattern: str) -> list[str]:
-        """Paths by Hadoop's patterns."""
-        files, place = self._open(pattern)
+    def matching(self, folder: str, pattern: str) -> list[str]:
+        """Paths below the folder, which is taken by its letters, by Hadoop's patterns."""
+        files, place = self._open(self.below(PATTERN_LETTERS.sub(r"\\\g<0>", folder), pattern))
         return [str(found.getPath().toString()) for found in files.globStatus(place) or ()]
 
     def text(self, path: str) -> str:
@@ -43,11 +67,27 @@ class Files:
 
     def _text(self, path: str) -> str:
         files, place = self._open(path)
-        if not files.exists(place):
+        try:
+            stream = files.open(place)
+        except JAVA_ERRORS as error:
+            if causes_of(error)[0][0] != "java.io.FileNotFoundException":
+                raise
             return ""
-        stream = files.open(place)
         try:
             return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def texts(self, folder: str) -> dict[str, str]:
+        """Of the files in a folder, by their names; nothing of those that go meanwhile."""
+        return {name: self._text(self.below(folder, name)) for name in self.names(folder)}
+
+    def put(self, path: str, text: str) -> None:
+        """Over what is there. Where a file system does not replace files whole, a reader may meet a part of it."""
+        files, place = self._open(path)
+        stream = files.create(place, True)
+        try:
+            stream.write(bytearray(text.encode()))
         finally:
             stream.close()
 
@@ -55,7 +95,7 @@ class Files:
         """Raises Refused where the file system does not say why it cannot."""
         files, place = self._open(path)
         if not files.mkdirs(place):
-            raise Refused(f"{path} cannot be made: nothing may be written in the folder above it")
+            raise Refused(f"{path} cannot be made: let the pipeline's user write in the folder above it")
 
     def remove(self, path: str) -> None:
         """A file, or a folder with what is in it."""

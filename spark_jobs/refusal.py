@@ -13,3 +13,7 @@ class Refused(RuntimeError):
 
 class Unreachable(Refused):
     exit_code = UNREACHABLE
+
+
+class Stopped(Exception):
+    """A signal came while something was waited for."""

@@ -10,11 +10,12 @@ import argparse
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.spark_jobs.config import ConfigError, IngestSettings, read_settings
-from millrace.spark_jobs.refusal import FAILED, REFUSED, Refused
+from millrace.spark_jobs.refusal import FAILED, REFUSED, Refused, Stopped
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -83,7 +84,6 @@ def is_interrupt(error: BaseException | None) -> bool:
 
 def take(session: Any, settings: IngestSettings, ending: Ending, *, once: bool) -> int:
     """Until the end, or an error. A query that failed for a reason that the policies allow is begun again from where they say."""
-    from millrace.spark_jobs.cluster import Stopped
     from millrace.spark_jobs.taking import Taking
 
     taking = Taking(session, settings, ending.is_asked)
@@ -93,7 +93,7 @@ def take(session: Any, settings: IngestSettings, ending: Ending, *, once: bool) 
             taking.prepare()
             query = start(session, settings, ending, once=once, taking=taking)
             try:
-                return follow(query, ending)
+                return follow(query, ending, taking.stop_if_lost)
             except Exception as error:  # the JVM's own exception classes
                 query.stop()
                 if not taking.prepare():  # which says what was wrong, if that can be seen
@@ -125,10 +125,12 @@ def start(
     return writer.trigger(processingTime=f"{settings.trigger_interval_s} seconds").start()
 
 
-def follow(query: StreamingQuery, ending: Ending) -> int:
-    """Prints each batch as it ends; returns the exit code when the query has ended, raises what it failed with."""
+def follow(query: StreamingQuery, ending: Ending, look: Callable[[], None] = lambda: None) -> int:
+    """Prints each batch as it ends; returns the exit code when the query has ended, raises what it failed with. `look` is asked each second,
+    and may raise."""
     seen, rows, has_ended = -1, 0, False
     while not has_ended:
+        look()
         has_ended = ending.wait(query)
         for progress in query.recentProgress:
             if progress["batchId"] > seen and progress["numInputRows"]:
