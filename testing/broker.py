@@ -6,6 +6,7 @@ Not here: how it is asked (operations.py, wire.py), how it is started and ended 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
@@ -68,6 +69,7 @@ class Broker:
 
     def __enter__(self) -> Broker:
         self.start()
+        self._warn()
         return self
 
     def __exit__(
@@ -77,12 +79,22 @@ class Broker:
 
     async def __aenter__(self) -> AsyncBroker:
         await self.aio.start()
+        self._warn()
         return self.aio
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aio.close()
+
+    def _warn(self) -> None:
+        """Of settings that were given for nothing: pytest shows it."""
+        try:
+            for sentence in self.process.settings_without_effect:
+                warnings.warn(sentence, stacklevel=3)
+        except Warning:  # where warnings are errors
+            self.close()
+            raise
 
     # Topics and records
 
@@ -108,8 +120,8 @@ class Broker:
         return self._run(operations.produce(topic, values, key, headers or {}, partition, timestamp))
 
     def seed(self, lines: Iterable[str]) -> int:
-        """Writes the records of JSON lines, as in {"topic": "orders", "key": "a", "value": {"id": 1}}; gives how many. ValueError names a line
-        that cannot be read, and nothing is written then."""
+        """Writes the records of JSON lines, as in {"topic": "orders", "key": "a", "value": {"id": 1}}; gives how many. ValueError
+        names a line that cannot be read; records of lines before it may be there by then."""
         return self._run(write_seed(read_seed(lines)))
 
     def records(self, topic: str) -> list[Record]:
@@ -214,11 +226,10 @@ class Broker:
         broker that was killed, and lets one go on that was paused."""
         self.process.start()
         self.heal()
-        self._control(
-            "answer-parked"
-        )  # else what a closed client asked for last is handled later, and makes its topic again
+        # Else what a closed client asked for last is handled later, and makes its topic again.
+        has_clients = self._control("answer-parked")["connections"] > 0
         restored = self._run(restore(before))
-        if restored.left_running:
+        if has_clients or restored.left_running:
             self._abandoned = self._abandoned.joined_with(restored.removed)
         return restored.left_running
 

@@ -1,12 +1,10 @@
-"""Runs a command beside a broker: its exit code, signals passed on, and its end with ours.
+"""Runs a command beside a broker: its exit code, and signals passed on.
 
-The command shares our terminal, process group, input and output. On Linux it is killed when we are (PR_SET_PDEATHSIG; we are the
-thread that starts it, and stay); elsewhere it goes on, and finds its broker gone.
+The command shares our terminal, process group, input and output. Not here: its end when we are killed (guard.py).
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -15,36 +13,26 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_command(words: Sequence[str], env: Mapping[str, str]) -> int:
     """As a shell gives it: 128 and the number of a signal that ended it, 127 for a command that is not there. From the main thread only."""
-    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before that was asked for
-            os._exit(1)
-
     early: list[int] = []
     process: subprocess.Popen[bytes] | None = None
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and is_foreground():
+            return  # Ctrl-C: the terminal sends it to the command, too
         if process is None:
             early.append(number)
         else:
             process.send_signal(number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *PASSED_ON)}
+    heard = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    before = {number: signal.signal(number, pass_on) for number in heard}
     try:
-        signal.signal(signal.SIGINT, lambda number, frame: None)  # the terminal sends it to the command, too
-        for number in PASSED_ON:
-            signal.signal(number, pass_on)
-        process = subprocess.Popen(words, env=dict(env), preexec_fn=die_with_parent)  # we have one thread
+        process = subprocess.Popen(words, env=dict(env))
         for missed in early:
             process.send_signal(missed)
         code = process.wait()
@@ -58,3 +46,17 @@ def run_command(words: Sequence[str], env: Mapping[str, str]) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return code if code >= 0 else 128 - code
+
+
+def is_foreground() -> bool:
+    """Whether this process group is the one that its terminal sends Ctrl-C to; it is not where there is no terminal, as in CI."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

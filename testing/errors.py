@@ -9,13 +9,18 @@ from __future__ import annotations
 
 
 class Refused(Exception):
-    """Attributes: what (the request, in words), code, code_name."""
+    """Attributes: what (the request, in words), code, code_name, message (the broker's own, if any)."""
 
     def __init__(self, what: str, code: int, code_name: str, message: str | None = None) -> None:
         super().__init__(f"{what}: {code_name} ({code})" + (f": {message}" if message else ""))
         self.what = what
         self.code = code
         self.code_name = code_name
+        self.message = message
+
+    def at(self, place: str) -> Refused:
+        """The same, of what stood there."""
+        return Refused(f"{place}: {self.what}", self.code, self.code_name, self.message)
 
 
 class BrokerNotStarted(Exception):

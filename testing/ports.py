@@ -11,12 +11,13 @@ import socket
 
 PORTS = range(12_000, 32_000)
 TRIES_MAX = 1_000
+DRAWN = random.SystemRandom()  # two processes that were seeded alike draw other ports
 
 
 def free_port() -> int:
     """Free when it was looked at: who starts a broker on it tries another if it is not any more."""
     for _ in range(TRIES_MAX):
-        port = random.choice(PORTS)
+        port = DRAWN.choice(PORTS)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

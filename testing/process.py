@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -27,12 +28,15 @@ READY_S = 60.0
 STOP_S = 30.0
 PORTS_TRIED_MAX = 5
 LOG_SHOWN_CHARS = 4_000
+TAKEN = "Address already in use"
 
 
 class BrokerProcess:
-    """`settings`: broker settings by name, over those of test mode. `port`: 0 for a free one."""
+    """`settings`: broker settings by name, over those of test mode. `port`: 0 for a free one. ValueError for `listeners`, which follow from it."""
 
     def __init__(self, settings: Mapping[str, str], port: int = 0) -> None:
+        if "listeners" in settings:
+            raise ValueError(f"listeners cannot be set: a broker for tests listens on {HOST}, on a port of its own")
         self._settings = dict(settings)
         self._given_port = port
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,12 +67,22 @@ class BrokerProcess:
         return self._is_paused
 
     @property
+    def log_path(self) -> str:
+        return f"{self._folder}/broker.log"
+
+    @property
     def log_text(self) -> str:
         """What the broker's log holds, of all its processes."""
         try:
-            return (Path(self._folder) / "broker.log").read_text(errors="replace")
+            return Path(self.log_path).read_text(errors="replace")
         except FileNotFoundError:
             return ""
+
+    @property
+    def settings_without_effect(self) -> list[str]:
+        """What the broker said of given settings that it does not know, each a sentence."""
+        said = [line.partition(": ")[2] for line in self.log_text.splitlines() if "(--override)" in line]
+        return list(dict.fromkeys(said))
 
     @property
     def control_port(self) -> int:
@@ -87,43 +101,66 @@ class BrokerProcess:
         if self.is_running:
             return
         self._forget()
-        if self._guard is None:
-            self._folder = tempfile.mkdtemp(prefix="millrace-test-")
-            self._guard = Guard(self._folder)
         was_started = self._port != 0
         is_chosen = was_started or self._given_port != 0
         try:
+            self._make_folder()
             for tried in range(1, PORTS_TRIED_MAX + 1):
                 if not was_started:
                     self._port = self._given_port or free_port()
+                logged = len(self.log_text)
                 self._begin()
                 if self._wait_ready():
                     return
-                if is_chosen or tried == PORTS_TRIED_MAX or "in use" not in self.log_text:
-                    raise BrokerNotStarted(f"the broker did not get ready\n{self.log_text[-LOG_SHOWN_CHARS:]}")
+                refusal = self.log_text[logged:]
+                if is_chosen or tried == PORTS_TRIED_MAX or TAKEN not in refusal:
+                    raise BrokerNotStarted(self._reason(refusal))
         except BaseException:
             if not was_started:
                 self.close()
             raise
 
+    def _reason(self, refusal: str) -> str:
+        if TAKEN in refusal:
+            advice = "; port 0 takes a free one" if self._given_port else ""
+            return f"something else listens on {HOST}:{self._port} already{advice}"
+        return f"the broker did not get ready\n{refusal[-LOG_SHOWN_CHARS:]}"
+
+    def _make_folder(self) -> None:
+        """Behind its guard, so that no end of ours can come between the two and leave it."""
+        if self._guard is None:
+            self._folder = f"{tempfile.gettempdir()}/millrace-test-{secrets.token_hex(8)}"
+            self._guard = Guard(self._folder)
+            os.mkdir(self._folder, 0o700)
+
     def _begin(self) -> None:
         settings = {**self._settings, "listeners": f"PLAINTEXT://{HOST}:{self._port}"}
-        words = [sys.executable, "-m", "millrace.broker", "serve", "--test-mode", "--data-dir", f"{self._folder}/data"]
+        words = [
+            sys.executable,
+            "-P",
+            "-m",
+            "millrace.broker",
+            "serve",
+            "--test-mode",
+            "--data-dir",
+            f"{self._folder}/data",
+        ]
         for name, value in settings.items():
             words += ["--override", f"{name}={value}"]
-        # KAFKA_ variables of the environment are the tests' own: a broker would take them for settings.
-        env = {
-            name: text for name, text in os.environ.items() if not name.startswith("KAFKA_") and name != "CLUSTER_ID"
-        }
-        with (Path(self._folder) / "broker.log").open("ab") as log:
+        env = {name: text for name, text in os.environ.items() if not is_of_the_tests(name)}
+        with Path(self.log_path).open("ab") as log:
             self._process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=env, start_new_session=True
             )
         self._watch(self._process.pid)
 
-    def _watch(self, pid: int) -> None:
+    def _watch(self, pid: int, mark: str = "") -> None:
         if self._guard is not None:
-            self._guard.watch(pid)
+            self._guard.watch(pid, mark)
+
+    def end_with_owner(self, mark: str) -> None:
+        """While this broker runs, processes with `mark` (NAME=TEXT) in their environment end where the process that started it does. Linux."""
+        self._watch(self.pid, mark)
 
     def _wait_ready(self) -> bool:
         assert self._process is not None
@@ -194,3 +231,8 @@ class BrokerProcess:
             self._guard.end()
             self._guard = None
         self._port = 0
+
+
+def is_of_the_tests(variable: str) -> bool:
+    """Variables that a broker would take for its own: KAFKA_ ones for settings. And it does not run without assertions."""
+    return variable.startswith("KAFKA_") or variable in ("CLUSTER_ID", "PYTHONOPTIMIZE")
