@@ -7,14 +7,20 @@ DEV_READY := $(VENV)/.dev-ready
 FUZZ_READY := $(VENV)/.fuzz-ready
 BUILT_READY := $(VENV)/.built-ready
 SPARK_READY := $(VENV)/.spark-ready
+# One worker a core; which tests share one: tests/groups.py.
+PARALLEL := -rs -n $(or $(WORKERS),auto) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 
+##@ Every day
+
+# A heading is a line of `##@`, and what a target does stands behind its `##`.
 help: ## list the targets
-	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@awk -F':.*## ' '/^##@ /{printf "%s%s\n", n++ ? "\n" : "", substr($$0, 5)} /^[a-z][a-z0-9-]*:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Millrace needs Python 3.11 or newer; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@echo "making $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python3 -m venv failed: on Debian, apt-get install python3-venv"; exit 1; }
 
 $(BUILT_READY): $(BIN)/python protocol/_record_walk.c tools/build_compiled.py
@@ -39,7 +45,7 @@ $(SPARK_READY): $(DEV_READY) requirements/spark.txt
 
 setup: $(RUN_READY) $(BUILT_READY) ## build .venv with what the broker needs
 
-setup-spark: $(SPARK_READY) spark_jobs/jars/.ready ## add what the Spark pipelines need
+setup-dev: $(DEV_READY) ## add what tests, lint and types need; then one test at a time (CONTRIBUTING.md)
 
 run: $(RUN_READY) $(BUILT_READY) ## serve Kafka on 127.0.0.1:9092, data under ./millrace-data
 	@exec $(BIN)/millrace serve
@@ -48,23 +54,28 @@ lint: $(DEV_READY) ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q .
 
 types: $(DEV_READY) ## mypy, strict
-	@$(BIN)/mypy -p millrace.runtime -p millrace.protocol -p millrace.wal -p millrace.s3stream -p millrace.kraft -p millrace.broker -p millrace.spark_jobs -p millrace.testing -p tests.bench -p tests.sim
+	@$(BIN)/mypy -p millrace.runtime -p millrace.protocol -p millrace.wal -p millrace.s3stream -p millrace.kraft -p millrace.broker -p millrace.spark_jobs -p millrace.testing -p tests.bench -p tests.sim -p tests.docker
 
 test: ## lint, types and the whole suite
 	@$(MAKE) --no-print-directory -j3 $(SPARK_READY) jars s3-server
 	@$(MAKE) --no-print-directory lint types
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(PARALLEL)
 
-quick: $(DEV_READY) ## the suite without the parts that start other runtimes
-	@$(BIN)/python -m pytest --ignore=tests/compat --ignore=tests/spark_jobs
+quick: $(DEV_READY) s3-server ## the suite without the parts that start other runtimes
+	@$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/compat --ignore=tests/spark_jobs
+
+##@ Before a release
 
 test-wheel: $(DEV_READY) jars ## the wheel in a fresh environment as a stranger uses it: examples, 200 tests, pytest -n 4, Node, Java; some minutes
 	@$(BIN)/python -m tests.testing.wheel
 
+docker-test: $(DEV_READY) ## Dockerfile and docker-compose.yml in a real engine: build, README's snippet, stop, kill, compare (DEBIAN_BASE=FILE: no registry)
+	@$(BIN)/python -m tests.docker $(if $(DEBIAN_BASE),--debian-base "$(DEBIAN_BASE)")
+
 compat: $(SPARK_READY) tools-system jars ## every client against every kind of record, group and tool; some minutes
 	@MILLRACE_COMPAT=full $(BIN)/python -m pytest tests/compat --durations=15
 
-compare: $(DEV_READY) jars ## the same odd requests to Apache Kafka and to the broker, codes compared (REQUESTS, SEED)
+compare: $(DEV_READY) jars ## whole answers of the describing APIs and the codes of odd requests beside Apache Kafka (REQUESTS, SEED)
 	@$(BIN)/python -m tests.compat.peer --requests $${REQUESTS:-1500} --seed $${SEED:-1}
 
 client-suites: $(DEV_READY) jars ## the tests that clients' authors wrote, from their packages: docs/clients.md; ONLY="NAME ..." for some
@@ -72,6 +83,8 @@ client-suites: $(DEV_READY) jars ## the tests that clients' authors wrote, from 
 
 demo: $(SPARK_READY) spark_jobs/jars/.ready ## 1 GB of real files through the whole product, digests compared; then with kill -9
 	@$(BIN)/python -m tests.demo
+
+##@ Hunts
 
 crash: $(DEV_READY) ## kill -9 at random moments, 50 times
 	@MILLRACE_KILLS=$${MILLRACE_KILLS:-50} MILLRACE_SEED=$${MILLRACE_SEED:-$$(date +%s)} $(BIN)/python -m pytest tests/crash/test_kill.py --timeout 900 -q -s
@@ -87,6 +100,20 @@ sim-bugs: $(DEV_READY) ## plant deliberate bugs, one at a time, in simulated nod
 
 crash-sim: $(DEV_READY) ## power cuts at every disk write and store request of a simulated node, and during recovery
 	@$(BIN)/python -m tests.sim crash $(if $(SEED),--seed "$(SEED)") $(if $(STEP),--step $(STEP)) --workers $${WORKERS:-2}
+
+outage: $(DEV_READY) ## a live broker under load whose store is away for two minutes, twice (OUTAGE_S, 120)
+	@MILLRACE_OUTAGE_S=$${OUTAGE_S:-120} $(BIN)/python -m pytest tests/live/test_s3.py -k goes_away --timeout 1200 -q
+
+slow-store: $(DEV_READY) s3-server ## ten minutes of load on a broker whose log and data lie behind a proxy as slow as S3 is (SLOW_STORE_S, 600)
+	@MILLRACE_SLOW_STORE_S=$${SLOW_STORE_S:-600} $(BIN)/python -m pytest tests/live/test_slow_store.py --timeout 1800 -q -s
+
+soak: $(DEV_READY) ## ten minutes of everything at once at full rate, memory judged to be flat (SOAK_SECONDS)
+	@$(BIN)/python -m tests.bench.soak --seconds $${SOAK_SECONDS:-600}
+
+fuzz: $(FUZZ_READY) ## everything that reads bytes from outside, guided by coverage (FUZZ_SECONDS, 120)
+	@$(BIN)/python -m tests.fuzz --seconds $${FUZZ_SECONDS:-120}
+
+##@ Measurements
 
 bench: $(DEV_READY) ## every figure the broker is held to, beside the device underneath
 	@$(BIN)/python -m tests.bench.bench
@@ -106,24 +133,17 @@ bench-storage: $(DEV_READY) ## what storing costs and a crash costs, one after t
 bench-stalls: $(DEV_READY) ## how long one request that asks for much holds everybody else, API by API (COUNT, 10000 names a request)
 	@$(BIN)/python -m tests.bench.stalls --places --count $${COUNT:-10000}
 
-outage: $(DEV_READY) ## a live broker under load whose store is away for two minutes, twice (OUTAGE_S, 120)
-	@MILLRACE_OUTAGE_S=$${OUTAGE_S:-120} $(BIN)/python -m pytest tests/live/test_s3.py -k goes_away --timeout 1200 -q
+##@ Parts and housekeeping
 
-slow-store: $(DEV_READY) s3-server ## ten minutes of load on a broker whose log and data lie behind a proxy as slow as S3 is (SLOW_STORE_S, 600)
-	@MILLRACE_SLOW_STORE_S=$${SLOW_STORE_S:-600} $(BIN)/python -m pytest tests/live/test_slow_store.py --timeout 1800 -q -s
-
-soak: $(DEV_READY) ## ten minutes of everything at once at full rate, memory judged to be flat (SOAK_SECONDS)
-	@$(BIN)/python -m tests.bench.soak --seconds $${SOAK_SECONDS:-600}
-
-fuzz: $(FUZZ_READY) ## everything that reads bytes from outside, guided by coverage (FUZZ_SECONDS, 120)
-	@$(BIN)/python -m tests.fuzz --seconds $${FUZZ_SECONDS:-120}
+setup-spark: $(SPARK_READY) spark_jobs/jars/.ready ## add what the Spark pipelines need
 
 tools-system: ## kcat from the system's packages, where they can be installed
 	@tests/compat/install_system_tools.sh
 
-jars: tools-system ## the Java side: Kafka's tools, Spark's connector; one after the other, for they share Maven's repository
+jars: tools-system ## the Java side: Kafka's tools, Spark's connector, Spark's S3 client for the tests; one after the other, for they share Maven's repository
 	@$(MAKE) --no-print-directory tests/compat/java/libs/.ready
 	@$(MAKE) --no-print-directory spark_jobs/jars/.ready
+	@$(MAKE) --no-print-directory tests/spark_jobs/s3/jars/.ready
 
 s3-server: tests/s3server/.build/s3server ## the S3 server that tests run against
 
@@ -142,12 +162,17 @@ spark_jobs/jars/.ready: spark_jobs/pom.xml
 	@mvn -q -B -f spark_jobs/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars
 	@touch $@
 
+tests/spark_jobs/s3/jars/.ready: tests/spark_jobs/s3/pom.xml
+	@echo "copying Hadoop's S3 client ..."
+	@mvn -q -B -f tests/spark_jobs/s3/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars
+	@touch $@
+
 lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index addresses
 	@$(BIN)/python -m pip install -q uv
 	@cd requirements && for set in run dev spark fuzz; do ../$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate $$set.in -o $$set.txt; done
 
 clean: ## remove what make built, never data
-	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build spark_jobs/jars .mypy_cache .ruff_cache
+	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build spark_jobs/jars tests/spark_jobs/s3/jars .mypy_cache .ruff_cache
 
-.PHONY: test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs
+.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs

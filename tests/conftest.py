@@ -10,21 +10,44 @@ A test that begins a real loop runs on asyncio's and on uvloop (tests/loops.py s
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
 from hypothesis import settings
 
+from tests.groups import order_of, scheduling
 from tests.loops import ASYNCIO, UVLOOP, loops_of
 from tests.s3stream.build import World
 from tests.s3stream.cold import ColdEngines
+from tests.skips import pytest_sessionfinish as pytest_sessionfinish
+from tests.skips import pytest_terminal_summary as pytest_terminal_summary
 
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
 
 HOT, COLD = "hot", "cold"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return scheduling(config, log)
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in the background with interrupts ignored, and so would be every process that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker of a run in parallel; a run without workers keeps its order."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: order_of(item.nodeid))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.log_calls import repr_of_errors
+
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {"runtime": 0, "protocol": 0, "wal": 1, "s3stream": 2, "kraft": 3, "broker": 4}
 PACKAGES = (*LAYERS, "spark_jobs", "testing")
 TESTING_COMMANDS = ("broker/cli/test.py", "broker/cli/dev.py", "broker/cli/testing_options.py")
 FILE_LINES_MAX = 700
+LATE_DATACLASS = "millrace.protocol.dataclass"
+# Who takes the library's decorator: for a class without slots, and to make the late ones with.
+EARLY_DATACLASSES = ("protocol/apis.py", "protocol/dataclass.py")
 FUNCTION_LINES_MAX = 70
 
 # What asyncio's loop and uvloop do differently, or one of them not at all, and what to do in its place.
@@ -52,21 +57,32 @@ PURE = (
     "broker/config_stored.py",
     "broker/config_table.py",
     "broker/config_values.py",
-    "broker/coordinators/alarms.py",
-    "broker/coordinators/config.py",
-    "broker/coordinators/group_records.py",
-    "broker/coordinators/groups.py",
-    "broker/coordinators/members.py",
-    "broker/coordinators/offsets.py",
-    "broker/coordinators/placement.py",
-    "broker/coordinators/roster.py",
-    "broker/coordinators/shard.py",
+    "broker/connection_machine.py",
+    "broker/coordinators/groups/config.py",
+    "broker/coordinators/groups/group.py",
+    "broker/coordinators/groups/members.py",
+    "broker/coordinators/groups/membership.py",
+    "broker/coordinators/groups/offsets.py",
+    "broker/coordinators/groups/records.py",
+    "broker/coordinators/groups/state_machine.py",
+    "broker/coordinators/runtime/partitioning.py",
+    "broker/coordinators/runtime/records.py",
+    "broker/coordinators/runtime/state_machine.py",
+    "broker/coordinators/runtime/timers.py",
+    "broker/coordinators/runtime/unknown_records.py",
     "broker/doomed.py",
+    "broker/dynamic_configs.py",
+    "broker/dynamic_values.py",
+    "broker/fetch_machine.py",
     "broker/fetch_sessions.py",
     "broker/inventory.py",
     "broker/arrival.py",
     "broker/known_time_text.py",
+    "broker/listener_rules.py",
     "broker/memory.py",
+    "broker/java_pattern.py",
+    "broker/other_checks.py",
+    "broker/other_configs.py",
     "broker/pace.py",
     "broker/partitions/cold_producers.py",
     "broker/partitions/epochs.py",
@@ -82,13 +98,15 @@ PURE = (
     "broker/shared_replies.py",
     "broker/state_memory.py",
     "broker/state_refusals.py",
+    "broker/told.py",
     "broker/restore_plan.py",
     "broker/turns.py",
-    "broker/waiters.py",
+    "broker/purgatory.py",
     "broker/wall_watch.py",
     "kraft/applier.py",
     "kraft/bucket/layout.py",
     "kraft/bucket/settings.py",
+    "kraft/checked_text.py",
     "kraft/decision.py",
     "kraft/folding.py",
     "kraft/delta.py",
@@ -137,8 +155,10 @@ PURE = (
     "s3stream/compaction/damage.py",
     "s3stream/compaction/known_rows.py",
     "s3stream/compaction/plan.py",
+    "s3stream/compaction/spent.py",
     "s3stream/compaction/stream_plan.py",
     "s3stream/compaction/windows.py",
+    "s3stream/damaged_reads.py",
     "s3stream/ghosts.py",
     "s3stream/harvest.py",
     "s3stream/ids.py",
@@ -157,6 +177,7 @@ PURE = (
     "s3stream/upload_plan.py",
     "spark_jobs/agreement.py",
     "spark_jobs/binding.py",
+    "spark_jobs/claims.py",
     "spark_jobs/places.py",
     "spark_jobs/progress.py",
     "spark_jobs/refusal.py",
@@ -174,6 +195,8 @@ PURE = (
     "wal/object/space.py",
     "wal/record.py",
 )
+
+COORDINATORS = "broker/coordinators/"
 
 # Outside runtime/: what would make a run depend on something that a seed does not fix, and what to use in its place.
 BANNED_CALLS = {
@@ -260,8 +283,23 @@ def layering_faults(package: str, module: str, name: str = "") -> str | None:
     return None
 
 
+def coordinator_faults(name: str, module: str) -> str | None:
+    """The runtime of coordinators knows none of them, nor their records; of one another coordinators know nothing."""
+    if not name.startswith(COORDINATORS):
+        return None
+    own = name.removeprefix(COORDINATORS).split("/")[0]
+    if own == "runtime" and module == "millrace.protocol.coordinator_records":
+        return "the runtime of coordinators knows no coordinator's records"
+    prefix = "millrace." + COORDINATORS.replace("/", ".")
+    if module == prefix.rstrip("."):
+        return "which of the coordinators is not seen here: name its module"
+    other = module.removeprefix(prefix).split(".")[0] if module.startswith(prefix) else "runtime"
+    return None if other in (own, "runtime") else f"{own} of the coordinators does not know {other}"
+
+
 def test_imports_go_one_way() -> None:
-    """No package imports one above it, and handlers never import one another, the connection or the dispatcher."""
+    """No package imports one above it, handlers never import one another, the connection or the dispatcher, and the runtime of coordinators
+    imports no coordinator."""
     faults = []
     for path in sources():
         name = name_of(path)
@@ -272,6 +310,7 @@ def test_imports_go_one_way() -> None:
                 tail = module.removeprefix("millrace.broker.")
                 if tail.startswith("handlers.") or tail in ("connection", "dispatch", "app"):
                     fault = "a handler imports no handler, connection or dispatch"
+            fault = fault or coordinator_faults(name, module)
             if fault:
                 faults.append(f"{name}:{line} imports {module}: {fault}")
     assert not faults, "\n".join(faults)
@@ -296,6 +335,21 @@ def test_pure_modules_do_no_io() -> None:
             if module.split(".")[0] == "asyncio" or is_runtime:
                 faults.append(f"{name}:{line} imports {module}")
     assert not faults, "\n".join(faults)
+
+
+def test_dataclasses_are_made_late() -> None:
+    """What a start imports compiles no methods that it does not use."""
+    faults = []
+    for path in sources():
+        name = name_of(path)
+        if name.split("/")[0] in ("runtime", "testing", "spark_jobs") or name in EARLY_DATACLASSES:
+            continue
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ImportFrom) and node.module == "dataclasses":
+                faults += [
+                    f"{name}:{node.lineno}: from {LATE_DATACLASS}" for one in node.names if one.name == "dataclass"
+                ]
+    assert faults == []
 
 
 def test_the_outside_world_comes_in_through_runtime() -> None:
@@ -331,12 +385,12 @@ def loop_faults(tree: ast.Module) -> list[tuple[int, str]]:
 
 
 def test_nothing_asks_what_one_loop_alone_has() -> None:
-    """Outside runtime/, which has tests of its own on both loops."""
+    """But runtime/ what comes through it, where its tests run on both loops."""
     faults = [
         f"{name_of(path)}:{line} uses {word}: {LOOP_WORDS.get(word, 'a part of one loop alone')}"
         for path in sources()
-        if not name_of(path).startswith("runtime/")
         for line, word in loop_faults(tree_of(path))
+        if not (name_of(path).startswith("runtime/") and "through runtime/" in LOOP_WORDS.get(word, ""))
     ]
     assert not faults, "\n".join(faults)
 
@@ -370,6 +424,37 @@ class Waiter:
     def drop(self): self._timer.cancel(); self._ready = []
 """
     assert not loop_faults(ast.parse(source))
+
+
+def test_no_log_line_shows_an_exception_as_python_writes_it() -> None:
+    """An operator reads `in_words(error)` (runtime/errors.py), not `Name('k', 5)`; neither does a text that is put together for one."""
+    faults = [
+        f"{name_of(path)}:{line} shows {error} by its repr: use in_words"
+        for path in sources()
+        for line, error in repr_of_errors(tree_of(path))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'log.warning("not told: %r", error)',
+        'log.log(WARNING, "%s: not told: %r", name, task.exception())',
+        'log.error("%5d%% of %r: %r", done, self, self._failure)',
+        'log.error("uploads end: %r", (isinstance(error, Closed) and error.__cause__) or error)',
+        "try:\n    act()\nexcept Fenced as fenced:\n    log.info('%r', fenced)",
+        "raise Closed(f'the engine failed: {self._failure!r}')",
+    ],
+)
+def test_an_exception_in_a_log_line_is_seen(source: str) -> None:
+    """The rule itself refuses what it should."""
+    assert repr_of_errors(ast.parse(source))
+
+
+def test_other_reprs_in_log_lines_pass() -> None:
+    """Of what has a designed one, and of an operator's own text."""
+    assert not repr_of_errors(ast.parse('log.info("%r: %s of %r", self, in_words(error), client_id)'))
 
 
 def test_files_and_functions_stay_small() -> None:
@@ -428,3 +513,20 @@ def test_every_package_is_installed() -> None:
 def test_a_backward_import_is_seen(package: str, module: str) -> None:
     """The layering rule itself refuses what it should."""
     assert layering_faults(package, module)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("broker/coordinators/runtime/shard.py", "millrace.broker.coordinators.groups.group"),
+        ("broker/coordinators/runtime/shard.py", "millrace.broker.coordinators.groups"),
+        ("broker/coordinators/runtime/log_reader.py", "millrace.protocol.coordinator_records"),
+        ("broker/coordinators/runtime/shard.py", "millrace.broker.coordinators"),
+        ("broker/coordinators/groups/group.py", "millrace.broker.coordinators.transactions.coordinator"),
+    ],
+)
+def test_a_coordinator_in_the_runtime_is_seen(name: str, module: str) -> None:
+    """The rule itself refuses what it should, and nothing else."""
+    assert coordinator_faults(name, module)
+    assert not coordinator_faults(name, "millrace.broker.coordinators.runtime.timers")
+    assert not coordinator_faults(name, "millrace.broker.state_memory")

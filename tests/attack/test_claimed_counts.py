@@ -30,13 +30,18 @@ def run_of_zeros(count: int) -> bytes:
 def object_count(broker: LiveBroker) -> int:
     """How many objects there are, or were begun."""
     metrics = broker.metrics()
-    return int(sum(metrics[f'millrace_objects{{state="{state}"}}'] for state in ("prepared", "committed", "doomed")))
+    return int(
+        sum(
+            metrics[f'millrace_metadata_objects{{state="{state}"}}']
+            for state in ("prepared", "committed", "pending_deletion")
+        )
+    )
 
 
 def test_batches_that_claim_too_much_are_refused(tmp_path: Path) -> None:
     """Batches of 121 bytes that claim 2^31 - 1 records, by each codec: INVALID_RECORD for each, no object is made, and another client's
     produce goes on."""
-    with LiveBroker(tmp_path, wal="256MiB") as broker, Client(broker.address) as client:
+    with LiveBroker(tmp_path, wal="256MiB", is_warm=True) as broker, Client(broker.address) as client:
         client.create("odd")
         client.create("other")
         before = object_count(broker)
@@ -56,7 +61,7 @@ def test_an_odd_range_costs_others_no_object(tmp_path: Path) -> None:
     """Batches of half a megabyte that may really hold 2^31 - 1 records each are taken where only headers are judged; each fills an
     index row of its own, and no upload begins before its time."""
     batch = batch_of(run_of_zeros(INT32_MAX), INT32_MAX, Codec.ZSTD)
-    with LiveBroker(tmp_path, wal="256MiB") as broker, Client(broker.address) as client:
+    with LiveBroker(tmp_path, wal="256MiB", is_warm=True) as broker, Client(broker.address) as client:
         client.create("wide", record_validation="header")
         client.create("other")
         before = object_count(broker)

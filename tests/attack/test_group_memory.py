@@ -25,7 +25,8 @@ from tests.live.test_s3_lacking import running
 
 VERSION = 9
 MIB = 1 << 20
-STATES_MIB = 16 if IS_FULL else 1
+STATES_MIB = 16 if IS_FULL else 4
+ONCE_BYTES = 3 * MIB  # connections, the log, and on a busy machine 2 MiB more, whatever is charged
 CONNECTIONS = 40
 REFUSED = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -38,13 +39,13 @@ class Commits:
         self._sockets = [socket.create_connection(place, 60, (from_address, 0)) for _ in range(CONNECTIONS)]
         self._files = [one.makefile("rb") for one in self._sockets]
 
-    def commit(self, groups: list[str], offset: int) -> Counter[tuple[int, int]]:
+    def commit(self, groups: list[str], offset: int, partition: int = 0) -> Counter[tuple[int, int]]:
         """How many had which error code and throttle time."""
         found: Counter[tuple[int, int]] = Counter()
         for first in range(0, len(groups), CONNECTIONS):
             part = groups[first : first + CONNECTIONS]
             for one, group in zip(self._sockets, part, strict=False):
-                one.sendall(encode_request(API[8], VERSION, 1, "flood", commit_request(group, offset)))
+                one.sendall(encode_request(API[8], VERSION, 1, "flood", commit_request(group, offset, partition)))
             for file, _ in zip(self._files, part, strict=False):
                 (length,) = struct.unpack(">i", file.read(4))
                 response = decode_response(API[8], VERSION, file.read(length))[1]
@@ -52,8 +53,8 @@ class Commits:
         return found
 
 
-def commit_request(group: str, offset: int) -> OffsetCommitRequest:
-    topics = [OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, offset, -1, "")])]
+def commit_request(group: str, offset: int, partition: int = 0) -> OffsetCommitRequest:
+    topics = [OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(partition, offset, -1, "")])]
     return OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=topics)
 
 
@@ -64,7 +65,8 @@ def commit_once(client: Client) -> None:
 
 def test_groups_of_one_offset_fill_no_memory(tmp_path: Path) -> None:
     """One address makes groups until it is refused, and goes on asking: with a code for "ask again" and a time to wait. A group that
-    was there commits meanwhile, so do those that were taken, and another address makes new ones; all are there after a kill."""
+    was there commits meanwhile, so do those that were taken, and another address makes new ones; all are there after a kill. The process grows by
+    what is charged, a quarter of it for the allocator, and what comes once, at most."""
     settings = {
         "states.memory.max.bytes": f"{STATES_MIB}MiB",
         "memory.max.bytes": "128MiB",
@@ -81,14 +83,16 @@ def test_groups_of_one_offset_fill_no_memory(tmp_path: Path) -> None:
             before_bytes = broker.memory_bytes()
             found = flood.commit(groups, 1)
             grown_bytes = broker.memory_bytes() - before_bytes
+            charged_bytes = broker.metrics()["millrace_states_memory_bytes"]
+        assert grown_bytes <= 1.25 * charged_bytes + ONCE_BYTES, (
+            f"{grown_bytes / MIB:.1f} MiB for {charged_bytes / MIB:.1f}"
+        )
         assert set(found) == {(0, 0), (REFUSED, 1000)}
         taken = found[0, 0]
         assert 300 * STATES_MIB < taken < 700 * STATES_MIB
         assert flood.commit(groups[:200], 2) == {(0, 0): 200}
         assert other.commit([f"other-{number}" for number in range(30 * STATES_MIB)], 1) == {(0, 0): 30 * STATES_MIB}
-        metrics = broker.metrics()
-        charged_bytes = metrics["millrace_states_memory_bytes"]
-        assert charged_bytes < STATES_MIB * MIB
+        assert broker.metrics()["millrace_states_memory_bytes"] < STATES_MIB * MIB
         assert "127.0.0.2 is refused a group" in broker.log_path.read_text()
         broker.kill()
         broker.start()
@@ -116,7 +120,7 @@ def test_groups_commit_while_the_store_is_away(tmp_path: Path) -> None:
     back everybody goes on."""
     with running() as store:
         settings = {"s3.data.buckets": store.address, "memory.max.bytes": "128MiB", "s3.wal.upload.interval.ms": "200"}
-        with LiveBroker(tmp_path, settings, wal="24MiB") as broker, Client(broker.address) as client:
+        with LiveBroker(tmp_path, settings, wal="24MiB", is_warm=True) as broker, Client(broker.address) as client:
             client.create("t")
             wait_for_coordinator(client)
             commit_once(client)
@@ -128,7 +132,7 @@ def test_groups_commit_while_the_store_is_away(tmp_path: Path) -> None:
             assert code == ErrorCode.REQUEST_TIMED_OUT
             with Client(broker.address) as waiting, Bystander(broker, commit_once) as bystander:
                 waiting.begin_send("t", [bytes(500_000)], timeout_ms=60_000)
-                time.sleep(10 if IS_FULL else 1)
+                time.sleep(4 if IS_FULL else 1)  # what is kept of so small a log lasts for some 2,500 commits
                 store.faults.clear()
                 assert waiting.end_send().error_code == 0
             print(

@@ -31,7 +31,7 @@ def test_records_without_a_timestamp_are_kept(tmp_path: Path) -> None:
     """librdkafka that is told -1 writes a largest time of 0: such records age from their append, not from
     1970."""
     with (
-        LiveBroker(tmp_path, {"log.retention.check.interval.ms": str(ROUNDS_MS)}, wal="64MiB") as broker,
+        LiveBroker(tmp_path, {"log.retention.check.interval.ms": str(ROUNDS_MS)}, wal="64MiB", is_warm=True) as broker,
         Client(broker.address) as client,
     ):
         client.create("untimed")
@@ -125,7 +125,7 @@ def look_up(topic: str, now_ms: int) -> Callable[[Client], object]:
 def test_lookups_in_batches_that_lie_hold_nobody_up(tmp_path: Path) -> None:
     """Their headers claim a time that none of their records has: each has to be unpacked and walked to find that out.
     Others look up times, and produce, as if nothing was."""
-    with LiveBroker(tmp_path, {"message.max.bytes": str(4 << 20)}, wal="256MiB") as broker:
+    with LiveBroker(tmp_path, {"message.max.bytes": str(4 << 20)}, wal="256MiB", is_warm=True) as broker:
         with Client(broker.address) as client:
             now_ms = int(time.time() * 1000)
             sent = fill_with_lies(client, now_ms)

@@ -7,137 +7,41 @@ everything that was committed. Real clients compare.
 
 from __future__ import annotations
 
-import hashlib
 import random
+import re
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
-from kafka.admin import NewTopic
 
 from tests.attack import IS_FULL
-from tests.attack.test_swapped_places import broker_on, produce, read, refusal, values, wait_uploaded, wal_at
-from tests.live import LiveBroker
-from tests.live.client import Client
+from tests.attack.restore_history import Known, Life, Place, check
+from tests.attack.test_swapped_places import broker_on, copy, produce, read, refusal, values, wait_uploaded, wal_at
+from tests.live import LiveBroker, warm
+from tests.live.client import LATEST, Client
 
-ROUNDS = 12 if IS_FULL else 1
-RECORDS = 1_000 if IS_FULL else 150
+LIVES = 12 if IS_FULL else 2
+STEPS = 60 if IS_FULL else 8
 OFTEN = {
-    "s3.wal.upload.interval.ms": "200",
+    "s3.wal.upload.interval.ms": "50",
     "s3.metadata.upload.interval.ms": "300",
     "s3.object.delete.retention.minutes": "0",
-    "s3.stream.object.compaction.interval.minutes": "1",
+    "s3.stream.set.object.compaction.interval.minutes": "0",
+    "s3.stream.object.compaction.interval.minutes": "0",
 }
-PARTITIONS = 2
 
 
-class Known:
-    """What clients were told: records by partition, from the first offset that is still wanted, and groups' offsets."""
-
-    def __init__(self) -> None:
-        self.records: dict[tuple[str, int], dict[int, bytes]] = {}
-        self.deleted_before: dict[tuple[str, int], int] = {}
-        self.committed: dict[tuple[str, int], int] = {}
-
-    def expected(self) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
-        return {
-            place: sorted(
-                (offset, value) for offset, value in records.items() if offset >= self.deleted_before.get(place, 0)
-            )
-            for place, records in self.records.items()
-        }
-
-
-def digest(found: dict[tuple[str, int], list[tuple[int, bytes]]]) -> str:
-    total = hashlib.sha256()
-    for place in sorted(found):
-        total.update(repr((place, found[place])).encode())
-    return total.hexdigest()
-
-
-def one_life(
-    broker: LiveBroker, chance: random.Random, known: Known, life: int, *, is_brief: bool = not IS_FULL
-) -> None:
-    """Makes history: everything in `known` was acknowledged. Brief: topics and records alone."""
-    admin = KafkaAdminClient(bootstrap_servers=broker.address)
-    topics = [f"t{life}-{number}" for number in range(2)]
-    admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in topics])
-    for name in topics:
-        for partition in range(PARTITIONS):
-            known.records[name, partition] = {}
-    producer = KafkaProducer(bootstrap_servers=broker.address, acks="all", linger_ms=5)
-    sent = []
-    for number in range(RECORDS):
-        topic, partition = chance.choice(sorted(known.records))
-        value = f"{life} {number} ".encode() + b"x" * chance.randrange(400)
-        sent.append((topic, partition, value, producer.send(topic, value, partition=partition)))
-    producer.flush()
-    for topic, partition, value, future in sent:
-        known.records[topic, partition][future.get(10).offset] = value
-    producer.close()
-    if is_brief:
-        admin.close()
-        return
-    place = chance.choice(sorted(known.records))
-    before = max(known.records[place], default=0) // 2
-    admin.delete_records({TopicPartition(*place): before})
-    known.deleted_before[place] = max(known.deleted_before.get(place, 0), before)
-    gone = f"t{life - 1}-1"
-    if (gone, 0) in known.records:
-        admin.delete_topics([gone])
-        for partition in range(PARTITIONS):
-            for table in (known.records, known.deleted_before, known.committed):
-                table.pop((gone, partition), None)
-    consumer = KafkaConsumer(bootstrap_servers=broker.address, group_id="readers", enable_auto_commit=False)
-    place = chance.choice(sorted(known.records))
-    offset = max(known.records[place], default=0)
-    consumer.commit({TopicPartition(*place): OffsetAndMetadata(offset, "", -1)})
-    known.committed[place] = offset
-    consumer.close()
-    admin.close()
-
-
-def found_by_clients(broker: LiveBroker, known: Known) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
-    consumer = KafkaConsumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", enable_auto_commit=False)
-    places = [TopicPartition(*place) for place in known.records]
-    found: dict[tuple[str, int], list[tuple[int, bytes]]] = {place: [] for place in known.records}
-    consumer.assign(places)
-    consumer.seek_to_beginning()
-    ends = consumer.end_offsets(places)
-    while any(consumer.position(place) < end for place, end in ends.items()):
-        for place, records in consumer.poll(500).items():
-            found[place.topic, place.partition] += [(record.offset, record.value) for record in records]
-    consumer.close()
-    return found
-
-
-def committed_by_clients(broker: LiveBroker, known: Known) -> dict[tuple[str, int], int]:
-    consumer = KafkaConsumer(bootstrap_servers=broker.address, group_id="readers", enable_auto_commit=False)
-    found = {place: consumer.committed(TopicPartition(*place)) for place in known.committed}
-    consumer.close()
-    return found
+def ends_of(broker: LiveBroker, known: Known) -> dict[Place, int]:
+    with Client(broker.address) as client:
+        return {place: client.offset(place[0], LATEST, place[1]) for place in known.records}
 
 
 def restore(folder: Path, broker: LiveBroker, *words: str) -> subprocess.CompletedProcess[str]:
     options = [*broker.command()[broker.command().index("serve") + 1 :]]
-    command = [sys.executable, "-m", "millrace.broker", "restore", "--from", f"file://{folder / 'data' / 'objects'}"]
-    return subprocess.run([*command, *options, *words], capture_output=True, text=True, timeout=60)
-
-
-def make_history(folder: Path, settings: dict[str, str], seed: int) -> Known:
-    """Lives that end by kill -9."""
-    chance, known = random.Random(seed), Known()
-    for life in range(ROUNDS):
-        with broker_on(folder, OFTEN, settings) as broker:
-            one_life(broker, chance, known, life, is_brief=False)
-            if life == ROUNDS - 1:
-                return finish(broker, known)
-            broker.kill()
-    return known
+    command = ["-m", "millrace.broker", "restore", "--from", f"file://{folder / 'data' / 'objects'}"]
+    return warm.run([*command, *options, *words])
 
 
 def wait_saved(broker: LiveBroker) -> None:
@@ -148,18 +52,30 @@ def wait_saved(broker: LiveBroker) -> None:
         time.sleep(0.05)
 
 
-def finish(broker: LiveBroker, known: Known) -> Known:
-    broker.kill()
-    return known
+def live(folder: Path, settings: dict[str, str], chance: random.Random, known: Known) -> None:
+    """Lives that end by kill -9, each with compaction and with every kind of step."""
+    for number in range(LIVES):
+        with broker_on(folder, OFTEN, settings) as broker:
+            life = Life(broker, chance, known, f"t{number}")
+            life.run(STEPS)
+            life.wait_compacted()
+            life.kill()
 
 
 def test_with_a_log_of_objects_everything_acknowledged_is_there_again(tmp_path: Path) -> None:
-    """Log directory and every local file are gone: what clients were told is there, byte for byte, and groups go on."""
+    """Log directory and every local file are gone after three kills: what clients were told is there, byte for byte, up to the last answer,
+    and groups go on; what was deleted stays away."""
     settings = wal_at(tmp_path / "wal", "object")
-    known = make_history(tmp_path, settings, 1)
-    logs = tmp_path / "data" / "metadata"
-    assert logs.is_dir()
-    shutil.rmtree(logs)
+    chance, known = random.Random(1), Known()
+    live(tmp_path, settings, chance, known)
+    with broker_on(tmp_path, OFTEN, settings, {"s3.wal.upload.interval.ms": "3600000"}) as broker:
+        wait_saved(broker)  # deletions are as old as the bucket's metadata; records and commits are not
+        life = Life(broker, chance, known, "last")
+        life.make_topic()
+        for step in (life.produce, life.commit, life.produce, life.commit_below_records):
+            step()
+        life.kill()
+    shutil.rmtree(tmp_path / "data" / "metadata")
     broker = broker_on(tmp_path, OFTEN, settings)
     assert "millrace restore" in refusal(broker)
     before = sorted(str(path) for path in tmp_path.rglob("*"))
@@ -167,52 +83,60 @@ def test_with_a_log_of_objects_everything_acknowledged_is_there_again(tmp_path: 
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert "can be restored" in verified.stdout
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before, "--verify changed something"
-    began = time.monotonic()
     told = restore(tmp_path, broker, "--take-over")
     assert told.returncode == 0, told.stdout + told.stderr
-    took_s = time.monotonic() - began
     assert "restored into an empty directory" in restore(tmp_path, broker, "--take-over").stderr
     with broker:
-        found = found_by_clients(broker, known)
-        assert digest(found) == digest(known.expected())
-        assert committed_by_clients(broker, known) == known.committed
-        one_life(broker, random.Random(9), known, 100)  # and it serves on: ids and epochs are above all that were given
-        assert digest(found_by_clients(broker, known)) == digest(known.expected())
-    count = sum(map(len, found.values()))
-    print(f"log of objects: {count} records of {len(found)} partitions are there again; restored in {took_s:.1f} s")
+        count = check(broker, known)
+        life = Life(broker, chance, known, "again")  # and it serves on: ids and epochs are above all that were given
+        life.make_topic()
+        life.produce()
+        life.close()
+        check(broker, known)
+    print(f"log of objects: {count} records of {len(known.records)} partitions are there again after {LIVES + 1} kills")
 
 
 def test_with_a_log_on_a_disk_everything_committed_is_there_again(tmp_path: Path) -> None:
-    """Log directory and WAL are gone: all that was in objects is there; what only the WAL had is named by partition and offset."""
+    """Log directory and WAL are gone after three kills: all that was in objects is there, groups' offsets too; what only the WAL had is named by
+    partition and offset, and nothing else is."""
     settings = wal_at(tmp_path / "wal")
     chance, known = random.Random(2), Known()
+    live(tmp_path, settings, chance, known)
     with broker_on(tmp_path, OFTEN, settings) as broker:
-        one_life(broker, chance, known, 0, is_brief=False)
-        one_life(broker, chance, known, 1)
+        life = Life(broker, chance, known, "seen")
+        life.produce()
+        life.commit_below_records()
+        life.close()
         wait_uploaded(broker)
+        ends = ends_of(broker, known)  # what was in doubt is there or not from here on
         broker.kill()
-    lost: dict[tuple[str, int], int] = {}
+    committed = known.copy()
     with broker_on(tmp_path, OFTEN, settings, {"s3.wal.upload.interval.ms": "3600000"}) as broker:
-        producer = KafkaProducer(bootstrap_servers=broker.address, acks="all")
-        place = sorted(known.records)[0]
-        for _ in range(5):
-            offset = producer.send(place[0], b"only in the WAL", partition=place[1]).get(10).offset
-            lost.setdefault(place, offset)
-        producer.close()
+        life = Life(broker, chance, known, "lost")
+        for step in (life.produce, life.commit, life.produce):
+            step()
         wait_saved(broker)
-        broker.kill()
+        life.kill()
     shutil.rmtree(tmp_path / "data" / "metadata")
     (tmp_path / "wal").unlink()
     broker = broker_on(tmp_path, OFTEN, settings)
     told = restore(tmp_path, broker, "--take-over")
     assert told.returncode == 1, told.stdout + told.stderr
-    (topic, partition), first = next(iter(lost.items()))
-    assert f"{topic}-{partition}: offsets from {first} on" in told.stdout
+    missing = re.findall(r"(\S+)-(\d+): offsets from (\d+) on", told.stdout)
+    named = {(topic, int(partition)): int(first) for topic, partition, first in missing}
+    written = {place for place in known.records if known.records[place] != committed.records[place]}
+    assert written
+    assert {place: first for place, first in named.items() if place in written} == {
+        place: ends[place] for place in written
+    }
+    assert all(first == ends[place] for place, first in named.items() if not place[0].startswith("__")), named
     assert "wal.lost.accept=true" in told.stdout
     with broker_on(tmp_path, OFTEN, settings, {"wal.lost.accept": "true"}) as broker:
-        assert digest(found_by_clients(broker, known)) == digest(known.expected())
-        assert committed_by_clients(broker, known) == known.committed
-    print(f"log on a disk: everything committed is there; named as missing: {topic}-{partition} from offset {first} on")
+        count = check(broker, committed)
+        assert ends_of(broker, committed) == ends
+    print(
+        f"log on a disk: {count} records are there; named as missing: {len(written)} partitions, each from its end on"
+    )
 
 
 def test_an_older_log_directory_is_refused_by_the_bucket(tmp_path: Path) -> None:
@@ -246,8 +170,8 @@ def test_an_older_log_directory_is_refused_by_the_bucket(tmp_path: Path) -> None
 @pytest.mark.parametrize("words", [("--help",), ("--from", "s3:/nonsense"), ("--from", "file:///nowhere-at-all")])
 def test_what_a_mistake_is_told(tmp_path: Path, words: tuple[str, ...]) -> None:
     """Help teaches; mistakes are one sentence."""
-    command = [sys.executable, "-m", "millrace.broker", "restore", "--data-dir", str(tmp_path), *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    command = ["-m", "millrace.broker", "restore", "--data-dir", str(tmp_path), *words]
+    ended = warm.run(command)
     if words == ("--help",):
         assert ended.returncode == 0
         assert "--take-over" in ended.stdout
@@ -256,3 +180,34 @@ def test_what_a_mistake_is_told(tmp_path: Path, words: tuple[str, ...]) -> None:
         assert ended.returncode == 2
         assert ended.stderr.count("\n") == 1, ended.stderr
         assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("kind", ["block", "object"])
+def test_an_older_copy_of_the_wal_beside_a_restored_log_directory_is_refused(tmp_path: Path, kind: str) -> None:
+    """The machine's disk was put back from a snapshot, and its log directory was lost: what the bucket knows to be committed lies beyond the end of
+    such a log, and with it may what was acknowledged since. The current log has everything."""
+    wal = tmp_path / "wal"
+    settings = {**wal_at(wal, kind), **OFTEN}
+    with broker_on(tmp_path, settings) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        produce(broker, range(10))
+        wait_uploaded(broker)
+        copy(wal, tmp_path / "older")
+        produce(broker, range(10, 20))
+        wait_uploaded(broker)
+        wait_saved(broker)
+        broker.kill()
+    with broker_on(tmp_path, settings, {"s3.wal.upload.interval.ms": "3600000"}) as broker:
+        produce(broker, range(20, 25))
+        broker.kill()
+    copy(wal, tmp_path / "current")
+    copy(tmp_path / "older", wal)
+    (tmp_path / "data" / "metadata").rename(tmp_path / "lost")
+    broker = broker_on(tmp_path, settings)
+    told = restore(tmp_path, broker, "--take-over")
+    assert told.returncode == 0, told.stderr
+    assert "is an older copy" in refusal(broker)
+    copy(tmp_path / "current", wal)
+    with broker:
+        assert read(broker) == values(range(25))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from millrace.runtime.objectstore_s3 import S3ObjectStore
 from tests.attack.test_restore import wait_saved
 from tests.attack.test_swapped_places import UPLOADS_NEVER, produce, read, refusal, values, wait_uploaded
-from tests.live import LiveBroker
+from tests.live import LiveBroker, warm
 from tests.live.client import Client
 from tests.live.s3_server import S3Server
 
@@ -51,7 +50,7 @@ class Story:
             "s3.wal.upload.interval.ms": "100",
             **settings,
         }
-        return LiveBroker(self.folder / name, overrides)
+        return LiveBroker(self.folder / name, overrides, is_warm=True)
 
     def produce(self, broker: LiveBroker, name: str, count: int = 5) -> None:
         with Client(broker.address) as client:
@@ -62,8 +61,8 @@ class Story:
 
     def restore(self, broker: LiveBroker, source: str, *words: str) -> subprocess.CompletedProcess[str]:
         options = broker.command()[broker.command().index("serve") + 1 :]
-        command = [sys.executable, "-m", "millrace.broker", "restore", "--from", source.partition("@")[2]]
-        return subprocess.run([*command, *options, *words], capture_output=True, text=True, timeout=60)
+        command = ["-m", "millrace.broker", "restore", "--from", source.partition("@")[2]]
+        return warm.run([*command, *options, *words])
 
     def read(self, broker: LiveBroker) -> list[bytes]:
         with Client(broker.address) as client:
@@ -122,8 +121,8 @@ def take_over_elsewhere(folder: Path) -> None:
         **UPLOADS_NEVER,
         "s3.metadata.upload.interval.ms": "100",
     }
-    old = LiveBroker(folder / "old", bucket, wal="16MiB")
-    new = LiveBroker(folder / "new", {**bucket, "wal.lost.accept": "true"}, wal="16MiB")
+    old = LiveBroker(folder / "old", bucket, wal="16MiB", is_warm=True)
+    new = LiveBroker(folder / "new", {**bucket, "wal.lost.accept": "true"}, wal="16MiB", is_warm=True)
     try:
         old.start()
         with Client(old.address) as client:
@@ -133,8 +132,8 @@ def take_over_elsewhere(folder: Path) -> None:
         produce(old, range(3, 8), "t")
         wait_saved(old)
         options = new.command()[new.command().index("serve") + 1 :]
-        command = [sys.executable, "-m", "millrace.broker", "restore", *options, "--take-over"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        command = ["-m", "millrace.broker", "restore", *options, "--take-over"]
+        told = warm.run(command)
         assert told.returncode == 1, told.stdout + told.stderr
         assert "t-0: offsets from 3 on: " in told.stdout
         new.start()

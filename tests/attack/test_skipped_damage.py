@@ -34,7 +34,7 @@ class Left:
 
 
 def broker_on(folder: Path, policy: str = "refuse") -> LiveBroker:
-    return LiveBroker(folder, {"wal.corruption": policy}, wal="64MiB")
+    return LiveBroker(folder, {"wal.corruption": policy}, wal="64MiB", is_warm=True)
 
 
 def damage(folder: Path, content: bytes) -> None:

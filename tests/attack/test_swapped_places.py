@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from millrace.broker.binding import MARKER_KEY
-from tests.live import LiveBroker
+from millrace.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tests.attack import IS_FULL
+from tests.live import LiveBroker, warm
 from tests.live.client import LATEST, Client
 
 UPLOADS_OFTEN = {"s3.wal.upload.interval.ms": "200"}
@@ -31,12 +36,12 @@ def broker_on(folder: Path, *settings: dict[str, str]) -> LiveBroker:
     merged: dict[str, str] = {}
     for some in settings:
         merged |= some
-    return LiveBroker(folder, merged)
+    return LiveBroker(folder, merged, is_warm=True)
 
 
 def refusal(broker: LiveBroker) -> str:
     """The one sentence of a start that fails."""
-    ended = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60)
+    ended = warm.run(broker.command()[1:])
     assert ended.returncode == 1, ended.stderr
     told = [line for line in ended.stderr.splitlines() if line.startswith("millrace:")]
     assert len(told) == 1, ended.stderr
@@ -77,7 +82,10 @@ def wait_uploaded(broker: LiveBroker) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("first", "second"), [("block", "block"), ("block", "object"), ("object", "block")])
+PAIRS = [("block", "object"), ("object", "block"), *([("block", "block")] if IS_FULL else [])]
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_an_earlier_wal_is_refused_while_streams_are_open_in_a_later_one(
     tmp_path: Path, first: str, second: str
 ) -> None:
@@ -163,6 +171,51 @@ def test_an_older_copy_of_the_wal_of_one_owner_is_refused(tmp_path: Path, kind: 
     copy(tmp_path / "current", wal)
     with broker_on(tmp_path, settings) as broker:
         assert read(broker) == values(range(40))
+
+
+@pytest.mark.parametrize("kind", ["block", "object"] if IS_FULL else ["block"])
+def test_an_older_copy_that_was_accepted_goes_on_and_the_current_one_is_the_older_then(
+    tmp_path: Path, kind: str
+) -> None:
+    """The word is said for one start. When the current volume is found after all, what it alone held is not given the place of what was
+    acknowledged since: a second word loses both, and consumers that read either notice."""
+    wal = tmp_path / "wal"
+    settings = {**wal_at(wal, kind), **UPLOADS_OFTEN}
+    accepting = {"wal.lost.accept": "true"}
+    with broker_on(tmp_path, settings) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        produce(broker, range(10))
+        wait_uploaded(broker)
+        broker.kill()
+    copy(wal, tmp_path / "older")
+    with broker_on(tmp_path, settings) as broker:
+        produce(broker, range(10, 60))
+        wait_uploaded(broker)
+        broker.kill()
+    with broker_on(tmp_path, settings, UPLOADS_NEVER) as broker:
+        produce(broker, range(60, 80))
+        broker.kill()
+    copy(wal, tmp_path / "current")
+    copy(tmp_path / "older", wal)
+    assert "is an older copy: its last owner had epoch" in refusal(broker_on(tmp_path, settings))
+    with broker_on(tmp_path, settings, UPLOADS_NEVER, accepting) as broker:
+        produce(broker, range(100, 105))
+        broker.kill()
+    with broker_on(tmp_path, settings, UPLOADS_NEVER) as broker:
+        assert read(broker) == values([*range(60), *range(100, 105)])  # type: ignore[arg-type]
+        produce(broker, range(105, 110))
+        epoch = leader_epochs(broker)["kept"]
+        broker.kill()
+    copy(tmp_path / "current", wal)
+    assert "is an older copy: its last owner had epoch" in refusal(broker_on(tmp_path, settings))
+    with broker_on(tmp_path, settings, UPLOADS_NEVER, accepting) as broker:
+        assert read(broker) == values([*range(60), *range(100, 105)])  # type: ignore[arg-type]
+        assert epoch_end(broker, "kept", epoch) == 65
+        assert "kept-0: records from offset 65 on" in broker.log_path.read_text()
+        broker.kill()
+    with broker_on(tmp_path, settings) as broker:
+        assert len(read(broker)) == 65
 
 
 @pytest.mark.parametrize("kind", ["block"])
@@ -269,6 +322,14 @@ def leader_epochs(broker: LiveBroker) -> dict[str, int]:
         return {topic.name or "": topic.partitions[0].leader_epoch for topic in topics}
 
 
+def epoch_end(broker: LiveBroker, topic: str, epoch: int) -> int:
+    """Where a consumer that read under that leader epoch is told that it ended."""
+    asked = OffsetForLeaderTopic(topic, [OffsetForLeaderPartition(0, -1, epoch)])
+    with Client(broker.address) as client:
+        answer = client.ask("OffsetForLeaderEpoch", OffsetForLeaderEpochRequest(-1, [asked]), 4)
+    return int(answer.topics[0].partitions[0].end_offset)
+
+
 def test_records_of_a_wal_that_was_given_up_never_come_back(tmp_path: Path) -> None:
     """Its offsets were given to others since: such a WAL is refused even when every stream is closed, or emptied when that is accepted."""
     one, two = wal_at(tmp_path / "a"), wal_at(tmp_path / "b")
@@ -285,6 +346,11 @@ def test_records_of_a_wal_that_was_given_up_never_come_back(tmp_path: Path) -> N
         assert broker.stop() == 0
     with broker_on(tmp_path, one, {"wal.lost.accept": "true"}) as broker:
         assert read(broker) == values(range(50, 55))
+        said = broker.log_path.read_text()
+        assert (
+            f"WAL loss accepted: WAL {tmp_path / 'a'}: kept-0: offsets [0, 10) of an earlier time are given up" in said
+        )
+        assert said.count(" of an earlier time are given up") == 1
         produce(broker, range(60, 62))
         broker.kill()
     with broker_on(tmp_path, one) as broker:

@@ -43,7 +43,7 @@ def read_by_java(broker: LiveBroker, topic: str, count: int) -> list[str]:
 def test_no_broken_batch_stands_before_a_reader(tmp_path: Path) -> None:
     """Records, and between any two of them a batch that no consumer can read, of every kind and in every codec: each is refused with
     INVALID_RECORD, odd ones that can be read are taken, and Kafka's consumer reads from the first record to the last."""
-    with LiveBroker(tmp_path, RECORDS, wal="256MiB") as broker, Client(broker.address) as client:
+    with LiveBroker(tmp_path, RECORDS, wal="256MiB", is_warm=True) as broker, Client(broker.address) as client:
         client.create("shared")
         sent, taken = [], []
         for number, (name, batch) in enumerate(odd_batches()):
@@ -66,7 +66,7 @@ def test_no_broken_batch_stands_before_a_reader(tmp_path: Path) -> None:
 
 def test_what_only_a_header_tells_is_taken_where_only_headers_are_judged(tmp_path: Path) -> None:
     """A topic may be told to trust its producers' records: what is broken inside is taken there, and at no other."""
-    with LiveBroker(tmp_path, RECORDS, wal="64MiB") as broker, Client(broker.address) as client:
+    with LiveBroker(tmp_path, RECORDS, wal="64MiB", is_warm=True) as broker, Client(broker.address) as client:
         client.create("trusting", record_validation="header")
         client.create("careful")
         junk = dict(odd_batches())["junk as gzip"]
@@ -79,7 +79,7 @@ def test_what_unpacks_to_a_lot_delays_nobody(tmp_path: Path) -> None:
     memory that is set, and another client's produce goes on."""
     bombs = [batch_of(run_of_zeros(count), count, Codec.ZSTD) for count in (BOMB_RECORDS, 2 * MIB)]
     settings = {**RECORDS, "memory.max.bytes": "256MiB"}
-    with LiveBroker(tmp_path, settings, wal="64MiB") as broker, Client(broker.address) as client:
+    with LiveBroker(tmp_path, settings, wal="64MiB", is_warm=True) as broker, Client(broker.address) as client:
         client.create("bombs", 8)
         client.create("other")
         attackers = [Client(broker.address, 120) for _ in range(4)]

@@ -101,7 +101,7 @@ def clock_text(broker: LiveBroker) -> Callable[[], bool]:
 
 def test_a_start_eight_days_ahead_deletes_nothing(tmp_path: Path) -> None:
     """Objects in a directory, so nobody tells the time: not at this start, nor at the next, until the operator confirms."""
-    with ShiftedBroker(tmp_path, SETTINGS, wal="64MiB") as broker:
+    with ShiftedBroker(tmp_path, SETTINGS, wal="64MiB", is_warm=True) as broker:
         fill(broker)
         broker.shift(8 * DAY_MS)
         for _ in range(2):
@@ -126,7 +126,7 @@ def test_a_bucket_confirms_or_denies_the_clock(tmp_path: Path) -> None:
     with S3Server(tmp_path / "s3") as server:
         server.make("lake")
         overrides = {**SETTINGS, "s3.data.buckets": server.address("lake")}
-        with ShiftedBroker(tmp_path / "broker", overrides, wal="64MiB") as broker:
+        with ShiftedBroker(tmp_path / "broker", overrides, wal="64MiB", is_warm=True) as broker:
             fill(broker)
             broker.shift(8 * DAY_MS)
             broker.start()
@@ -149,7 +149,7 @@ def test_a_bucket_confirms_or_denies_the_clock(tmp_path: Path) -> None:
 
 def test_what_is_written_while_the_clock_is_behind_is_not_old_when_it_is_right(tmp_path: Path) -> None:
     """A board starts in 1970 and its clock is set minutes later: what the broker stamped meanwhile stays, in order."""
-    with ShiftedBroker(tmp_path, SETTINGS, wal="64MiB") as broker:
+    with ShiftedBroker(tmp_path, SETTINGS, wal="64MiB", is_warm=True) as broker:
         fill(broker)
         before_ms = int(time.time() * 1000)
         broker.shift(-before_ms + 60_000)

@@ -259,7 +259,7 @@ class ColdBench:
         took_ms = 1000 * (time.perf_counter() - began)
         after = self.broker.metrics()
         gets = gets_of(after) - gets_of(before)
-        spent = 'millrace_store_seconds_sum{operation="get"}'
+        spent = 'millrace_store_request_duration_seconds_sum{operation="get"}'
         spent_ms = 1000 * (after.get(spent, 0.0) - before.get(spent, 0.0))
         beside = f"{took_ms:.1f} ms, of which {spent_ms:.1f} in GETs"
         self.add("first byte of a cold read", f"{gets:.0f} GETs", beside, "2 GETs", gets <= 2)

@@ -29,7 +29,7 @@ from tempfile import TemporaryDirectory
 from millrace.broker.app import Broker
 from millrace.broker.config import load as read_settings
 from millrace.broker.config_source import Given
-from millrace.runtime import real_runtime
+from millrace.runtime.bundle import real_runtime
 from millrace.runtime.clock import Clock, SystemClock
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import ObjectStore

@@ -4,7 +4,7 @@ The ring is as large as `--mib` says and is filled until it takes no more: the b
 two thirds of its ring empty. The start after the crash has a directory for a bucket, so that the disk is all there is to wait for. It
 runs twice: with memory for the whole ring, and with what a default broker has on a machine of 4 GiB, whose log cache is half of what the ring holds.
 
-Phases are the broker's own (`millrace_recovery_seconds`): `open` opens and fences the WAL and the streams, `read` is the WAL's reading and
+Phases are the broker's own (`millrace_storage_recovery_seconds`): `open` opens and fences the WAL and the streams, `read` is the WAL's reading and
 judging, `flush` what then remains of putting and committing objects, `close` the closing of streams and the reset. Beside them stands
 what the same bytes take to be read and put by a plain loop over the same disk, in the same run. Exit code 1 when a target is MISSED.
 """
@@ -93,7 +93,7 @@ def rows_of(
     broker: LiveBroker, name: str, full_share: float, held: float, plain_s: float, memory_mib: int
 ) -> list[Row]:
     found = broker.metrics()
-    phases = {phase: found[f'millrace_recovery_seconds{{phase="{phase}"}}'] for phase in PHASES}
+    phases = {phase: found[f'millrace_storage_recovery_seconds{{phase="{phase}"}}'] for phase in PHASES}
     told = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in phases.items())
     recovered_s, bound_s = sum(phases.values()), TARGET_S_PER_GIB * held / (1 << 30) + plain_s
     peak_mib = broker.peak_memory_bytes() / MIB

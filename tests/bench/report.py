@@ -14,7 +14,7 @@ HEAD = ("what", "figure", "beside it", "target", "")
 
 @dataclass
 class Row:
-    """`is_met` is None for a figure without a target; `is_known`: docs/STATUS.md says that it is not met."""
+    """`is_met` is None for a figure without a target; `is_known`: docs/PERFORMANCE.md says that it is not met."""
 
     what: str
     figure: str
@@ -27,7 +27,7 @@ class Row:
     def verdict(self) -> str:
         if self.is_met is None:
             return ""
-        return "met" if self.is_met else "MISSED, as docs/STATUS.md says" if self.is_known else "MISSED"
+        return "met" if self.is_met else "MISSED, as docs/PERFORMANCE.md says" if self.is_known else "MISSED"
 
 
 def exit_code(rows: Iterable[Row]) -> int:

@@ -42,6 +42,7 @@ from millrace.protocol.messages.offset_delete import (
 )
 from millrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tests.bench.stall_wide import wide_steps
 from tests.live.client import Client
 
 TIMEOUT_MS = 60_000
@@ -65,7 +66,9 @@ def steps(count: int, opened: int, offsets: int) -> Iterator[tuple[str, Step]]:
     yield "Metadata, one topic", lambda client: metadata_of(client, WIDE)
     yield "DescribeTopicPartitions", describe_partitions
     yield "DescribeConfigs", lambda client: describe_configs(client, names)
+    yield "DescribeConfigs, many keys", lambda client: describe_keys(client, 10 * count)
     yield "IncrementalAlterConfigs", lambda client: alter_configs(client, names)
+    yield "IncrementalAlterConfigs, many keys", lambda client: remove_keys(client, 10 * count)
     yield "ListOffsets", lambda client: list_offsets(client, opened)
     yield "DeleteRecords", lambda client: delete_records(client, opened)
     yield "DescribeLogDirs", describe_log_dirs
@@ -83,6 +86,7 @@ def steps(count: int, opened: int, offsets: int) -> Iterator[tuple[str, Step]]:
     yield f"DeleteTopics, one with {offsets:,} offsets", lambda client: delete(client, [WIDE])
     yield "what follows the deletion", lambda client: metadata_of(client, names[0])
     yield "DeleteTopics, many", lambda client: delete(client, names)
+    yield from wide_steps(offsets)
 
 
 def create(client: Client, topics: list[tuple[str, int]]) -> None:
@@ -125,6 +129,19 @@ def describe_configs(client: Client, names: list[str]) -> None:
 def alter_configs(client: Client, names: list[str]) -> None:
     changes = [AlterableConfig("retention.ms", 0, "3600000"), AlterableConfig("segment.bytes", 0, "1048576")]
     request = IncrementalAlterConfigsRequest([AlterConfigsResource(TOPIC_RESOURCE, name, changes) for name in names])
+    check(response.error_code for response in client.ask("IncrementalAlterConfigs", request).responses)
+
+
+def describe_keys(client: Client, count: int) -> None:
+    """Of one topic, which has none of them."""
+    named = DescribeConfigsResource(TOPIC_RESOURCE, WIDE, [f"no.such-{index}" for index in range(count)])
+    check(result.error_code for result in client.ask("DescribeConfigs", DescribeConfigsRequest([named])).results)
+
+
+def remove_keys(client: Client, count: int) -> None:
+    """Unknown ones of one topic, which may be removed."""
+    removed = [AlterableConfig(f"no.such-{index}", 1, None) for index in range(count)]
+    request = IncrementalAlterConfigsRequest([AlterConfigsResource(TOPIC_RESOURCE, WIDE, removed)])
     check(response.error_code for response in client.ask("IncrementalAlterConfigs", request).responses)
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
-# Rows that are not met, and docs/STATUS.md says so: they are MISSED like any other.
+# Rows that are not met, and docs/PERFORMANCE.md says so: they are MISSED like any other.
 KNOWN = ("CPU a request of 32 KiB", "CPU a request of 64 KiB", "CPU a tail fetch")
 
 

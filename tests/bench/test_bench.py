@@ -57,13 +57,13 @@ def test_every_part_of_the_bench_runs(tmp_path: Path) -> None:
 
 
 def test_a_row_that_misses_its_target_ends_the_bench_with_1(tmp_path: Path) -> None:
-    """Also one that docs/STATUS.md tells of, which has a mark of its own; others are as they were."""
+    """Also one that docs/PERFORMANCE.md tells of, which has a mark of its own; others are as they were."""
     code, verdicts, _ = bench(tmp_path / "bench", "sizes", [*ANY, "request_us=0"])
     assert code == 1
     assert verdicts == {
         "CPU a request of 4 KiB": "MISSED",
         "CPU a request of 16 KiB": "MISSED",
-        "CPU a request of 32 KiB": "MISSED, as docs/STATUS.md says",
+        "CPU a request of 32 KiB": "MISSED, as docs/PERFORMANCE.md says",
     }
 
 

@@ -19,7 +19,7 @@ def test_a_missed_target_is_an_exit_code(verdicts: list[bool | None], code: int)
 def test_a_known_miss_is_a_miss() -> None:
     """It has a mark of its own and the same exit code; met, it is like any other."""
     missed, met = (Row("x", "1", "", "2", is_met, is_known=True) for is_met in (False, True))
-    assert missed.verdict == "MISSED, as docs/STATUS.md says"
+    assert missed.verdict == "MISSED, as docs/PERFORMANCE.md says"
     assert met.verdict == "met"
     assert exit_code([met, missed]) == 1
 
@@ -62,7 +62,7 @@ class Recovered:
 
     def metrics(self) -> dict[str, float]:
         seconds = {"open": 0.1, "read": 0.5, "flush": self._flush_s, "close": 0.1}
-        return {f'millrace_recovery_seconds{{phase="{phase}"}}': value for phase, value in seconds.items()}
+        return {f'millrace_storage_recovery_seconds{{phase="{phase}"}}': value for phase, value in seconds.items()}
 
     def peak_memory_bytes(self) -> int:
         return self._peak_mib << 20

@@ -17,14 +17,17 @@ from millrace.broker.partitions.partition import Partition
 from millrace.broker.request import ConnectionInfo, Encoded, RequestContext, Verdict
 from millrace.kraft.delta import apply_records
 from millrace.kraft.publisher import MetadataPublisher
+from millrace.kraft.tables.features import MILLRACE_VERSION
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.apis import API
 from millrace.protocol.codec import decode_request, decode_response, encode_request, encode_response
+from millrace.protocol.errors import TooManyElements
 from millrace.protocol.header import decode_request_header
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.protocol.metadata_records import (
     ConfigRecord,
+    FeatureLevelRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RecordEndpoint,
@@ -35,6 +38,7 @@ from millrace.protocol.metadata_records import (
 from millrace.s3stream.ids import OpenedStream, StreamRole
 from tests.broker.partitions.build import House
 from tests.s3stream.build import World
+from tests.whole import decode_whole
 
 PRODUCE = 0
 NODE, OTHER = 1, 2
@@ -77,10 +81,15 @@ class Opener:
 
 
 class BrokerHouse(House):
-    """`static` are the broker's own keys of its properties file."""
+    """`static` are the broker's own keys of its properties file; `level` is the finalized millrace.version."""
 
     def __init__(
-        self, world: World | None = None, static: Mapping[str, str] | None = None, **engine_settings: int
+        self,
+        world: World | None = None,
+        static: Mapping[str, str] | None = None,
+        *,
+        level: int = 1,
+        **engine_settings: int,
     ) -> None:
         super().__init__(world, **engine_settings)
         self.publisher = MetadataPublisher()
@@ -90,7 +99,7 @@ class BrokerHouse(House):
         self.static = dict(static or {})
         self._offset = 0
         self.connection = connection()
-        self.publish(*(_broker(node) for node in (NODE, OTHER)))
+        self.publish(FeatureLevelRecord(MILLRACE_VERSION, level), *(_broker(node) for node in (NODE, OTHER)))
 
     async def start(self) -> BrokerHouse:
         await super().start()
@@ -157,7 +166,10 @@ class BrokerHouse(House):
         memory = bytearray(encode_request(API[key], version, 7, client_id, request))
         frame = memoryview(memory)[4:].toreadonly()
         header, position = decode_request_header(frame)
-        decoded = decode_request(API[key], version, frame, position)
+        try:
+            decoded = decode_request(API[key], version, frame, position)
+        except TooManyElements:
+            decoded = decode_whole(API[key], version, bytes(frame), position)
         context = RequestContext(key, version, header.correlation_id, header.client_id or "", to or self.connection)
         outcome = handler.handle(context, decoded)
         if key == PRODUCE:

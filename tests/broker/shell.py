@@ -13,7 +13,7 @@ from millrace.broker.addresses import Endpoint
 from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
 from millrace.broker.request import Handle
-from millrace.broker.server import Server, ServerSettings
+from millrace.broker.server import Server, ServerSettings, bind_all
 from millrace.protocol.apis import API
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.runtime.net import LoopNet
@@ -75,7 +75,7 @@ class Shell:
         self.memory = RequestBudget(self._memory_bytes, loop.call_soon)
         self.dispatcher = Dispatcher(self._handlers, loop.create_task)
         self.server = Server(LoopNet(), self.dispatcher, self.memory, self._settings, StepLine())
-        (bound,) = await self.server.start([Endpoint("PLAINTEXT", "127.0.0.1", 0)])
+        (bound,) = await self.server.start(await bind_all(LoopNet(), [Endpoint("PLAINTEXT", "127.0.0.1", 0)]))
         self.port = bound.port
         return self
 

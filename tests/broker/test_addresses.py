@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.broker.addresses import (
+    LISTENERS_MAX,
     AdvertisedAddresses,
     Endpoint,
     parse_endpoint,
@@ -44,6 +45,10 @@ def test_endpoints_are_read_and_written(text: str, endpoint: Endpoint) -> None:
         "A://[zz]:1",
         "A://h:-1",
         "A://h:\uff11",
+        "A\nB://h:1",
+        "A\x1b[31m://h:1",
+        "A://h\x00:1",
+        "A://*:1",
     ],
 )
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
@@ -58,6 +63,14 @@ def test_listeners_do_not_share_names_or_addresses() -> None:
         with pytest.raises(ValueError):
             parse_endpoints(texts)
     assert len(parse_endpoints(["A://h:0", "B://h:0", "C://h:1", "D://i:1"])) == 4
+
+
+def test_there_are_only_so_many_listeners() -> None:
+    """A change of 1,800 held everybody up for half a minute, and took the open files that are kept back from connections."""
+    texts = [f"A{number}://:0" for number in range(LISTENERS_MAX + 1)]
+    assert len(parse_endpoints(texts[1:])) == LISTENERS_MAX
+    with pytest.raises(ValueError, match="more than 32 listeners"):
+        parse_endpoints(texts)
 
 
 def test_host_and_port_apart() -> None:

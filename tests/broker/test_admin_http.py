@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from millrace.broker.admin_http import CONNECTIONS_MAX, HEAD_BYTES_MAX, AdminHttp, Answer, health_pages
 from millrace.runtime.net import LoopNet
+from millrace.runtime.stepped import Steps
 from tests.broker.shell import eventually
 
 
@@ -13,10 +15,8 @@ class Door:
     """A started admin listener with the health pages, a broken page, and a switch for readiness."""
 
     async def __aenter__(self) -> Door:
-        self.reason, self.blocked, self.held = "recovering", "", ""
-        pages = dict(
-            health_pages(lambda: self.reason, lambda: "millrace_up 1\n", *(lambda: self.blocked, lambda: self.held))
-        )
+        self.reason, self.blocked, self.held, self.render_turns = "recovering", "", "", 0
+        pages = dict(health_pages(lambda: self.reason, self.rendered, *(lambda: self.blocked, lambda: self.held)))
         pages["/broken"] = self.broken
         self.http = AdminHttp(LoopNet(), pages)
         self.port = await self.http.start("127.0.0.1", 0)
@@ -26,7 +26,13 @@ class Door:
         self.http.stop()
         await asyncio.sleep(0)
 
-    def broken(self) -> Answer:
+    def rendered(self) -> Steps[str]:
+        yield
+        self.render_turns += 1
+        yield
+        return "millrace_up 1\n"
+
+    async def broken(self) -> Answer:
         raise AssertionError("a defect")
 
     async def ask(self, raw: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -59,6 +65,21 @@ def test_health_and_metrics_are_answered() -> None:
             assert (status, body) == (200, b"millrace_up 1\n")
             assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
             assert headers["Content-Length"] == "14"
+
+    asyncio.run(run())
+
+
+def test_who_ends_his_side_behind_the_request_is_answered() -> None:
+    """As `nc -N` does: also where the page takes turns of the loop. Half a request is nobody's, and its connection is closed."""
+
+    async def run() -> None:
+        async with Door() as door:
+            for raw, answer in ((b"GET /metrics HTTP/1.1\r\n\r\n", b"millrace_up 1\n"), (b"GET /metr", b"")):
+                reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+                writer.write(raw)
+                writer.write_eof()
+                assert (await reader.read()).partition(b"\r\n\r\n")[2] == answer
+                writer.close()
 
     asyncio.run(run())
 
@@ -106,22 +127,71 @@ def test_a_request_may_come_in_pieces() -> None:
     asyncio.run(run())
 
 
+def test_who_leaves_while_a_page_is_made_ends_its_making() -> None:
+    """Others are served between the steps of a page."""
+
+    async def run() -> None:
+        async with Door() as door:
+            made = 0
+
+            def endless() -> Steps[str]:
+                nonlocal made
+                while True:
+                    made += 1
+                    yield
+
+            door.http._pages = health_pages(lambda: "", endless)
+            _, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+            await eventually(lambda: made > 0)
+            assert (await door.get("/health/live"))[0] == 200
+            writer.close()
+            await eventually(lambda: not door.http._connections)
+            await asyncio.sleep(0.01)
+            before = made
+            await asyncio.sleep(0.01)
+            assert made == before
+
+    asyncio.run(run())
+
+
 def test_connections_are_bounded() -> None:
-    """One connection too many is dropped; when others leave, there is room again."""
+    """One too many takes the place of the oldest that has asked for nothing: idle ones keep no probe out."""
 
     async def run() -> None:
         async with Door() as door:
             held = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(CONNECTIONS_MAX)]
-            await asyncio.sleep(0.02)
-            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-            try:
-                assert await reader.read() == b""
-            except ConnectionError:
-                pass
-            writer.close()
+            await eventually(lambda: len(door.http._connections) == CONNECTIONS_MAX)
+            assert (await door.get("/health/live"))[0] == 200
+            with contextlib.suppress(ConnectionError):
+                assert await held[0][0].read() == b""
+            assert len(door.http._connections) == CONNECTIONS_MAX - 1
             for _, other in held:
                 other.close()
             await eventually(lambda: not door.http._connections)
-            assert (await door.get("/health/live"))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_pages_that_are_made_keep_their_places() -> None:
+    """One too many is dropped while all others wait for us."""
+
+    async def run() -> None:
+        async with Door() as door:
+            gate = asyncio.Event()
+
+            async def slow() -> Answer:
+                await gate.wait()
+                return Answer(200, b"done")
+
+            door.http._pages = {"/slow": slow}
+            asked = [asyncio.create_task(door.get("/slow")) for _ in range(CONNECTIONS_MAX)]
+            await eventually(lambda: sum(not one.is_idle for one in door.http._connections.values()) == CONNECTIONS_MAX)
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+            gate.set()
+            assert [found[2] for found in await asyncio.gather(*asked)] == [b"done"] * CONNECTIONS_MAX
 
     asyncio.run(run())

@@ -10,7 +10,7 @@ import pytest
 from millrace.broker.binding import MARKER_KEY, BindingRefused, bind_bucket, read_bound_cluster
 from millrace.kraft.image import EMPTY_IMAGE
 from millrace.runtime.clock import SystemClock
-from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore import ObjectStore, StoreContradicts
 from millrace.runtime.rand import Rand
 from millrace.runtime.storeaddress import StoreAddress, open_store, parse_address
 from millrace.wal.config import ObjectWalSettings
@@ -18,6 +18,7 @@ from millrace.wal.errors import WalStoreUnfit
 from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner
 from millrace.wal.opening import open_wal
+from tests.contradicting import Contradicting
 from tests.live.bad_s3 import BadS3
 from tests.sim.disk import SimDisk
 
@@ -42,6 +43,20 @@ def test_a_bucket_is_bound_once(fault: str, caplog: pytest.LogCaptureFixture) ->
         asyncio.run(main())
     said = [record.getMessage() for record in caplog.records if "not guarded" in record.getMessage()]
     assert bool(said) == (fault != "no-bulk-delete"), caplog.text
+
+
+def test_a_marker_that_is_refused_and_cannot_be_read() -> None:
+    """The store's contradiction is named, and no other cluster that nobody has seen."""
+
+    async def main() -> None:
+        store = Contradicting(SystemClock())
+        store.is_refused = store.is_hidden = lambda key: key == MARKER_KEY
+        with pytest.raises(
+            StoreContradicts, match=f"{MARKER_KEY}: a put is told that it exists, a read that there is no"
+        ):
+            await bind_bucket(store, "the bucket", None, ONE, EMPTY_IMAGE)
+
+    asyncio.run(main())
 
 
 def test_an_object_wal_is_refused_where_its_fence_would_not_hold() -> None:

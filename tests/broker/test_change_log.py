@@ -16,6 +16,14 @@ from millrace.broker.dispatch import Late
 from millrace.broker.request import ConnectionInfo, RequestContext
 from millrace.protocol.apis import API
 from millrace.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from millrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tests.broker.others import Others
 
 CONTEXT = RequestContext(42, 2, 1, "tool", ConnectionInfo(1, "PLAINTEXT", "h", 1, "10.0.0.7", 555))
 
@@ -60,6 +68,18 @@ def test_a_wide_request_is_one_short_line(caplog: pytest.LogCaptureFixture) -> N
     assert line.endswith(f"g{NAMES_MAX - 1} and 5 more")
 
 
+def test_a_request_of_many_long_names_is_one_short_line() -> None:
+    """A topic's configuration that nobody knows may be deleted: 3 MB of such names made a line of 6 MB, and the loop stood for it."""
+    names = [AlterableConfig(f"{number}" + "x" * 30_000, 1, None) for number in range(100)]
+    resource = AlterConfigsResource(2, "t" * 30_000, names)
+    said = CHANGES[44].say(resource)
+    assert said.startswith("topic tttt")
+    assert "... deleted" in said
+    assert said.endswith(" and 90 more")
+    assert len(said) < 2_000
+    assert len(CHANGES[33].say(resource)) < 2_000
+
+
 def test_only_what_is_written_is_put_into_words(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +98,32 @@ def test_only_what_is_written_is_put_into_words(
 def test_lines_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """A client that makes and deletes in a loop does not fill a disk."""
     assert len(lines_of(caplog, deleting(0), times=3 * LINES_MAX)) == LINES_MAX
+
+
+def test_a_wide_answer_is_looked_at_in_slices(caplog: pytest.LogCaptureFixture) -> None:
+    """Others have the loop meanwhile, also where nothing was done; of what a request names twice, each answer has its own."""
+    caplog.set_level(logging.INFO, change_log.__name__)
+
+    async def main() -> None:
+        resources = [AlterConfigsResource(2, f"t{number}", []) for number in range(20_000)]
+        for code in (0, 3):
+            answers = [AlterConfigsResourceResponse(code, None, 2, one.resource_name) for one in resources]
+            answers[2].error_code = 3
+            answer = IncrementalAlterConfigsResponse(responses=answers)
+
+            async def handle(context: RequestContext, request: Any, answer: Any = answer) -> Any:
+                return answer
+
+            wrapped: Any = ChangeLog().wrap({44: handle})
+            async with Others() as others:
+                request = IncrementalAlterConfigsRequest([resources[0], resources[1], *resources[1:]])
+                assert await wrapped[44](CONTEXT, request) is answer
+            assert others.turns >= 8
+
+    asyncio.run(main())
+    (line,) = [record.getMessage() for record in caplog.records if record.name == change_log.__name__]
+    assert "topic t1: none left, topic t3:" in line
+    assert line.endswith(" and 19989 more")
 
 
 @pytest.mark.parametrize("key", CHANGES)

@@ -32,12 +32,15 @@ from millrace.protocol.errors import KafkaError
 from millrace.protocol.stream_records import NodeClaimRecord
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore import ObjectStore, PreconditionFailed, StoreFull
+from millrace.runtime.objectstore import ObjectStore, PreconditionFailed, StoreContradicts, StoreFull
 from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore_rounds import ROUNDS_MAX
 from millrace.runtime.storeaddress import open_store, parse_address
+from tests.contradicting import Contradicting
 from tests.kraft.build import HandClock, open_node, sim_disk
 from tests.live.bad_s3 import BadS3
 from tests.sim.disk import SimDisk
+from tests.sim.loop import run_simulation
 
 CLUSTER = "hGTiLit3SO-4Px19ZkbPNA"
 SERIES = (METADATA_SERIES, 1)
@@ -440,3 +443,20 @@ def test_no_damaged_claim_passes() -> None:
             decode_claim(data[:place], CLAIM.key)
     with pytest.raises(ClaimCorrupt, match="it is the claim"):
         decode_claim(data, claim_key(CLUSTER, 7, 1))
+
+
+def test_a_store_that_contradicts_itself_ends_a_claim() -> None:
+    """It says that the first number is taken, and shows no claim: so many rounds, with pauses, and the key is named."""
+
+    async def main() -> None:
+        house, store = House(), Contradicting(HandClock())
+        store.is_refused = store.is_hidden = lambda key: "/owners/" in key
+        with pytest.raises(
+            StoreContradicts, match=r"/owners/.*a put is told that it exists, a read that there is no such"
+        ):
+            await house.start(store)
+        times_s = [at_s for _, at_s in store.refused]
+        assert len(times_s) == ROUNDS_MAX
+        assert times_s[-1] - times_s[0] > 1
+
+    run_simulation(lambda loop: main())

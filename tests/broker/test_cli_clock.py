@@ -15,10 +15,11 @@ from millrace.broker.cli.clock import Times, lines
 from millrace.broker.cli.serve import Options, read_settings
 from millrace.broker.known_time import CONFIRMED, NEWEST
 from millrace.broker.known_time_text import decode_time, encode_time
-from millrace.runtime import Runtime, StoreAddress, real_runtime
+from millrace.runtime.bundle import Runtime, real_runtime
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore, StoreDate
 from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.storeaddress import StoreAddress
 from tests.broker.partitions.build import SteppedClock
 
 HOUR_MS = 3_600_000

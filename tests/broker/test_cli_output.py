@@ -64,6 +64,24 @@ def test_nobody_reads_the_mistakes() -> None:
     assert (found.returncode, found.stdout) == (2, "")
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_full_disk_ends_nobody_who_serves(stream: str) -> None:
+    """A broker whose log goes to a disk without room serves on, and its end is what it was."""
+    script = "import sys; from millrace.broker.cli.output import take_over; take_over(is_lasting=True)"
+    script += f"; print('ready', file=sys.{stream}, flush=True)"
+    with open("/dev/full", "wb") as full:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
+        found = subprocess.run([sys.executable, "-c", script], timeout=60, check=False, **streams)
+    assert (found.returncode, found.stdout or b"", found.stderr or b"") == (0, b"", b"")
+
+
+def test_a_full_disk_takes_no_mistakes() -> None:
+    """What stderr has no room for is lost, and the exit code is what it was."""
+    with open("/dev/full", "wb") as full:
+        found = subprocess.run([*COMMAND, "nosuch"], stdout=subprocess.PIPE, stderr=full, timeout=60, check=False)
+    assert (found.returncode, found.stdout) == (2, b"")
+
+
 def test_streams_that_were_closed_at_the_start_are_no_files(tmp_path: Path) -> None:
     """`>&- 2>&- <&-`: the loop's own descriptors get other numbers (it aborts where they do not), and the code is the command's."""
     script = '"$0" -m millrace.broker fsck --data-dir "$1" <&- >&- 2>&-'
@@ -81,6 +99,38 @@ def test_who_serves_lets_go_of_its_output() -> None:
     )
     os.close(writer)
     assert (found.returncode, found.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("name", ["cli", "cli.output", "cli.restore", "config", "restoring"])
+def test_a_command_that_is_interrupted_as_it_is_loaded_leaves_no_trace(name: str, tmp_path: Path) -> None:
+    """Ctrl-C in an import, as of the first tenth of a second: 130 and nothing else, also where it meets a callback that cannot raise."""
+    script = """
+import os, signal, sys
+from millrace.broker.__main__ import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Meeting:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "millrace.broker." + sys.argv[1]:
+            Meeting()
+sys.meta_path.insert(0, Finder())
+sys.exit(main(["restore", "--data-dir", sys.argv[2]]))
+"""
+    words = [sys.executable, "-c", script, name, str(tmp_path / "none")]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (128 + signal.SIGINT, "", "")
+
+
+def test_little_is_loaded_before_an_interrupt_is_met() -> None:
+    """What is loaded before `main` is called may still print a trace: two small files of ours, and nothing of the library."""
+    script = "import sys; before = set(sys.modules); import millrace.broker.__main__; print(*sorted(set(sys.modules) - before))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    ours = {"millrace", "millrace.broker", "millrace.broker.__main__", "millrace.broker.interrupts"}
+    assert set(found.stdout.split()) <= {*ours, "__future__", "_signal"}
 
 
 def test_an_interrupted_command_leaves_no_trace() -> None:

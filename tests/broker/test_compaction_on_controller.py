@@ -20,6 +20,7 @@ from millrace.s3stream.compaction.batch import AtOnce
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.merging import merge
 from millrace.s3stream.compaction.plan import plan_sets
+from millrace.s3stream.compaction.reclaim import Reclaimer
 from millrace.s3stream.compaction.sets import SetCompactor
 from millrace.s3stream.compaction.streams import StreamCompactor
 from millrace.s3stream.compaction.work import Work
@@ -65,6 +66,7 @@ class House:
         work = Work(self.store, self.client, SETTINGS, self.node.cluster_id, self.clock)
         self.work, self.counts = work, work.counts
         self.sets, self.streams = SetCompactor(work), StreamCompactor(work)
+        self.reclaimer = Reclaimer(work)
         self.cleaner = ObjectCleaner(self.store, self.client, self.cache, self.clock, 0)
         self.node.publisher.subscribe(lambda delta, image: self.cleaner.on_image())
         self.cleaning = asyncio.ensure_future(self.cleaner.run())
@@ -170,6 +172,8 @@ def test_readers_see_the_same_before_and_after(seed: int) -> None:
                 await house.trim()
             if number % 6 == 5:
                 house.clock.now_ms += SETTINGS.force_split_ms if house.rand.below(4) == 0 else 1000
+                await house.reclaimer.round()
+                await house.check()
                 await house.sets.round()
                 await house.check()
                 await house.streams.round()

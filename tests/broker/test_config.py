@@ -69,6 +69,7 @@ def mistakes_of(*overrides: str, env: dict[str, str] | None = None, text: str | 
         ("a\\=b=c", [("a=b", "c")]),
         ("a\\ b=c", [("a b", "c")]),
         ("a\\:b\\u0041=\\t\\n\\r\\f\\q", [("a:bA", "\t\n\r\fq")]),
+        ("a=\\ud83d\\ude00", [("a", "\U0001f600")]),
         ("a=1\r\nb=2\rc=3", [("a", "1"), ("b", "2"), ("c", "3")]),
         ("\ufeffa=1", [("a", "1")]),
         ("=x", [("", "x")]),
@@ -90,6 +91,19 @@ def test_a_broken_escape_is_a_mistake_of_the_file() -> None:
     with pytest.raises(PropertiesInvalid, match="line 2"):
         parse_properties("a=1\nb=\\u00g0")
     assert any("line 1" in mistake for mistake in mistakes_of(text="a=\\u1"))
+
+
+@pytest.mark.parametrize("place", ["--override", "environment, KAFKA_BROKER_RACK", "server.properties, line 1"])
+def test_what_is_not_utf8_is_a_mistake(place: str) -> None:
+    """Bytes of the command line or the environment, and half a letter of a file: no client could be shown them."""
+    overrides, env, text = ["broker.rack=\udcff"], {"KAFKA_BROKER_RACK": "\udcff"}, "broker.rack=\\ud800"
+    given = [
+        overrides if place == "--override" else [],
+        env if place.startswith("env") else {},
+        text if place.startswith("server") else "",
+    ]
+    _, mistakes = gather(given[0], given[1], given[2], "server.properties")
+    assert [mistake for mistake in mistakes if mistake.endswith(f"is not UTF-8 ({place})")] == mistakes != []
 
 
 # The environment and precedence
@@ -214,7 +228,7 @@ def test_a_mistake_hides_no_warning() -> None:
         ("s3.wal.path=0@s3://b?fence=wire", "conditional or reservation"),
         ("s3.wal.path=0@file:///wal?kind=ring", "neither block nor object"),
         ("s3.wal.path=0@s3://b?kind=block", "the one kind of log that a store holds"),
-        ("max.connections.per.ip.overrides=10.0.0.1", "HOST:COUNT"),
+        ("max.connections.per.ip.overrides=10.0.0.1", "ADDRESS:COUNT"),
         ("listeners=A://h", "HOST:PORT"),
         ("listeners=PLAINTEXT://:1,PLAINTEXT://:2", "twice"),
         ("listeners=SSL://:1", "PLAINTEXT only"),
@@ -248,6 +262,21 @@ def test_two_names_of_the_node_must_agree() -> None:
     assert make("broker.id=7", "node.id=7").settings.node_id == 7
     assert make("broker.id=-1", "node.id=3").settings.node_id == 3
     assert "node.id=3" in mistakes_of("broker.id=7", "node.id=3")[0]
+
+
+@pytest.mark.parametrize("path", ["0@file:///wal", "0@file:///wal/", "0@s3://lake"])
+def test_the_logs_capacity_has_a_key_of_its_own(path: str) -> None:
+    """It holds where the address gives none, for each kind of log; one that says the same is borne, one that differs is told with both."""
+    assert make("s3.wal.capacity=64MiB", f"s3.wal.path={path}").settings.wal_settings.capacity_bytes == 64 << 20  # type: ignore[attr-defined]
+    same = make("s3.wal.capacity=67108864", f"s3.wal.path={path}?capacity=64MiB")
+    assert same.settings.wal_settings.capacity_bytes == 64 << 20  # type: ignore[attr-defined]
+    assert not same.warnings
+    (mistake,) = mistakes_of("s3.wal.capacity=64MiB", f"s3.wal.path={path}?capacity=1GiB")
+    assert mistake == (
+        "s3.wal.capacity=64MiB differs from capacity=1GiB in s3.wal.path: leave one of the two away (--override)"
+    )
+    (mistake,) = mistakes_of("s3.wal.capacity=4KiB", f"s3.wal.path={path}")
+    assert mistake == "s3.wal.capacity=4KiB is below 262144 (256 KiB) (--override)"
 
 
 def test_secrets_are_never_told() -> None:
@@ -473,6 +502,7 @@ OTHER_VALUES = {
     "listeners": "PLAINTEXT://127.0.0.1:1",
     "advertised.listeners": "PLAINTEXT://a:1",
     "admin.listener": "127.0.0.1:1",
+    "log.level": "DEBUG",
     "max.connections.per.ip.overrides": "10.0.0.1:5",
     "s3.data.buckets": "0@s3://bucket",
     "s3.wal.path": "0@file:///other",
@@ -488,7 +518,9 @@ OTHER_VALUES = {
     "record.validation": "records",
     "log.cleanup.policy": "compact",
     "wal.direct.io": "never",
+    "s3.wal.capacity": "64MiB",
     "wal.corruption": "skip",
+    "objects.corruption": "skip",
     "s3.network.bandwidth.mode": "shared",
     "group.min.session.timeout.ms": "7000",
 }

@@ -447,7 +447,8 @@ def test_one_who_waits_for_memory_when_all_must_end_leaves_the_line() -> None:
         ((2 * MIB).to_bytes(4, "big"), "frame of 2097152 bytes"),
         (b"GET /metrics HTTP/1.1\r\n", "looks like HTTP"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01", "looks like TLS"),
-        (b"\0\0\0\2\0\0", "request header"),
+        (b"\0\0\0\2\0\0", "frame of 2 bytes"),
+        (b"\0\0\0\x0a\x00\x0c\0\4\0\0\0\1\0\x05", "client id beyond the end"),
         (b"\0\0\0\x0b\x00\x0c\0\4\0\0\0\1\0\0\0", "Heartbeat"),
         (b"\0\0\0\x0b\x7f\xff\0\4\0\0\0\1\0\0\0", "no API has key 32767"),
         (b"\0\0\0\x0b\x00\x0c\0\x63\0\0\0\1\0\0\0", "version 99"),
@@ -476,7 +477,7 @@ def test_what_is_no_request_ends_the_connection_unanswered(
 
 
 def test_replies_before_a_bad_frame_still_leave() -> None:
-    """Two good requests, one of them parked, then garbage: both replies arrive, then the end."""
+    """Two good requests, one of them pending, then garbage: both replies arrive, then the end."""
 
     async def run() -> None:
         parking = Parking()
@@ -512,15 +513,15 @@ def test_no_reply_leaves_no_gap() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("is_parked", [False, True])
-def test_close_ends_the_connection_in_its_turn(is_parked: bool) -> None:
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_close_ends_the_connection_in_its_turn(is_pending: bool) -> None:
     """CLOSE, at once or from a future: earlier replies leave, the connection ends, later ones are never answered."""
 
     async def run() -> None:
         parking = Parking()
 
         def handle(context: RequestContext, request: HeartbeatRequest) -> Any:
-            if request.generation_id == 2 and not is_parked:
+            if request.generation_id == 2 and not is_pending:
                 return CLOSE
             return parking.handle(context, request)
 
@@ -530,7 +531,7 @@ def test_close_ends_the_connection_in_its_turn(is_parked: bool) -> None:
                 client.send(HEARTBEAT, 4, beat(number))
             await eventually(lambda: {1, 3} <= set(parking.waiting))
             parking.finish(3)
-            if is_parked:
+            if is_pending:
                 parking.finish(2, CLOSE)
             await asyncio.sleep(0.01)
             parking.finish(1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from millrace.broker.connection_limits import ConnectionLimits, DynamicLimits, parse_hosts
+from millrace.broker.dynamic_values import BrokerValues
 from millrace.kraft.sorted_map import SortedMap
 from millrace.kraft.tables.configs import NO_CONFIGS, Configs, ResourceType
 
-STARTED = ConnectionLimits(total_max=100, files_max=500, per_address_max=10, per_host={"a": 3})
+STARTED = ConnectionLimits(total_max=100, files_max=500, per_address_max=10, per_host={"10.0.0.1": 3})
 
 
 def configs(**of_broker: dict[str, str]) -> Configs:
@@ -18,7 +19,7 @@ def configs(**of_broker: dict[str, str]) -> Configs:
 
 
 def limits(found: Configs) -> ConnectionLimits:
-    return DynamicLimits(STARTED, lambda: found, 1).now()
+    return DynamicLimits(STARTED, BrokerValues(lambda: found, 1)).now()
 
 
 def test_what_is_set_dynamically_counts_first() -> None:
@@ -27,9 +28,9 @@ def test_what_is_set_dynamically_counts_first() -> None:
     found = limits(
         configs(every={"max.connections": "7", "max.connections.per.ip": "5"}, mine={"max.connections": "8"})
     )
-    assert (found.total_max, found.per_address_max, found.of_address("a"), found.of_address("b")) == (8, 5, 3, 5)
-    found = limits(configs(mine={"max.connections.per.ip.overrides": "b:1, ::1:2"}))
-    assert [found.of_address(host) for host in ("a", "b", "::1")] == [10, 1, 2]
+    assert (found.total_max, found.per_address_max, found.of_address("10.0.0.1"), found.of_address("b")) == (8, 5, 3, 5)
+    found = limits(configs(mine={"max.connections.per.ip.overrides": "10.0.0.2:1, ::1:2"}))
+    assert [found.of_address(host) for host in ("10.0.0.1", "10.0.0.2", "::1")] == [10, 1, 2]
     assert limits(configs(mine={"max.connections.per.ip.overrides": ""})).per_host == {}
 
 
@@ -38,18 +39,43 @@ def test_no_more_than_there_are_open_files() -> None:
     assert limits(configs(mine={"max.connections": "2147483647"})).total_max == 500
 
 
+def test_what_another_release_stored_lets_clients_in(caplog: pytest.LogCaptureFixture) -> None:
+    """Values that are refused now: told with the remedy, not followed, and the others are."""
+    found = limits(
+        configs(
+            every={"max.connections": "0", "max.connections.per.ip": "7"},
+            mine={"max.connections.per.ip.overrides": "localhost:5"},
+        )
+    )
+    assert found == ConnectionLimits(total_max=100, files_max=500, per_address_max=7, per_host={"10.0.0.1": 3})
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.partition(": it ")[0] for text in told] == [
+        "max.connections: what is set dynamically cannot be followed",
+        "max.connections.per.ip.overrides: what is set dynamically cannot be followed",
+    ]
+    assert all(text.endswith("; set it anew, or delete it") for text in told)
+
+
 def test_a_change_holds_at_once_and_is_taken_back() -> None:
     """The limits follow the image, and are made anew only when it says something else."""
     image = [configs(mine={"max.connections": "2"})]
-    dynamic = DynamicLimits(STARTED, lambda: image[0], 1)
+    dynamic = DynamicLimits(STARTED, BrokerValues(lambda: image[0], 1))
     assert dynamic.now().total_max == 2
     assert dynamic.now() is dynamic.now()
     image[0] = NO_CONFIGS
     assert dynamic.now() == STARTED
 
 
-@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:-1", "a:x", "a:1,b"])
+@pytest.mark.parametrize("text", ["::1", "a", "a:", ":1", "a:-1", "a:x", "::1:1,b", "::1:\u0663"])
 def test_what_is_no_pair_is_refused(text: str) -> None:
-    """HOST:COUNT, by commas."""
-    with pytest.raises(ValueError, match="is not HOST:COUNT"):
+    """ADDRESS:COUNT, by commas."""
+    with pytest.raises(ValueError, match=r"is not ADDRESS:COUNT|is no IP address"):
         parse_hosts(text)
+
+
+def test_an_exception_is_written_as_its_connections_are() -> None:
+    """Else it would be shown and not obeyed: brackets, long forms and mapped addresses are folded, and a name is no address."""
+    assert parse_hosts("[::1]:1, 0:0:0:0:0:0:0:2:5,::ffff:10.0.0.7:3") == {"::1": 1, "::2": 5, "10.0.0.7": 3}
+    for text, why in (("localhost:5", "names are not looked up"), ("::1:99999999999", "is above 2147483647")):
+        with pytest.raises(ValueError, match=why):
+            parse_hosts(text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.dispatch import BARRIER_KEYS
+from millrace.broker.api_traits import Order, keys
 from millrace.broker.request import RequestContext
 from millrace.protocol.apis import API
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -15,6 +15,7 @@ from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from tests.broker.shell import Shell, eventually
 
 FETCH, METADATA, JOIN, HEARTBEAT = 1, 3, 11, 12
+BARRIERS = keys(lambda traits: traits.order is Order.BARRIER)
 
 
 class Ledger:
@@ -37,7 +38,7 @@ class Ledger:
         return HeartbeatResponse(error_code=self.made_count)
 
 
-@pytest.mark.parametrize("key", sorted(BARRIER_KEYS), ids=lambda key: API[key].name)
+@pytest.mark.parametrize("key", sorted(BARRIERS), ids=lambda key: API[key].name)
 def test_what_follows_a_change_sees_it(key: int) -> None:
     """A question sent behind two changes, without waiting for their answers, is answered as if each had been made before the next began;
     on another connection nothing waits."""
@@ -69,7 +70,7 @@ def test_a_change_behind_one_who_waits_still_lets_others_begin() -> None:
     begins."""
 
     async def run() -> None:
-        key = min(BARRIER_KEYS)
+        key = min(BARRIERS)
         ledger = Ledger(key)
         begun: list[int] = []
 

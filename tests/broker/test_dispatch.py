@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import millrace
+from millrace.broker.api_traits import TRAITS
 from millrace.broker.dispatch import (
     OTHER_REQUEST_BYTES_MAX,
-    PRODUCE_KEY,
     Dispatcher,
     Exchange,
     Late,
@@ -21,22 +21,33 @@ from millrace.broker.dispatch import (
     has_error_code,
 )
 from millrace.broker.errors import CODES, code_of
+from millrace.broker.gates import Gates
 from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo, RequestContext
 from millrace.broker.slices import LARGE_AT_ONCE, pause
-from millrace.protocol.apis import ALL, API
+from millrace.protocol.apis import API, NAMED
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
+from millrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from millrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from millrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from millrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from millrace.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
+from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
 
-HEARTBEAT, METADATA = 12, 3
+PRODUCE, FETCH, METADATA, JOIN_GROUP, HEARTBEAT = 0, 1, 3, 11, 12
 CONNECTION = ConnectionInfo(1, "PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1")
 
 
@@ -77,7 +88,7 @@ def test_a_request_reaches_its_handler_and_its_response_the_wire() -> None:
     assert (context.api_key, context.api_version, context.correlation_id, context.client_id) == (12, 4, 7, "c")
     assert context.connection is CONNECTION
     assert (request.group_id, request.generation_id) == ("g", 3)
-    assert not exchange.is_parked
+    assert not exchange.is_pending
     assert reply(dispatcher, exchange, exchange.outcome).error_code == 27
 
 
@@ -127,7 +138,7 @@ def test_only_records_make_a_request_large() -> None:
         (HEARTBEAT, 4, 0, True),
         (HEARTBEAT, 4, 1, False),
         (METADATA, 12, 1, False),
-        (PRODUCE_KEY, 12, 1, True),
+        (PRODUCE, 12, 1, True),
     ):
         dispatcher = Dispatcher({key: lambda context, request: CLOSE}, never)
         small = frame(key, version)
@@ -160,7 +171,7 @@ def test_a_large_question_is_decoded_and_answered_between_the_turns_of_others() 
 
         dispatcher = Dispatcher({METADATA: handle}, loop.create_task)
         exchange = dispatcher.begin(frame(METADATA, 12, request), CONNECTION)
-        assert exchange.is_parked
+        assert exchange.is_pending
         while not exchange.outcome.done():
             await asyncio.sleep(0)
             turns += 1
@@ -170,6 +181,100 @@ def test_a_large_question_is_decoded_and_answered_between_the_turns_of_others() 
 
     for is_cold in (False, True):
         asyncio.run(run(is_cold))
+
+
+def many_partitions(key: int) -> Any:
+    if key == PRODUCE:
+        parts = [PartitionProduceData(index, memoryview(b"records")) for index in range(20_000)]
+        return ProduceRequest(None, -1, 1000, [TopicProduceData("wide", partition_data=parts)])
+    if key == FETCH:
+        asked, forgotten = range(15_000), range(40_000)
+        return FetchRequest(
+            topics=[FetchTopic("wide", partitions=[FetchPartition(index) for index in asked])],
+            forgotten_topics_data=[ForgottenTopic("wide", partitions=list(forgotten))],
+        )
+    return JoinGroupRequest("g", protocols=[JoinGroupRequestProtocol(f"p{index}") for index in range(20_000)])
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [(PRODUCE, 8), (PRODUCE, 12), (FETCH, 11), (FETCH, 12), (JOIN_GROUP, 5)],
+)
+def test_whatever_holds_many_elements_is_decoded_between_the_turns_of_others(key: int, version: int) -> None:
+    """Of any API. Its frame may be overwritten as soon as it was begun; it stands in nobody's way while it waits for other things; and its
+    connection is told when it was begun."""
+    request = many_partitions(key)
+    response = API[key].response_type()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        waits: asyncio.Future[Any] = loop.create_future()
+        begun: list[int] = []
+
+        def handle(context: RequestContext, asked: Any) -> Any:
+            assert asked == request
+            begun.append(turns)
+            return waits
+
+        memory = bytearray(b"read" + frame(key, version, request))
+        dispatcher = Dispatcher({key: handle}, loop.create_task)
+        exchanges = []
+        turns = 0
+        told: list[int] = []
+        for _ in range(LARGE_AT_ONCE + 1):
+            exchange = dispatcher.begin(memoryview(memory)[4:].toreadonly(), CONNECTION)
+            exchange.on_begun = lambda: told.append(len(begun))
+            assert exchange.is_pending
+            assert exchange.is_barrier
+            exchanges.append(exchange)
+        memory.clear()  # BufferError while it is viewed
+        while len(begun) < len(exchanges) and not any(exchange.outcome.done() for exchange in exchanges):
+            await asyncio.sleep(0)
+            turns += 1
+        assert begun[0] >= 15
+        assert told == [1, 2, 3]
+        waits.set_result(response)
+        await asyncio.wait([exchange.outcome for exchange in exchanges])
+        assert [dispatcher.settle(exchange) for exchange in exchanges] == [response] * len(exchanges)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        ("LeaveGroup", LeaveGroupRequest("g", members=[MemberIdentity(f"member {one}") for one in range(20_000)])),
+        ("ElectLeaders", ElectLeadersRequest(0, [TopicPartitions(f"t{one}", [0]) for one in range(20_000)])),
+        (
+            "AlterPartitionReassignments",
+            AlterPartitionReassignmentsRequest(
+                topics=[ReassignableTopic("t", [ReassignablePartition(one, [1]) for one in range(20_000)])]
+            ),
+        ),
+    ],
+)
+def test_a_large_list_of_members_or_partitions_is_decoded_between_the_turns_of_others(name: str, request_: Any) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        api = NAMED[name]
+        seen: list[Any] = []
+
+        def handle(context: RequestContext, asked: Any) -> Any:
+            seen.append(asked)
+            return api.response_type()
+
+        exchange = Dispatcher({api.key: handle}, loop.create_task).begin(
+            frame(api.key, api.max_stable_version, request_), CONNECTION
+        )
+        turns = 0
+        assert exchange.is_pending, "it was decoded at once"
+        while not exchange.outcome.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 3
+        assert seen == [request_]
+
+    asyncio.run(run())
 
 
 def test_large_answers_are_made_a_few_at_a_time_in_the_order_of_asking() -> None:
@@ -261,7 +366,7 @@ def test_futures_and_coroutines_are_parked() -> None:
         for outcome, code in ((future, 1), (cold(), 2)):
             dispatcher = Dispatcher({12: lambda context, request, outcome=outcome: outcome}, loop.create_task)
             exchange = dispatcher.begin(frame(12, 4), CONNECTION)
-            assert exchange.is_parked
+            assert exchange.is_pending
             if not future.done():
                 future.set_result(HeartbeatResponse(error_code=1))
             await exchange.outcome
@@ -394,12 +499,12 @@ def test_malformed_bytes_found_late_close() -> None:
 
 def test_every_top_level_code_can_be_encoded() -> None:
     """For each API and version that is said to have a top-level code, a response with it is encoded and read back."""
-    for api in ALL:
+    for api in (API[key] for key in TRAITS):
         for version in api.versions:
             if not has_error_code(api.response_type, version):
                 continue
             dispatcher = Dispatcher({}, never)
-            route = Route(api, never)
+            route = Route(api, never, Gates())
             context = RequestContext(api.key, version, 7, "", CONNECTION)
             exchange = Exchange(route, context, None, None, version, 0.0)
             assert reply(dispatcher, exchange, api.response_type(error_code=-1)).error_code == -1, (api.name, version)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millrace.broker.cli.doctor import examine
-from millrace.runtime.clock import SystemClock
-from millrace.runtime.objectstore import StoreDenied
+from millrace.runtime import bundle
+from millrace.runtime.clock import Clock, SystemClock
+from millrace.runtime.objectstore import ObjectStore, StoreDenied
 from millrace.runtime.objectstore_probe import conditional_put_fault
 from millrace.runtime.objectstore_s3 import S3ObjectStore
-from millrace.runtime.storeaddress import open_store, parse_address
+from millrace.runtime.storeaddress import StoreAddress, open_store, parse_address
 from tests.live.bad_s3 import BadS3
 
 
@@ -235,6 +239,33 @@ def test_a_doctor_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
         await asyncio.wait([examining])
 
     asyncio.run(main())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_doctor_that_is_interrupted_as_it_begins_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders are made where the store is opened."""
+
+    async def opening(address: StoreAddress, clock: Clock) -> ObjectStore:
+        Path(address.target, ".new").mkdir(parents=True)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(bundle, "open_store", opening)  # real_runtime takes it from there
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(examine(f"file://{tmp_path}/no/such", 1, True))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_doctor_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
+    """As by `timeout` or a job's end: what it put would stay in the bucket, and cost."""
+    words = [sys.executable, "-m", "millrace.broker", "doctor", "--rounds", "100000", f"file://{tmp_path}/no/such"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # it has begun
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
 
 

@@ -360,8 +360,8 @@ def test_silent_producers_are_forgotten() -> None:
     async def scenario() -> None:
         house = await BrokerHouse().start()
         house.make_topic("a")
-        settings = MaintenanceSettings(producer_expiration_ms=40)
-        maintenance = Maintenance(house.directory, house.cache, house.judged, settings)
+        house.directory.memory.producer_expiration_ms = 40
+        maintenance = Maintenance(house.directory, house.cache, house.judged, MaintenanceSettings())
         await house.produce({("a", 0): batch(1, producer_id=1, sequence=0)})
         await asyncio.sleep(0.03)
         await house.produce({("a", 0): batch(1, producer_id=2, sequence=0)})

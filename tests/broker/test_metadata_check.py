@@ -6,9 +6,12 @@ import asyncio
 
 import pytest
 
-from millrace.broker.metadata_check import newer_metadata, newer_objects
-from millrace.kraft.bucket.layout import PieceName
+from millrace.broker.binding import BindingRefused
+from millrace.broker.metadata_check import check_claim_basis, newer_metadata, newer_objects, note_claim_basis
+from millrace.kraft.bucket.layout import PieceName, piece_key
 from millrace.kraft.bucket.reader import BucketMetadata
+from millrace.kraft.claim_basis import FILE, ClaimBasis, encode_claim_basis, read_claim_basis, write_claim_basis
+from millrace.kraft.errors import LogCorrupt
 from millrace.kraft.image import EMPTY_IMAGE
 from millrace.kraft.log_store import SnapshotId
 from millrace.kraft.log_view import LogHistory
@@ -17,11 +20,61 @@ from millrace.s3stream.ids import ObjectId, Writer
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.writer import ObjectWriter
-from tests.kraft.build import HandClock
+from tests.kraft.build import HandClock, sim_disk
 
 # Epoch 1 up to offset 20, where epoch 2 began; ends at 30.
 HISTORY = LogHistory(0, 30, ((1, 0), (2, 20)))
 OWN, BEFORE = Writer(1, 7), Writer(1, 5)
+
+
+LOG_DIR = "/data/metadata"
+
+
+def test_a_claim_is_compared_with_what_the_bucket_held_before_it() -> None:
+    """What somebody saved since refuses this start and every further one; what was there before, or below, refuses none, and the file goes."""
+
+    async def main() -> None:
+        disk, store = sim_disk(), MemoryObjectStore(HandClock())
+        await disk.make_folder(LOG_DIR)
+
+        async def check() -> None:
+            await check_claim_basis(store, "the bucket", "cluster", disk, LOG_DIR)
+
+        await check()  # a start that noted nothing
+        await store.put(piece_key("cluster", PieceName(30, 2, 0)), [b"a piece"])
+        await note_claim_basis(disk, LOG_DIR, 2, 30)
+        await store.put(piece_key("cluster", PieceName(90, 1, 30)), [b"of a replaced writer"])
+        await check()
+        assert await read_claim_basis(disk, LOG_DIR) is None
+        await note_claim_basis(disk, LOG_DIR, 2, 30)
+        await store.put(piece_key("cluster", PieceName(31, 2, 30)), [b"a piece more"])
+        for _ in range(2):
+            await note_claim_basis(disk, LOG_DIR, 3, 40)  # of a further start
+            with pytest.raises(
+                BindingRefused, match=r"up to offset 30 .* up to 31 now: .*still at work.*`millrace restore`"
+            ):
+                await check()
+        assert await read_claim_basis(disk, LOG_DIR) == ClaimBasis(2, 30)
+
+    asyncio.run(main())
+
+
+def test_a_claim_basis_is_read_whole_or_not_at_all() -> None:
+    """The golden bytes; and every other length or byte is refused."""
+    whole = encode_claim_basis(ClaimBasis(7, 12_345))
+    assert whole == b"version=1\nend=12345\nepoch=7\ncrc32c=01f5d9f7\n"
+
+    async def main() -> None:
+        disk = sim_disk()
+        await disk.make_folder(LOG_DIR)
+        await write_claim_basis(disk, LOG_DIR, ClaimBasis(7, 12_345))
+        assert await read_claim_basis(disk, LOG_DIR) == ClaimBasis(7, 12_345)
+        for data in (*(whole[:size] for size in range(len(whole))), whole + b"\n", whole.replace(b"7\n", b"8\n", 1)):
+            await disk.write_file(f"{LOG_DIR}/{FILE}", data)
+            with pytest.raises(LogCorrupt):
+                await read_claim_basis(disk, LOG_DIR)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from millrace.broker.meters import StoreCounts, show_edge, show_hedging, show_traffic
+from millrace.broker.meters import ALERTED_ERRORS, StoreCounts, show_edge, show_hedging, show_traffic
 from millrace.broker.request import RequestContext
 from millrace.broker.stores import stack_stores
 from millrace.protocol.messages.api_versions import ApiVersionsResponse
@@ -37,8 +37,8 @@ def test_store_requests_are_counted_by_operation_and_outcome() -> None:
         'millrace_store_requests_total{operation="get",outcome="ok"} 1',
         "millrace_store_sent_bytes_total 2000",
         "millrace_store_received_bytes_total 700",
-        'millrace_store_seconds_count{operation="put"} 3',
-        'millrace_store_seconds_sum{operation="get"} 0.005',
+        'millrace_store_request_duration_seconds_count{operation="put"} 3',
+        'millrace_store_request_duration_seconds_sum{operation="get"} 0.005',
     ):
         assert line in page.splitlines(), page
     assert "delete" not in page
@@ -62,21 +62,21 @@ def test_traffic_is_shown_by_tier_and_way() -> None:
 
     page = run_simulation(main).splitlines()
     for line in (
-        'millrace_traffic_bytes_total{tier="upload",way="out"} 3145728',
-        'millrace_traffic_bytes_total{tier="tail",way="in"} 1000',
-        'millrace_traffic_bytes_total{tier="catch_up",way="in"} 6291456',
+        'millrace_traffic_passed_bytes_total{tier="upload",way="out"} 3145728',
+        'millrace_traffic_passed_bytes_total{tier="tail",way="in"} 1000',
+        'millrace_traffic_passed_bytes_total{tier="catch_up",way="in"} 6291456',
         'millrace_traffic_requests_total{tier="catch_up",way="in"} 2',
         'millrace_traffic_waits_total{tier="catch_up",way="in"} 2',
-        'millrace_traffic_waiting{tier="catch_up",way="in"} 0',
-        'millrace_traffic_bytes_total{tier="compaction",way="out"} 5',
-        'millrace_traffic_bytes_total{tier="compaction",way="pace"} 5',
-        'millrace_traffic_bytes_total{tier="wal",way="in"} 5',
-        'millrace_traffic_bytes_total{tier="wal",way="pace"} 0',
-        "# TYPE millrace_traffic_bytes_total counter",
+        'millrace_traffic_waiting_requests{tier="catch_up",way="in"} 0',
+        'millrace_traffic_passed_bytes_total{tier="compaction",way="out"} 5',
+        'millrace_traffic_passed_bytes_total{tier="compaction",way="pace"} 5',
+        'millrace_traffic_passed_bytes_total{tier="wal",way="in"} 5',
+        'millrace_traffic_passed_bytes_total{tier="wal",way="pace"} 0',
+        "# TYPE millrace_traffic_passed_bytes_total counter",
         "# TYPE millrace_traffic_wait_seconds_total counter",
-        "# TYPE millrace_traffic_waiting gauge",
+        "# TYPE millrace_traffic_waiting_requests gauge",
         "# TYPE millrace_store_hedges_total counter",
-        "millrace_write_pace_bytes 0",
+        "millrace_traffic_write_pace_bytes_per_second 0",
         "millrace_store_hedges_total 0",
     ):
         assert line in page, page
@@ -112,7 +112,7 @@ def test_second_puts_of_the_log_are_counted_as_what_they_are() -> None:
         'millrace_store_requests_total{operation="put_if_absent",outcome="ok"} 4',
         'millrace_store_requests_total{operation="put_if_absent",outcome="cancelled"} 1',
         "millrace_wal_hedges_total 1",
-        "millrace_wal_hedges_won_total 0",
+        "millrace_wal_won_hedges_total 0",
         "millrace_wal_hedged_bytes_total 229",
     ):
         assert line in page.splitlines(), page
@@ -144,9 +144,11 @@ def test_requests_are_timed_by_api() -> None:
 
     asyncio.run(run())
     page = registry.render().splitlines()
-    assert 'millrace_request_seconds_count{request="Heartbeat"} 1' in page
-    assert 'millrace_request_seconds_bucket{request="Heartbeat",le="0.01"} 0' in page
-    assert 'millrace_request_seconds_bucket{request="Heartbeat",le="+Inf"} 1' in page
-    assert 'millrace_request_seconds_count{request="ApiVersions"} 1' in page
-    (total,) = [line for line in page if line.startswith('millrace_request_seconds_sum{request="Heartbeat"}')]
+    assert 'millrace_request_duration_seconds_count{request="Heartbeat"} 1' in page
+    assert 'millrace_request_duration_seconds_bucket{request="Heartbeat",le="0.01"} 0' in page
+    assert 'millrace_request_duration_seconds_bucket{request="Heartbeat",le="+Inf"} 1' in page
+    assert 'millrace_request_duration_seconds_count{request="ApiVersions"} 1' in page
+    for code in ALERTED_ERRORS:  # before there is one: the first is an increase then
+        assert f'millrace_request_errors_total{{code="{code}",request="Heartbeat"}} 0' in page
+    (total,) = [line for line in page if line.startswith('millrace_request_duration_seconds_sum{request="Heartbeat"}')]
     assert float(total.split()[-1]) >= 0.02

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from millrace.kraft.bucket.writer import BackupForked
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.runtime import disk, objectstore
 from millrace.runtime.disk_open import DirectRefused
-from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
+from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable, in_words
 from millrace.runtime.escapes import CallbackFailed
 from millrace.runtime.net import ConnectFailed, ListenFailed
 from millrace.runtime.objectstore_watched import WAL_STORE
@@ -43,7 +44,11 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (BackupCorrupt("c/metadata/log/1", "a wrong checksum"), "a wrong checksum"),
     (CommandRefused("/d/wal is in use by a running node: stop it, or look at a copy"), "stop it"),
     (disk.DiskLocked("/d/.lock", "77"), "process 77"),
-    (disk.DiskFull("/d/wal", "No space left on device"), "make room"),
+    (disk.DiskFull("/d/log", "No space left on device"), "make room, or give another place"),
+    (
+        disk.DiskFull("/d/wal", "No space left on device", 900, 7),
+        "(900 bytes wanted, 7 free): make room, or give a smaller log (s3.wal.capacity)",
+    ),
     (disk.DiskFailed("/d/wal", "Input/output error"), "/d/wal: Input/output error"),
     (DirectRefused("/d/wal"), "wal.direct.io=prefer"),
     (ClaimCorrupt("c/owners/1/00000000000000000007", "its checksum differs"), "c/owners/1/00000000000000000007"),
@@ -70,7 +75,16 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (s3stream.ObjectCorrupt("entry checksum differs", 9), "wal.lost.accept=true"),
     (s3stream.ObjectCorrupt("index checksum differs", 9, "c/objects/1"), "object c/objects/1"),
     (objectstore.StoreDenied("k", "403 Forbidden"), "credentials"),
+    (
+        objectstore.BucketMissing("k", "NoSuchBucket", 404),
+        "does not exist: k: NoSuchBucket: 404; make it, or give another",
+    ),
+    (
+        objectstore.FolderDenied("k", "Permission denied: /d belongs to user 0"),
+        "belongs to user 0; let that user read and write there (chown, or chmod where it is the owner)",
+    ),
     (objectstore.StoreUnavailable("k", "503"), "does not answer"),
+    (objectstore.StoreContradicts("k", "a put is told that it exists, a read that it does not"), "a proxy"),
     (objectstore.StoreFull("k", "disk quota"), "full"),
     (objectstore.ObjectMissing("k"), "lacks"),
     (objectstore.BytesChanged("k"), "start again"),
@@ -101,6 +115,8 @@ def test_a_sentence_and_a_remedy(settings: BrokerSettings, error: BaseException,
     assert part in sentence
     assert "\n" not in sentence
     assert type(error).__name__ not in sentence
+    is_of_rights = type(error) is objectstore.StoreDenied
+    assert is_of_rights == ("credentials" in sentence)
     assert not re.search(r"\('|', |None|\bErrno\b", sentence), sentence
 
 
@@ -115,6 +131,13 @@ def test_a_damaged_log_of_objects_is_named_by_its_address(settings: BrokerSettin
         assert "device" not in sentence
 
 
+SAMPLE_OF = {
+    "str": "some words",
+    "Sequence[str]": ["it is wrong"],
+    "BaseException": ValueError("x"),
+    "OwnerClaim | None": None,
+    "Writer | None": None,
+}
 OF_A_STORE = tuple(
     kind("k", "reason") for kind in (objectstore.StoreDenied, objectstore.StoreUnavailable, objectstore.StoreFull)
 )
@@ -133,6 +156,19 @@ def test_the_logs_store_is_not_taken_for_the_data_bucket(
     assert "data bucket" not in sentence
     assert "s3.data.buckets" not in sentence
     assert "s3.wal.path" in sentence or not isinstance(error, objectstore.StoreDenied)
+
+
+def test_every_error_has_words() -> None:
+    """A line of the log that names one shows no tuple and no class's form, whatever it carries."""
+    for kind in (*house_errors(), KafkaError):
+        made = kind.__init__
+        wanted = inspect.signature(made).parameters.values() if inspect.isfunction(made) else ()
+        asked = [one for one in wanted if one.kind is one.POSITIONAL_OR_KEYWORD and one.name != "self"]
+        given = [CLAIM if kind is Replaced and one.name == "own" else SAMPLE_OF.get(one.annotation, 7) for one in asked]
+        told = in_words(kind(*(given or ["what it was", 7])))
+        assert re.search("[a-z]{3}", told), (kind, told)
+        assert not re.search(r"\('|^\(|', |\(7, |'\)", told), told
+        assert "\n" not in told
 
 
 def test_a_defect_has_none(settings: BrokerSettings) -> None:

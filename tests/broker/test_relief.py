@@ -1,4 +1,4 @@
-"""Who holds memory that others wait for, over real sockets: what is hurried, who is ended, who goes on."""
+"""Who holds memory that others wait for, over real sockets: what is force completed, who is ended, who goes on."""
 
 from __future__ import annotations
 

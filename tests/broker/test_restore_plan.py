@@ -12,6 +12,7 @@ from millrace.broker.restore_plan import (
     ranges_in_wal,
     ranges_without,
 )
+from millrace.kraft.claim_basis import ClaimBasis, read_claim_basis, write_claim_basis
 from millrace.kraft.delta import MetadataDelta
 from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.meta_properties import MetaProperties
@@ -65,6 +66,23 @@ def test_everything_that_grows_is_lifted_above_what_was_seen() -> None:
     run(main())
 
 
+def test_of_two_restores_of_one_copy_the_later_one_has_higher_leader_epochs() -> None:
+    """Than the first one's log came to, in which a leader changes at most once a second. No clock lifts them out of their 31 bits."""
+
+    async def main() -> None:
+        image = await history()
+
+        def leader_epoch(unseen_ms: int) -> int:
+            (topic,) = lifted(image, Seen(unseen_ms=unseen_ms), NODE).topics
+            return topic.partitions[0].leader_epoch
+
+        assert leader_epoch(86_400_000 + 60_000) >= leader_epoch(86_400_000) + 60
+        assert leader_epoch(-1) == leader_epoch(0)
+        assert leader_epoch(1 << 62) < 1 << 24
+
+    run(main())
+
+
 def test_what_is_missing_is_named_by_partition_and_offsets() -> None:
     """An object that is not there costs what it held; a log that is gone what was above the committed end."""
 
@@ -96,6 +114,21 @@ def test_a_restored_directory_is_started_like_any_other() -> None:
             broker = await Broker.register(node, 7 + start)
             assert broker.epoch >= image.offset
             await node.close()
+
+    run(main())
+
+
+def test_a_restored_directory_knows_nothing_of_a_claim_of_before() -> None:
+    """What a start of the log that was here noted, and its folder kept, would refuse the restored one for what the bucket holds."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await disk.make_folder("/data")
+        await write_claim_basis(disk, "/data", ClaimBasis(1, 10))
+        assert await holds_something(disk, "/data") is None
+        meta = MetaProperties("AAAAAAAAAAAAAAAAAAAAAQ", NODE, "AAAAAAAAAAAAAAAAAAAAAg")
+        await write_restored_log(disk, "/data", meta, (NODE,), lifted(await history(), Seen(), NODE), FROM, 0)
+        assert await read_claim_basis(disk, "/data") is None
 
     run(main())
 

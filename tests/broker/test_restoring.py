@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -87,6 +88,42 @@ def test_a_standing_claim_is_refused_and_taken_over_by_word(series: int) -> None
         assert up.bucket.keys == keys
         claimed(up, series, 8, 9_000_000, ClaimKind.RELEASED)
         assert (await restoring(up).find(is_taking_over=False)).claims[0].number == 8
+        await up.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("series", [METADATA_SERIES, NODE])
+def test_a_claim_that_cannot_be_read_is_got_past_by_removing_it(series: int) -> None:
+    """The restore and a start say the same: nobody but the operator knows whether somebody is at work."""
+
+    async def main() -> None:
+        up = await lost()
+        claimed(up, series, 7, 9)
+        (key,) = [key for key in up.bucket.keys if "/owners/" in key]
+        up.bucket.set(key, b"rot")
+        said = f"{key} cannot be read: .* no process of this node runs, remove that object, .*restore --take-over"
+        with pytest.raises(BindingRefused, match=said):
+            await found_in(up)
+        with pytest.raises(BindingRefused, match=said):
+            await check_claims(up.bucket, "the bucket", up.node.cluster_id, up.node.publisher.image, NODE)
+        await up.bucket.delete([key])
+        await found_in(up)
+        await up.stop()
+
+    run(main())
+
+
+def test_a_lost_marker_is_stood_in_for_by_the_clusters_id() -> None:
+    async def main() -> None:
+        up = await lost()
+        await up.bucket.delete([MARKER_KEY])
+        with pytest.raises(BindingRefused, match=r"has no marker .*--override cluster\.id=ID"):
+            await found_in(up)
+        controller = replace(SETTINGS.controller, cluster_id=up.node.cluster_id)
+        named = Restoring(replace(SETTINGS, controller=controller), up.bucket, "the bucket", no_wal, list, HandClock())
+        restored = await named.find(is_taking_over=True)
+        assert [topic.name for topic in restored.image.topics] == ["orders"]
         await up.stop()
 
     run(main())

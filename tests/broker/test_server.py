@@ -14,12 +14,12 @@ from millrace.broker.connection_log import LINES_MAX, PERIOD_S, ConnectionLog, d
 from millrace.broker.dispatch import Dispatcher
 from millrace.broker.memory import RequestBudget
 from millrace.broker.request import RequestContext
-from millrace.broker.server import Server, ServerSettings
+from millrace.broker.server import Server, ServerSettings, bind_all
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from millrace.protocol.messages.heartbeat import HeartbeatResponse
 from millrace.protocol.messages.join_group import JoinGroupResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
-from millrace.runtime.net import ConnectFailed, ListenFailed, LoopNet
+from millrace.runtime.net import ConnectFailed, ListenFailed, LoopBound, LoopNet
 from millrace.runtime.steps import StepLine
 from tests.broker.shell import LOOPS, MIB, Shell, eventually
 from tests.live import free_port
@@ -32,11 +32,15 @@ def echo(context: RequestContext, request: Any) -> HeartbeatResponse:
     return HeartbeatResponse()
 
 
-def make_server(settings: ServerSettings | None = None) -> Server:
+def make_server(settings: ServerSettings | None = None, net: LoopNet | None = None) -> Server:
     loop = asyncio.get_running_loop()
     memory = RequestBudget(MIB, loop.call_soon)
     return Server(
-        LoopNet(), Dispatcher({HEARTBEAT: echo}, loop.create_task), memory, settings or ServerSettings(), StepLine()
+        net or LoopNet(),
+        Dispatcher({HEARTBEAT: echo}, loop.create_task),
+        memory,
+        settings or ServerSettings(),
+        StepLine(),
     )
 
 
@@ -44,20 +48,20 @@ class Waits:
     """A handler whose requests wait for news that never come."""
 
     def __init__(self) -> None:
-        self.hurried_count = 0
+        self.completed_count = 0
 
     def handle(self, context: RequestContext, request: Any) -> asyncio.Future[Any]:
-        parked = context.connection.parked
+        purgatory = context.connection.purgatory
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         outer = self
 
         class Waiting:
-            def hurry(self) -> None:
-                outer.hurried_count += 1
-                if parked.pop(future, None) is self:
+            def force_complete(self) -> None:
+                outer.completed_count += 1
+                if purgatory.pop(future, None) is self:
                     future.set_result(FetchResponse())
 
-        parked[future] = Waiting()
+        purgatory[future] = Waiting()
         return future
 
 
@@ -78,15 +82,15 @@ def test_who_waits_for_news_does_not_keep_others_waiting(partitions: int, limit_
             part = shell.memory.of_frames(is_bulk=partitions > 1000)
             await eventually(lambda: part.used_bytes >= part.limit_bytes)
             await asyncio.sleep(0.05)
-            assert waits.hurried_count == 0
+            assert waits.completed_count == 0
             if partitions > 1000:
                 second.send(FETCH, 12, fetch_of(partitions))
-                await eventually(lambda: waits.hurried_count == 1)
+                await eventually(lambda: waits.completed_count == 1)
             else:
                 await second.ask(HEARTBEAT, 4)
             await first.receive(FETCH, 12)
             await first.ask(HEARTBEAT, 4)
-            assert waits.hurried_count == 1
+            assert waits.completed_count == 1
 
     asyncio.run(run())
 
@@ -107,7 +111,7 @@ def test_who_waits_for_news_holds_nothing_once_its_client_is_gone(is_cut: bool) 
                 else:
                     client.close()
                 await eventually(lambda: shell.memory.used_bytes == 0)
-            assert waits.hurried_count == 3
+            assert waits.completed_count == 3
             last = await shell.client()
             last.send(FETCH, 12, fetch_of(1))
             await eventually(lambda: shell.memory.used_bytes > 0)
@@ -275,12 +279,12 @@ def test_listening_is_all_or_nothing() -> None:
 
     async def run() -> None:
         taken = make_server()
-        (endpoint,) = await taken.start([Endpoint("A", "127.0.0.1", 0)])
+        (endpoint,) = await taken.start(await bind_all(LoopNet(), [Endpoint("A", "127.0.0.1", 0)]))
         assert endpoint.port > 0
         server = make_server()
         wanted = [Endpoint("A", "127.0.0.1", free_port()), Endpoint("B", "127.0.0.1", endpoint.port)]
         with pytest.raises(ListenFailed) as failed:
-            await server.start(wanted)
+            await server.start(await bind_all(LoopNet(), wanted))
         assert (failed.value.host, failed.value.port) == ("127.0.0.1", endpoint.port)
         assert "in use" in failed.value.reason
         with pytest.raises(ConnectFailed):
@@ -291,12 +295,40 @@ def test_listening_is_all_or_nothing() -> None:
     asyncio.run(run())
 
 
+def test_a_listener_that_a_stop_overtakes_is_closed() -> None:
+    """It is refused, and its address is free."""
+
+    class LateNet(LoopNet):
+        async def bind(self, host: str, port: int) -> LoopBound:
+            await stopped.wait()
+            return await super().bind(host, port)
+
+    stopped = asyncio.Event()
+
+    async def main() -> None:
+        server, endpoint = make_server(net=LateNet()), Endpoint("LATE", "127.0.0.1", free_port())
+        await server.start([])
+        opening = asyncio.create_task(server.open(endpoint))
+        await asyncio.sleep(0)
+        await server.stop()
+        stopped.set()
+        with pytest.raises(ListenFailed, match="is stopping"):
+            await opening
+        assert not server.bound
+        with pytest.raises(ConnectFailed):
+            await LoopNet().connect(asyncio.Protocol, endpoint.host, endpoint.port)
+
+    asyncio.run(main())
+
+
 def test_several_listeners_and_every_address() -> None:
     """An empty host listens on every address of the machine, IPv6 included where there is one, on one port."""
 
     async def run() -> None:
         server = make_server()
-        one, every = await server.start([Endpoint("ONE", "localhost", 0), Endpoint("EVERY", "", 0)])
+        one, every = await server.start(
+            await bind_all(LoopNet(), [Endpoint("ONE", "localhost", 0), Endpoint("EVERY", "", 0)])
+        )
         assert one.port != every.port
         for host in ("127.0.0.1", "::1"):
             try:

@@ -6,6 +6,7 @@ import asyncio
 
 from millrace.broker.stores import stack_stores
 from millrace.runtime.clock import SystemClock
+from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore_hedge import GETS_A_HEDGE, SAMPLES_MIN
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
@@ -30,6 +31,35 @@ class Late(MemoryObjectStore):
 class NoMeter:
     def on_operation(self, operation: str, outcome: str, sent: int, received: int, elapsed_ms: float) -> None:
         pass
+
+
+class Keeping(MemoryObjectStore):
+    """Keeps room; `data` is how it is given to who puts data."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.data = MemoryObjectStore(SystemClock())
+
+    def for_data(self) -> ObjectStore:
+        return self.data
+
+
+def test_data_takes_nothing_of_what_a_full_store_keeps() -> None:
+    """Uploads, and a log in such a store, go the way of data; compaction, deletions and what binds the bucket go the other one."""
+
+    async def main(loop: SimLoop) -> None:
+        bare, own = Keeping(), Keeping()
+        stores = stack_stores(bare, NoMeter(), Rand(b"stores"), TrafficSettings(), lambda *_: None, StepLine())
+        await stores.engine.upload.put("upload", [b"x"])
+        await stores.wal(own).put("batch", [b"x"])
+        await stores.compaction.put("compacted", [b"x"])
+        await stores.plain.put("marker", [b"x"])
+        assert [entry.key async for entry in bare.data.list("")] == ["upload"]
+        assert [entry.key async for entry in own.data.list("")] == ["batch"]
+        assert [entry.key async for entry in bare.list("")] == ["compacted", "marker"]
+        assert not [entry async for entry in own.list("")]
+
+    run_simulation(main)
 
 
 def test_a_second_attempt_is_charged_to_whose_get_it_is() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from millrace.broker.cli.serve import Options, parse_options, read_settings
+from millrace.broker.test_mode import take_folder
+from millrace.kraft.meta_properties import MetaProperties, write_meta_properties
 from millrace.runtime.disk import DiskFailed, DiskFull
 from millrace.runtime.disk_unsynced import UnsyncedDisk
 
@@ -32,6 +36,27 @@ def test_a_start_without_it_has_none_of_them(tmp_path: Path) -> None:
     assert settings.groups.initial_rebalance_delay_ms == 3_000
     assert settings.groups.offsets_partitions_count == 50
     assert parse_options(["--test-mode"]).is_test
+
+
+def test_it_leaves_alone_what_is_to_be_kept(tmp_path: Path) -> None:
+    """A folder that a start without it made is refused, and stays as it is; one for tests is taken again."""
+
+    async def use() -> None:
+        disk, new, kept = UnsyncedDisk(), f"{tmp_path}/new", f"{tmp_path}/kept"
+        assert await take_folder(disk, new, f"{new}/metadata")
+        await disk.make_folder(f"{new}/metadata")
+        await write_meta_properties(disk, f"{new}/metadata", MetaProperties("c", 1, "d"))
+        assert await take_folder(disk, new, f"{new}/metadata")
+        await disk.make_folder(f"{kept}/metadata")
+        await write_meta_properties(disk, f"{kept}/metadata", MetaProperties("c", 1, "AAAAAAAAAAAAAAAAAAAAAQ"))
+
+    asyncio.run(use())
+    words = [sys.executable, "-m", "millrace.broker", "serve", "--test-mode", "--data-dir", f"{tmp_path}/kept"]
+    words += ["--override", "listeners=PLAINTEXT://127.0.0.1:0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert f"{tmp_path}/kept was not made in test mode, which keeps nothing: say another --data-dir" in done.stderr
+    assert [path.name for path in (tmp_path / "kept").rglob("*")] == ["metadata", "meta.properties"]
 
 
 def test_a_disk_without_the_device_keeps_what_it_is_given(tmp_path: Path) -> None:

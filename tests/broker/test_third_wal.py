@@ -18,7 +18,7 @@ from millrace.broker.config_source import Given
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.inspection import Inspected
 from millrace.kraft.image import EMPTY_IMAGE
-from millrace.runtime import Runtime
+from millrace.runtime.bundle import Runtime
 from millrace.wal.errors import WalCorrupt
 from millrace.wal.opening import OPENERS
 from tests.sim import asking

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from millrace.broker.app import internal_topics
 from millrace.broker.config import load
 from millrace.broker.config_source import gather
 from millrace.broker.config_table import all_keys
+from millrace.broker.request import ConnectionInfo, RequestContext
 from millrace.broker.topic_creation import NAMES_A_REQUEST, REFUSAL_PERIOD_S, TopicCreation
 from millrace.kraft.errors import NotLeader, TooManyCommands
 from millrace.protocol.error_codes import ErrorCode
@@ -19,6 +21,7 @@ from millrace.protocol.messages.create_topics import CreatableTopicResult, Creat
 from tests.broker.partitions.stopped import turns
 from tests.kraft.test_replay import Machine
 
+CONTEXT = RequestContext(3, 12, 1, "asker", ConnectionInfo(1, "PLAINTEXT", "h", 1, "10.0.0.7", 555))
 INTERNAL = {"__consumer_offsets": (50, {"cleanup.policy": "compact"})}
 
 
@@ -58,20 +61,38 @@ def run(scenario: Callable[[HandChannel, TopicCreation], Any]) -> None:
     asyncio.run(main())
 
 
+def test_what_was_made_is_told_once_with_who_asked() -> None:
+    """Not what was there by then, nor what was refused; who only waits for it made nothing."""
+
+    async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
+        told: list[tuple[str | None, Any]] = []
+        creation.on_created = lambda context, names: told.append((context.client_id, names))
+        codes = {"there": ErrorCode.TOPIC_ALREADY_EXISTS, "bad": ErrorCode.INVALID_CONFIG}
+        first = asyncio.ensure_future(creation.ensure(["a", "there", "bad", "b"], CONTEXT))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(creation.ensure(["a"], replace(CONTEXT, client_id="other")))
+        await turns(20)
+        channel.answer(0, lambda name: codes.get(name, ErrorCode.NONE))
+        await asyncio.gather(first, second)
+        assert told == [("asker", ["a", "b"])]
+
+    run(scenario)
+
+
 def test_a_name_is_asked_for_once_however_many_want_it() -> None:
     """Two askers that overlap share the creation of what both want; each hears of all it asked for."""
 
     async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
-        first = asyncio.ensure_future(creation.ensure(["a", "b", "a"]))
+        first = asyncio.ensure_future(creation.ensure(["a", "b", "a"], CONTEXT))
         await asyncio.sleep(0)
-        second = asyncio.ensure_future(creation.ensure(["b", "c"]))
+        second = asyncio.ensure_future(creation.ensure(["b", "c"], CONTEXT))
         await turns(20)
         assert channel.names() == [["a", "b"], ["c"]]
         channel.answer(0, lambda name: {"a": 0, "b": ErrorCode.TOPIC_ALREADY_EXISTS}[name])
         channel.answer(1, lambda name: ErrorCode.INVALID_CONFIG)
         assert await first == {"a": 0, "b": 0}
         assert await second == {"b": 0, "c": ErrorCode.INVALID_CONFIG}
-        third = asyncio.ensure_future(creation.ensure(["a"]))
+        third = asyncio.ensure_future(creation.ensure(["a"], CONTEXT))
         await turns(20)
         assert channel.names()[2:] == [["a"]]
         third.cancel()
@@ -84,7 +105,7 @@ def test_many_names_go_in_few_requests() -> None:
 
     async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
         names = [f"t{number}" for number in range(2 * NAMES_A_REQUEST + 1)]
-        asked = asyncio.ensure_future(creation.ensure(names))
+        asked = asyncio.ensure_future(creation.ensure(names, CONTEXT))
         await turns(20)
         assert list(map(len, channel.names())) == [NAMES_A_REQUEST, NAMES_A_REQUEST, 1]
         for place in range(3):
@@ -98,8 +119,8 @@ def test_who_stops_waiting_does_not_stop_the_others() -> None:
     """A cancelled asker leaves the creation to whoever else wants it."""
 
     async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
-        first = asyncio.ensure_future(creation.ensure(["a"]))
-        second = asyncio.ensure_future(creation.ensure(["a"]))
+        first = asyncio.ensure_future(creation.ensure(["a"], CONTEXT))
+        second = asyncio.ensure_future(creation.ensure(["a"], CONTEXT))
         await turns(20)
         first.cancel()
         await turns(20)
@@ -114,7 +135,7 @@ def test_a_controller_that_cannot_now_is_asked_again_by_the_client() -> None:
 
     async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
         for place, error in enumerate((NotLeader(), TooManyCommands(1))):
-            asked = asyncio.ensure_future(creation.ensure(["a"]))
+            asked = asyncio.ensure_future(creation.ensure(["a"], CONTEXT))
             await turns(20)
             channel.replies[place].set_exception(error)
             assert await asked == {"a": ErrorCode.LEADER_NOT_AVAILABLE}
@@ -127,7 +148,7 @@ def test_internal_topics_have_their_own_shape_or_are_not_made() -> None:
     no client's to make."""
 
     async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
-        asked = asyncio.ensure_future(creation.ensure(["__consumer_offsets", "plain"]))
+        asked = asyncio.ensure_future(creation.ensure(["__consumer_offsets", "plain"], CONTEXT))
         await turns(20)
         offsets, plain = channel.requests[0].topics
         assert (offsets.num_partitions, [(c.name, c.value) for c in offsets.configs]) == (
@@ -150,7 +171,7 @@ def test_an_internal_topic_that_is_refused_is_told_with_the_reason(caplog: pytes
     """One line a period, however many groups ask; a name of a client's that is refused is the client's to hear of."""
 
     async def refused(channel: HandChannel, creation: TopicCreation, name: str) -> None:
-        asked = asyncio.ensure_future(creation.ensure([name]))
+        asked = asyncio.ensure_future(creation.ensure([name], CONTEXT))
         await turns(20)
         channel.answer(-1, lambda _: ErrorCode.INVALID_CONFIG, "segment.bytes is too small")
         assert await asked == {name: ErrorCode.INVALID_CONFIG}
@@ -177,7 +198,7 @@ def test_the_controller_takes_internal_topics_at_the_bounds_of_their_settings(na
         given, _ = gather([f"{name}={bound}"], {}, None, "")
         settings = load(given, data_dir="/data", machine_bytes=4 << 30).settings
         creation = TopicCreation(ControllerOfOne(), internal_topics(settings))
-        return await creation.ensure(["__consumer_offsets"])
+        return await creation.ensure(["__consumer_offsets"], CONTEXT)
 
     for bound in (key.low, key.high or 2**31 - 1):
         assert bound is not None

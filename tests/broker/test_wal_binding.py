@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 import pytest
 
 from millrace.broker.binding import BindingRefused
-from millrace.broker.wal_binding import WalBinding, judge_wal
+from millrace.broker.wal_binding import WalBinding, check_found_mark, judge_wal
 from millrace.kraft.delta import apply_records
 from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.log_view import LogHistory
@@ -47,6 +48,7 @@ def image(case: Case) -> MetadataImage:
 
 
 LOST, LOST_OTHER = WalBinding(is_lost=True), WalBinding(is_lost=True, is_foreign=True)
+LOST_OLDER = WalBinding(is_lost=True, is_foreign=True, is_older=True)
 KNOWN = WalBinding(committed_end=4096)
 CASES = [
     Case("the registered WAL", wal(), binding=KNOWN),
@@ -62,11 +64,18 @@ CASES = [
         WalIdentity(OTHER, 9, MetadataMark(5000, 1), "theirs"),
         says="belongs to cluster theirs, and this is cluster ours",
     ),
-    Case("the registered WAL of this cluster", WalIdentity(OURS, 7, NO_MARK, "ours"), binding=KNOWN),
+    Case(
+        "another node's WAL",
+        WalIdentity(OTHER, 9, NO_MARK, "ours", NODE + 1),
+        says=f"belongs to node {NODE + 1}, and this is node {NODE}.*that is empty, and start once with wal.lost.accept",
+    ),
+    Case("the registered WAL of this cluster", WalIdentity(OURS, 7, NO_MARK, "ours", NODE), binding=KNOWN),
     Case("another WAL, all streams closed", wal(OTHER), open_streams=0, binding=WalBinding(is_foreign=True)),
     Case("one without an id, streams open", wal(NO_WAL_ID), says="no id yet.*not the one", accepted=LOST_OTHER),
-    Case("an older copy by its epoch", wal(epoch=6), says="older copy: its last owner had epoch 6", accepted=LOST),
-    Case("an older copy, all streams closed", wal(epoch=6), open_streams=0, says="older copy", accepted=LOST),
+    Case(
+        "an older copy by its epoch", wal(epoch=6), says="older copy: its last owner had epoch 6", accepted=LOST_OLDER
+    ),
+    Case("an older copy, all streams closed", wal(epoch=6), open_streams=0, says="older copy", accepted=LOST_OLDER),
     Case("an epoch that only opening tells", wal(epoch=None), binding=KNOWN),
     Case("an id that cannot be read", wal(None, None), binding=KNOWN),
     Case("metadata of that age", wal(mark=MetadataMark(100, 2)), binding=KNOWN),
@@ -80,6 +89,22 @@ CASES = [
         wal(mark=MetadataMark(500, 9)),
         open_streams=0,
         state=WalState.RECOVERING,
+        binding=KNOWN,
+    ),
+    Case(
+        "an older copy beside metadata that was restored",
+        wal(epoch=6),
+        open_streams=0,
+        state=WalState.RECOVERING,
+        says="older copy: its last owner had epoch 6",
+        accepted=LOST_OLDER,
+    ),
+    Case(
+        "another WAL beside metadata that was restored",
+        wal(OTHER),
+        state=WalState.RECOVERING,
+        says="not the one.*0@file:///had",
+        accepted=LOST_OTHER,
     ),
 ]
 
@@ -101,6 +126,18 @@ def test_a_start_goes_on_or_is_refused(case: Case) -> None:
             judged(is_acceptable=True)
     else:
         assert judged(is_acceptable=True) == case.accepted
+
+
+@pytest.mark.parametrize(
+    ("state", "says"), [(WalState.ACTIVE, r"was still at work.*`millrace restore`"), (WalState.RECOVERING, "")]
+)
+def test_a_log_that_somebody_else_wrote_to_since_is_refused(state: WalState, says: str) -> None:
+    """Once it is taken: by the metadata that it named then. Not where metadata was restored beside it."""
+    known = image(Case("a shared log", wal(), state=state))
+    check_found_mark(MetadataMark(100, 2), OURS, "/wal", known, HISTORY, NODE)
+    for later in (MetadataMark(101, 2), MetadataMark(70, 1)):
+        with pytest.raises(BindingRefused, match=says) if says else contextlib.nullcontext():
+            check_found_mark(later, OURS, "/wal", known, HISTORY, NODE)
 
 
 def test_history_below_its_start_is_not_judged() -> None:

@@ -26,8 +26,8 @@ def show(partition: int, offset: int) -> None:
 
 
 def with_assignor(package: str, settings: dict[str, str]) -> dict[str, Any]:
-    """The settings with `assignor` as the class that it names, such as StickyPartitionAssignor."""
-    found: dict[str, Any] = dict(settings)
+    """The settings, numbers as such, with `assignor` as the class that it names, such as StickyPartitionAssignor."""
+    found: dict[str, Any] = {name: int(value) if value.isdigit() else value for name, value in settings.items()}
     name = found.pop("assignor", None)
     if name is not None:
         module = import_module(f"{package}.{ASSIGNORS[name]}")

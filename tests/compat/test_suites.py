@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.compat.suites.__main__ import SUITES
-from tests.compat.suites.golang import read_events, reason
+from tests.compat.suites.golang import live_tests, read_events, reason
+from tests.compat.suites.golang_clients import SARAMA
 from tests.compat.suites.rust import read_libtest
 from tests.compat.suites.suite import Excuse, Outcome, Suite, judge
 
@@ -50,6 +51,24 @@ def test_excuses_are_of_one_kind_of_failure(suite: Suite) -> None:
     """What no excuse is for is news: a new test, and a hook that fails before tests of any kind."""
     for name in ("test_a", '"before all" hook for "should consume"', '"before each" hook'):
         assert judge(suite, Outcome(["passed"] * suite.passed_min, {name: "broken"}))[0] == f"{name}: broken"
+
+
+def test_a_go_test_is_chosen_by_what_it_does(tmp_path: Path) -> None:
+    """Of sarama's those that set up a broker's functional test, by whatever name and in whatever file; not one beside them that only speaks to a
+    mock, nor a function that is no test. A test ends where the next function begins."""
+    (tmp_path / "functional_test.go").write_text(
+        "func TestMain(m *testing.M) {\n}\n\n"
+        "func TestFuncConnectionFailure(t *testing.T) {\n\tt.Parallel()\n}\n\n"
+        "func TestMock(t *testing.T) {\n\tnewMockBroker(t)\n}\n\n"
+        "func TestVersionMatrix(t *testing.T) {\n\tcheck(t)\n\tsetupFunctionalTest(t)\n}\n\n"
+        "func helper(t *testing.T) {\n\tsetupFunctionalTest(t)\n}\n"
+    )
+    (tmp_path / "consumer_group_test.go").write_text(
+        "func TestConsumerGroupDeadlock(t *testing.T) {\n\tsetupFunctionalTest(t)\n}\n"
+    )
+    (tmp_path / "mocks.go").write_text("func TestNoTest(t *testing.T) {\n\tsetupFunctionalTest(t)\n}\n")
+    chosen = ["TestConsumerGroupDeadlock", "TestFuncConnectionFailure", "TestVersionMatrix"]
+    assert live_tests(tmp_path, SARAMA.marks) == chosen
 
 
 def test_go_counts_parts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What clients leave unset of a batch's timestamps, beside Apache Kafka: the same batches, the same
+"""What clients leave unset of a batch's header, beside Apache Kafka: the same batches, the same
 answers."""
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from tests.compat.peer.apache_kafka import ApacheKafka
 from tests.live import LiveBroker
 from tests.live.client import VERSION_BY_NAME, Client
-from tests.live.stamped import headers_of_clients, stamped
+from tests.live.stamped import UNSET_BY_CLIENTS, headers_of_clients, stamped
 
 pytestmark = pytest.mark.timeout(180)
 HOUR_MS = 3_600_000
 LIST_OFFSETS_VERSION = 8
 NOT_YET = (3, 6)  # a topic that was made just now: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER
 MAX_TIMESTAMP, EARLIEST, LATEST = -3, -2, -1
-Answers = dict[str, tuple[int, tuple[int, int] | None, list[tuple[int, int, int]]]]
+Answers = dict[str, tuple[int, tuple[int, ...] | None, list[tuple[int, int, int]]]]
 
 
 def batches(now: int) -> dict[str, bytes]:
@@ -32,6 +32,8 @@ def batches(now: int) -> dict[str, bytes]:
         made[name] = stamped(base, largest, times)
         made[f"{name}, gzip"] = stamped(base, largest, times, Codec.GZIP)
     made["largest later than any record's"] = stamped(now - 10, now + 1000, [now - 10, now - 5])
+    for name, unset in UNSET_BY_CLIENTS.items():
+        made[name] = stamped(now - 3, now - 3, [now - 3], unset=unset)
     made["one that is too late, behind one without"] = stamped(-1, 0, [-1, now + 2 * HOUR_MS])
     return made
 
@@ -58,6 +60,18 @@ def offsets(client: Client, topic: str, now: int) -> list[tuple[int, int, int]]:
     return found
 
 
+def others_of(header: BatchHeader) -> tuple[int, ...]:
+    """What a client may have left unset, as stored."""
+    return (
+        header.base_offset,
+        header.leader_epoch,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.crc,
+    )
+
+
 def answers_of(address: str, sent: dict[str, bytes], now: int, **configs: object) -> Answers:
     """Of each batch in a topic of its own, of these configs: its code, the times in its header as stored, and where
     times are found."""
@@ -70,7 +84,7 @@ def answers_of(address: str, sent: dict[str, bytes], now: int, **configs: object
             told = None
             if code == 0:
                 header = BatchHeader(memoryview(client.fetch([(topic, 0, 0)])[topic, 0].records or b""))
-                told = header.base_timestamp, header.max_timestamp
+                told = header.base_timestamp, header.max_timestamp, *others_of(header)
             answers[name] = code, told, offsets(client, topic, now)
     return answers
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.compat.jvm import Jvm, java_command
 from tests.compat.wire import Wire
-from tests.live import LiveBroker
+from tests.live import LiveBroker, free_port
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -28,15 +28,15 @@ class Tools:
     """`tools("TopicCommand", "--list")`: what it prints; the broker's address is added."""
 
     def __init__(self, jvm: Jvm, address: str) -> None:
-        self._jvm = jvm
+        self.jvm = jvm
         self.address = address
 
     def __call__(self, name: str, *words: str, given: str = "", code: int = 0) -> str:
         full = name if name.startswith("kafka.") else f"org.apache.kafka.tools.{name}"
-        return self._jvm.tool(full, *words, "--bootstrap-server", self.address, given=given, code=code)
+        return self.jvm.tool(full, *words, "--bootstrap-server", self.address, given=given, code=code)
 
     def without_address(self, name: str, *words: str) -> str:
-        return self._jvm.tool(f"org.apache.kafka.tools.{name}", *words)
+        return self.jvm.tool(f"org.apache.kafka.tools.{name}", *words)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +101,38 @@ def test_configs(tools: Tools, wire: Wire) -> None:
     assert "50000" in configs("--describe", "--entity-type", "groups", "--entity-name", "g")
     tools("ClientMetricsCommand", "--alter", "--name", "all", "--metrics", "*", "--interval", "1000")
     assert "all" in tools("ClientMetricsCommand", "--list").split()
+
+
+def test_a_broker_gets_another_listener(tools: Tools) -> None:
+    """kafka-configs: it serves when the command ends, also the command that takes it back; what clients are told of stays."""
+    added = f"127.0.0.1:{free_port()}"
+    configs = partial(tools, CONFIGS, "--alter", "--broker", "1")
+    names = "listener.security.protocol.map=[PLAINTEXT:PLAINTEXT,ADDED:PLAINTEXT]"
+    configs("--add-config", f"listeners=[PLAINTEXT://{tools.address},ADDED://{added}],{names}")
+    through = Tools(tools.jvm, added)
+    assert f"ADDED://{added}" in through(CONFIGS, "--describe", "--broker", "1")
+    configs("--add-config", f"listeners=[ADDED://{added}]", code=1)
+    through(CONFIGS, "--alter", "--broker", "1", "--delete-config", "listeners,listener.security.protocol.map")
+    with pytest.raises(ConnectionRefusedError):
+        Wire(added)
+    assert "listeners" not in tools(CONFIGS, "--describe", "--broker", "1")
+
+
+def test_loggers(tools: Tools) -> None:
+    """kafka-configs: lists a broker's loggers, sets one and root, gives one back; one that is not there, and a level that is none, are refused."""
+    of_loggers = "--entity-type", "broker-loggers", "--entity-name", "1"
+    configs = partial(tools, CONFIGS, *of_loggers)
+    shown = configs("--describe")
+    assert "  millrace.wal=INFO " in shown, shown
+    assert "  root=INFO " in shown, shown
+    configs("--alter", "--add-config", "millrace.wal=DEBUG,root=ERROR")
+    shown = configs("--describe")
+    assert ("  millrace.wal=DEBUG " in shown, "  millrace.kraft=ERROR " in shown) == (True, True), shown
+    configs("--alter", "--add-config", "root=INFO", "--delete-config", "millrace.wal")
+    assert configs("--describe").count("=INFO ") == shown.count("sensitive=false")
+    configs("--alter", "--add-config", "no.such=DEBUG", code=1)
+    configs("--alter", "--add-config", "millrace.wal=LOUD", code=1)
+    configs("--alter", "--delete-config", "root", code=1)
 
 
 def test_console(tools: Tools) -> None:

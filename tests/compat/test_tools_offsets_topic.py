@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.coordinators.placement import partition_for
+from millrace.broker.coordinators.runtime.partitioning import partition_for
 from millrace.protocol.messages.metadata import MetadataRequest
 from tests.compat.jvm import Jvm
 from tests.compat.wire import Wire

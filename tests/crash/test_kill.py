@@ -143,4 +143,4 @@ def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path) -> None:
         assert history.findings(read_all(broker.address)) == []
         broker.restart()  # caches are empty now, and the WAL
         assert history.findings(read_all(broker.address)) == []
-        assert broker.metrics()['millrace_reads_total{source="objects"}'] > 0
+        assert broker.metrics()['millrace_storage_reads_total{source="objects"}'] > 0

@@ -119,7 +119,7 @@ class Demo:
     def reads(self) -> Counter[str]:
         """Those of all lives so far."""
         metrics = self.broker.metrics()
-        now = {source: int(metrics[f'millrace_reads_total{{source="{source}"}}']) for source in SOURCES}
+        now = {source: int(metrics[f'millrace_storage_reads_total{{source="{source}"}}']) for source in SOURCES}
         return Counter({source: self.past_reads[source] + count for source, count in now.items()})
 
     def read_back(

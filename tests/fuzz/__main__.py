@@ -2,7 +2,8 @@
 
     python -m tests.fuzz [--seconds 120] [--folder build/fuzz] [FINDING ...]
 
-Goes on from the corpus in the folder, which begins with seeds.py. A finding (an error of another kind, an input that takes more than
+Goes on from the corpus in the folder, which begins with seeds.py; a codec is compiled, and instrumented, when its first input comes, so each is
+read once before the time begins. A finding (an error of another kind, an input that takes more than
 TIMEOUT_S or more memory than Guard allows) is printed with its trace, kept as a file in the folder, and the exit code is not 0. With
 files as arguments it runs those once.
 """
@@ -58,7 +59,12 @@ def main() -> None:
             "-verbosity=0",
             str(corpus),
         ]
-    atheris.Setup(words, Guard())
+    guard = Guard()
+    if not options.findings:
+        print("making the codecs, a minute or two; the time given is for what comes then", flush=True)
+        for path in corpus.iterdir():
+            guard(path.read_bytes())
+    atheris.Setup(words, guard)
     atheris.Fuzz()
 
 

@@ -30,7 +30,7 @@ from millrace.protocol.batches import (
     iter_headers,
     seal_batch,
 )
-from millrace.protocol.codec import decode_request, decode_response
+from millrace.protocol.codec import decode_response
 from millrace.protocol.codec_bounds import unpacked_bytes_max
 from millrace.protocol.compression import decompress
 from millrace.protocol.coordinator_records import decode_assignment, decode_key, decode_subscription, decode_value
@@ -50,6 +50,7 @@ from millrace.wal.block.recovery import REFUSE, SKIP, TRUNCATE, RecoveryScan
 from millrace.wal.errors import WalCorrupt, WalMismatch
 from millrace.wal.record import decode_record, epoch_seed
 from tests.fuzz.cost import DECODED_FACTOR, TooManySteps, count_steps, peak_bytes
+from tests.whole import decode_whole
 
 FRAME_BYTES_MAX = 1 << 20
 RECORDS_BYTES_MAX = 64 << 10
@@ -81,7 +82,7 @@ def request(data: bytes) -> None:
     header, position = decode_request_header(data)
     api = API[header.api_key]
     if header.api_version in api.versions:
-        decode_request(api, header.api_version, data, position)
+        decode_whole(api, header.api_version, data, position)
 
 
 def response(data: bytes) -> None:

@@ -11,7 +11,7 @@ import pytest
 from millrace.kraft.errors import LogCorrupt, LogFull, NotLeader, SnapshotCorrupt
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.meta_properties import MetaProperties, read_meta_properties
-from millrace.kraft.node import ControllerNode
+from millrace.kraft.node import LOCK_FILE, ControllerNode
 from millrace.kraft.tables.objects import ObjectState
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.ids import uuid_bytes
@@ -234,7 +234,7 @@ def test_what_is_held_is_durable_and_not_committed() -> None:
         gate = asyncio.get_running_loop().create_future()
         node.commit_after(lambda: asyncio.shield(gate))
         made = node.controller.submit(CreateTopicsRequest([CreatableTopic("a", 1, 1)]))
-        await asyncio.sleep(60)
+        await asyncio.sleep(0.05)
         assert node.publisher.image.topics.by_name("a") is None
         assert not made.done()
         gate.set_result(None)
@@ -521,5 +521,25 @@ def test_describe_quorum() -> None:
         other = (await node.channel.send(asked("t"))).topics[0].partitions[0]
         assert other.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await node.close()
+
+    run(main())
+
+
+def test_the_lock_is_the_last_that_a_refused_first_start_takes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who takes the directory from then on loses nothing to it."""
+    left: list[list[str]] = []
+    remove = SimDisk.remove
+
+    async def watched(disk: SimDisk, path: str) -> None:
+        await remove(disk, path)
+        left.append(await disk.list_folder("/data"))
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk)
+        await disk.write_file(f"/data/{LOCK_FILE}", b"")  # as a real disk's lock is
+        monkeypatch.setattr(SimDisk, "remove", watched)
+        await node.close(is_void=True)
+        assert left[-2:] == [[LOCK_FILE], []]
 
     run(main())

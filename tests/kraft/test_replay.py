@@ -12,6 +12,7 @@ from millrace.kraft.commands import COMMANDS
 from millrace.kraft.decision import ConfigRules, Context, CreationRules
 from millrace.kraft.delta import MetadataDelta, apply_records
 from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.node import accept_broker_config, accept_other_config
 from millrace.kraft.records import Proposal, ValueReader, ValueWriter, decode_values, encode_batch
 from millrace.kraft.snapshot import image_records
 from millrace.kraft.tables.features import bootstrap_records
@@ -52,7 +53,7 @@ class Machine:
         self.batches: list[bytes] = []
         lookup = ConfigLookup(1)
         self.creation = CreationRules(1, 10_000, lookup, Rand(b"topics").uuid)
-        self.configs = ConfigRules(lookup, lambda name, value, is_default: None)
+        self.configs = ConfigRules(lookup, accept_broker_config, accept_other_config)
         self.commit(list(bootstrap_records()))
         self.epoch = self.do(BrokerRegistrationRequest(1, CLUSTER, bytes(16))).broker_epoch
 

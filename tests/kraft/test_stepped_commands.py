@@ -11,9 +11,16 @@ import pytest
 from millrace.kraft.errors import LogFull
 from millrace.kraft.node import ControllerNode
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages import alter_configs as whole
+from millrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from millrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from millrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from millrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from millrace.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -91,6 +98,30 @@ def test_others_have_the_loop_meanwhile() -> None:
         assert not len(image.streams)
         assert image.topics.partition_count == 1
         await check_restart(node, disk)
+
+    run(main())
+
+
+def test_others_have_the_loop_while_partitions_are_refused() -> None:
+    """That stay where they are, by the thousands, of one topic and of one each."""
+
+    async def main() -> None:
+        node = await open_node(sim_disk())
+        await Broker.register(node)
+        moved = [ReassignablePartition(index, [1]) for index in range(WIDE)]
+        requests = [
+            AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("none", moved)]),
+            AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(f"t{one}", moved[:1]) for one in range(WIDE)]),
+            ElectLeadersRequest(0, [TopicPartitions("none", list(range(WIDE)))]),
+            ElectLeadersRequest(0, [TopicPartitions(f"t{one}", [0]) for one in range(WIDE)]),
+        ]
+        for request in requests:
+            turns, answer = await turns_of(node.controller.submit(request))
+            topics = getattr(answer, "responses", None) or answer.replica_election_results
+            rows = [row for one in topics for row in getattr(one, "partitions", None) or one.partition_result]
+            assert [row.error_code for row in rows] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * WIDE
+            assert turns > TURNS_MIN, (type(request), turns)
+        await node.close()
 
     run(main())
 
@@ -204,5 +235,53 @@ def test_what_is_given_up_meanwhile_is_decided_anew(is_first_small: bool) -> Non
         await node.driver.reserve.hold_again()
         assert (await create_topic(node, "wide", WIDE)).topics[0].error_code == 0
         await check_restart(node, disk)
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_validated", [False, True])
+def test_many_keys_of_one_topic(is_validated: bool) -> None:
+    """One resource that names thousands of keys, which may all be unknown where they are removed: a pause every few hundred."""
+
+    async def main() -> None:
+        node = await open_node(sim_disk())
+        await Broker.register(node)
+        await create_topic(node, "t")
+        configs = [AlterableConfig(f"no.such-{index}", 1, None) for index in range(2 * WIDE)]
+        configs.append(AlterableConfig("retention.ms", 0, "5000"))
+        request = IncrementalAlterConfigsRequest([AlterConfigsResource(2, "t", configs)], is_validated)
+        turns, answer = await turns_of(node.controller.submit(request))
+        assert answer.responses[0].error_code == 0
+        assert turns > 2 * WIDE // 500
+        assert node.publisher.image.configs.topic("t") == ({} if is_validated else {"retention.ms": "5000"})
+        configs.append(configs[0])
+        turns, answer = await turns_of(node.controller.submit(request))
+        assert answer.responses[0].error_code == ErrorCode.INVALID_REQUEST
+        replaced = [whole.AlterableConfig(config.name, "1") for config in configs]
+        request = whole.AlterConfigsRequest([whole.AlterConfigsResource(2, "t", replaced[:-1])], is_validated)
+        turns, answer = await turns_of(node.controller.submit(request))
+        assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
+        assert turns > 0
+        await node.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("operation", [2, 3])
+def test_a_long_value_is_heavy(operation: int) -> None:
+    """A list of thousands takes as long as many values; items are looked for in a set."""
+
+    async def main() -> None:
+        node = await open_node(sim_disk())
+        await Broker.register(node)
+        for index in range(20):
+            await create_topic(node, f"t{index}")
+        value = ",".join(f"{index}:1" for index in range(5_000))
+        configs = [AlterableConfig("leader.replication.throttled.replicas", operation, value)]
+        resources = [AlterConfigsResource(2, f"t{index}", configs) for index in range(20)]
+        turns, answer = await turns_of(node.controller.submit(IncrementalAlterConfigsRequest(resources, True)))
+        assert [row.error_code for row in answer.responses] == [0] * 20
+        assert turns > 15
+        await node.close()
 
     run(main())

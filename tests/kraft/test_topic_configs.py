@@ -11,6 +11,7 @@ from millrace.kraft.topic_configs import (
     ConfigLookup,
     ConfigSource,
     Standing,
+    as_stored,
     is_list,
     validate,
     validate_all,
@@ -52,6 +53,8 @@ def test_the_table_is_kafkas() -> None:
         ("retention.ms", " 7 ", True),
         ("retention.ms", "٣", False),
         ("retention.ms", "1_000", False),
+        ("retention.ms", "-+5", False),
+        ("retention.ms", "9" * 5_000, False),
         ("retention.bytes", "-5", True),
         ("segment.bytes", "1048576", True),
         ("segment.bytes", "1048575", False),
@@ -60,11 +63,13 @@ def test_the_table_is_kafkas() -> None:
         ("min.cleanable.dirty.ratio", "0.25", True),
         ("min.cleanable.dirty.ratio", "1.01", False),
         ("min.cleanable.dirty.ratio", "nan", False),
+        ("min.cleanable.dirty.ratio", "0_0", False),
         ("min.cleanable.dirty.ratio", "much", False),
+        ("min.cleanable.dirty.ratio", "\u0660.\u0665", False),
         ("cleanup.policy", "compact,delete", True),
         ("cleanup.policy", "compact, delete", True),
         ("cleanup.policy", "", True),
-        ("cleanup.policy", "compact,compact", False),
+        ("cleanup.policy", "compact,compact", True),
         ("cleanup.policy", "shred", False),
         ("compression.type", "zstd", True),
         ("compression.type", "ZSTD", False),
@@ -80,6 +85,9 @@ def test_the_table_is_kafkas() -> None:
         ("leader.replication.throttled.replicas", "*", True),
         ("leader.replication.throttled.replicas", "0:1,1:2", True),
         ("leader.replication.throttled.replicas", "0:1,x", False),
+        ("leader.replication.throttled.replicas", ":1", False),
+        ("follower.replication.throttled.replicas", "0:", False),
+        ("follower.replication.throttled.replicas", "\u00b2:\u0663", False),
         ("no.such", "1", False),
         ("retention.ms", None, False),
     ],
@@ -89,6 +97,23 @@ def test_values(name: str, value: str | None, is_valid: bool) -> None:
     why = validate(name, value)
     assert (why is None) == is_valid
     assert why is None or name in why
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "stored"),
+    [
+        ("retention.ms", " +0500 ", "500"),
+        ("preallocate", " TRUE ", "true"),
+        ("compression.type", " gzip ", "gzip"),
+        ("cleanup.policy", " delete , compact,delete ", "delete,compact"),
+        ("cleanup.policy", " ", ""),
+        ("min.cleanable.dirty.ratio", " 0.5 ", "0.5"),
+    ],
+)
+def test_a_value_is_stored_in_one_spelling(name: str, value: str, stored: str) -> None:
+    """That of Kafka's DescribeConfigs."""
+    assert validate(name, value) is None
+    assert as_stored(name, value) == stored
 
 
 def test_a_bound_is_said_in_all_its_digits() -> None:

@@ -21,6 +21,7 @@ from types import TracebackType
 
 from millrace.testing.ports import free_port as free_port
 from tests.cpu import cpu_seconds
+from tests.live.warm import WarmProcess, start
 
 READY_TIMEOUT_S = 60.0
 STARTS = b"millrace.broker.cli.serve: millrace "  # the first line of a broker's log
@@ -28,7 +29,7 @@ STARTS = b"millrace.broker.cli.serve: millrace "  # the first line of a broker's
 
 class LiveBroker:
     """One `millrace serve` on loopback, with its data under `folder`. `wal`: the WAL's capacity; a broker takes that much of the disk
-    for as long as its folder is kept, so tests that write little say so."""
+    for as long as its folder is kept, so tests that write little say so. `is_warm`: forked from a process that has its code loaded (warm.py)."""
 
     def __init__(
         self,
@@ -37,8 +38,10 @@ class LiveBroker:
         env: dict[str, str] | None = None,
         *,
         wal: str = "",
+        is_warm: bool = False,
     ) -> None:
         self.folder = folder
+        self._is_warm = is_warm
         self.port = free_port()
         self.admin_port = free_port()
         self.address = f"127.0.0.1:{self.port}"
@@ -46,7 +49,7 @@ class LiveBroker:
         self._overrides = {"group.initial.rebalance.delay.ms": "0", **small, **(overrides or {})}
         self._env = {**os.environ, **(env or {})}
         self._env.pop("PYTHONDONTWRITEBYTECODE", None)  # a real start finds its modules compiled
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | WarmProcess | None = None
         self.log_path = folder / "broker.log"
         self._began = 0.0
         self.ready_seconds = 0.0
@@ -79,7 +82,10 @@ class LiveBroker:
         self._began = time.monotonic()
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
-            self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=log, env=self._env)
+            if self._is_warm:
+                self._process = start(self.command()[1:], self._env, log.fileno())
+            else:
+                self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=log, env=self._env)
 
     def wait_ready(self) -> LiveBroker:
         started = time.monotonic()
@@ -161,7 +167,9 @@ class LiveBroker:
         self.start()
         yield
         metrics = self.metrics()
-        reads = {source: metrics[f'millrace_reads_total{{source="{source}"}}'] for source in ("log_cache", "objects")}
+        reads = {
+            source: metrics[f'millrace_storage_reads_total{{source="{source}"}}'] for source in ("log_cache", "objects")
+        }
         assert not reads["log_cache"], f"some reads were hot: {reads}"
         assert reads["objects"], f"nothing was read from objects: {reads}"
 

@@ -39,6 +39,9 @@ FAULTS = (
     "clock-behind",
     "clock-hour-behind",
     "denies",
+    "denies-puts",  # and answers all else
+    "no-bucket",
+    "contradicts",  # says to conditional puts that the key exists, and shows nothing; but for the keys of trials
     "away",  # answers, and never with anything else than 503
     "skewed",
     "expired",
@@ -48,6 +51,7 @@ FAULTS = (
 )
 ALWAYS = {
     "denies": (403, "AccessDenied"),
+    "no-bucket": (404, "NoSuchBucket"),
     "away": (503, "SlowDown"),
     "skewed": (403, "RequestTimeTooSkewed"),
     "expired": (400, "ExpiredToken"),
@@ -94,6 +98,8 @@ class BadS3:
             answer = _refusal(*refused)
         elif request.method == "POST":
             answer = self._post(request, key, body)
+        elif request.method == "PUT" and "denies-puts" in self.faults:
+            answer = _refusal(403, "AccessDenied")
         elif request.method == "PUT":
             answer = await self._put(request, key, body)
         elif request.method == "DELETE":
@@ -125,6 +131,7 @@ class BadS3:
             is_there = key in self.objects
             if "races" in self.faults:
                 await asyncio.sleep(0.05)  # looks, then leaps
+            is_there |= self._contradicts(key)
             if is_there and "ignores-if-none-match" not in self.faults:
                 return _refusal(412, "PreconditionFailed")
         match = request.headers.get("If-Match")
@@ -137,7 +144,7 @@ class BadS3:
         return web.Response(headers={"ETag": _etag(body)})
 
     def _get(self, request: web.Request, key: str) -> web.Response:
-        if key not in self.objects:
+        if key not in self.objects or self._contradicts(key):
             return _refusal(404, "NoSuchKey")
         content = self.objects[key]
         headers = {"ETag": _etag(content), "Last-Modified": formatdate(time.time(), usegmt=True)}
@@ -150,6 +157,9 @@ class BadS3:
         if first >= len(content):
             return _refusal(416, "InvalidRange")
         return web.Response(status=206, body=content[first : last + 1], headers=headers)
+
+    def _contradicts(self, key: str) -> bool:
+        return "contradicts" in self.faults and not key.startswith("millrace-test-")
 
     def _post(self, request: web.Request, key: str, body: bytes) -> web.Response:
         if "delete" in request.query:
@@ -196,6 +206,7 @@ class BadS3:
 
     def _list(self, request: web.Request) -> web.Response:
         found = sorted((key for key in self.objects if key.startswith(request.query.get("prefix", ""))), key=str.encode)
+        found = [key for key in found if not self._contradicts(key)]
         if "list-late" in self.faults:
             found = found[:-1]
         if "list-unordered" in self.faults:

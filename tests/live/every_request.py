@@ -97,6 +97,7 @@ from tests.live.client import Client
 
 TOPIC, BROKER = 2, 4
 NAME = "swept"
+READY_S = 30.0
 
 
 @dataclass(slots=True)
@@ -153,7 +154,9 @@ class Scene:
         """The one member of a group that waits for its assignment."""
         request = join(self.new(what))
         request.group_instance_id = None
-        request.member_id = self.client.ask("JoinGroup", request).member_id
+        deadline = time.monotonic() + READY_S
+        while not request.member_id and time.monotonic() < deadline:  # a coordinator may not be there yet, or load
+            request.member_id = self.client.ask("JoinGroup", request).member_id
         answer = self.client.ask("JoinGroup", request)
         assert answer.error_code == 0, answer
         return Member(request.group_id, answer.member_id, answer.generation_id)

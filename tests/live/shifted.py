@@ -18,7 +18,7 @@ from pathlib import Path
 from millrace.broker.app import Broker
 from millrace.broker.cli import clock
 from millrace.broker.cli.serve import parse_options, read_settings, run_broker
-from millrace.runtime import real_runtime
+from millrace.runtime.bundle import real_runtime
 from millrace.runtime.clock import SystemClock
 from tests.live import LiveBroker
 

@@ -41,7 +41,7 @@ class SmallDisk:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _run("umount", str(self.path))
+        _run("umount", "-l", str(self.path))  # what a killed process had open goes a moment after it
         self._image.unlink()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from millrace.broker.app import Broker
 from millrace.broker.cli.serve import parse_options, read_settings, run_broker
-from millrace.runtime import real_runtime
+from millrace.runtime.bundle import real_runtime
 from millrace.runtime.disk import Disk, LogFile
 from tests.live.shifted import ShiftedBroker, ShiftedClock
 

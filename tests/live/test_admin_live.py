@@ -369,7 +369,7 @@ WRONG: dict[str, tuple[tuple[int, int, Any], list[int]]] = {
     "elect: not needed": (electing(0, "there", 0), [E.ELECTION_NOT_NEEDED]),
     "elect: unknown partition": (electing(0, "there", 9), [E.UNKNOWN_TOPIC_OR_PARTITION]),
     "elect: unknown kind": (electing(7, "there", 0), [E.INVALID_REQUEST] * 2),
-    "coordinator: of a transaction": (finding(1, "t"), [E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]),
+    "coordinator: of a transaction": (finding(1, "t"), [E.UNSUPPORTED_VERSION]),
     "coordinator: unknown kind": (finding(9, "t"), [E.INVALID_REQUEST]),
     "pages: a cursor elsewhere": (paging(["there"], ("nowhere", 0)), [E.INVALID_REQUEST]),
     "pages: a cursor below 0": (paging(["there"], ("there", -1)), [E.INVALID_REQUEST]),
@@ -458,7 +458,8 @@ def test_sources_and_synonyms(wire: Wire) -> None:
         assert (found.value, found.config_source, synonyms(found)) == ("2000", 2, listing[1:])
         default = configs_of(wire, BROKER, "")
         assert {name: (one.value, one.config_source) for name, one in default.items()} == {
-            "log.retention.ms": ("3000", 3)
+            "log.retention.ms": ("3000", 3),
+            "min.insync.replicas": ("1", 3),  # of itself, as in Kafka
         }
     finally:
         change(wire, BROKER, "1", ("log.retention.ms", DELETE, None))
@@ -620,6 +621,9 @@ def test_who_changed_what_is_in_the_log(broker: LiveBroker, admin: KafkaAdminCli
         client.ask("CreateTopics", create_topics.CreateTopicsRequest([creation("only-tried")], 1000, True))
         change(wire, TOPIC, "logged", ("retention.ms", SET, "1000"), ("cleanup.policy", DELETE, None))
         client.delete("logged")
+        client.ask(
+            "Metadata", metadata.MetadataRequest([metadata.MetadataRequestTopic(name="made-by-asking")], True), 9
+        )
     lines = [line for line in broker.log_path.read_text()[before:].splitlines() if "change_log" in line]
     told = [line.partition("change_log: ")[2] for line in lines]
     assert [re.sub(r" by client '[\w-]*' at 127\.0\.0\.1:\d+", "", line) for line in told] == [
@@ -627,12 +631,13 @@ def test_who_changed_what_is_in_the_log(broker: LiveBroker, admin: KafkaAdminCli
         "records deleted: logged-0 below offset 1",
         "configurations changed: topic logged: retention.ms=1000 cleanup.policy deleted",
         "topics deleted: logged",
+        "topics auto-created: made-by-asking",
     ]
 
 
 def test_a_limit_of_connections_holds_for_the_next_one(broker: LiveBroker, wire: Wire) -> None:
     """Those that are there stay; taken back, others are let in again."""
-    change(wire, BROKER, "1", ("max.connections.per.ip", SET, "0"))
+    change(wire, BROKER, "1", ("max.connections.per.ip", SET, "1"))
     try:
         with Wire(broker.address) as refused, pytest.raises((EOFError, ConnectionError)):
             refused.ask(18, 4, ApiVersionsRequest("test", "1"))

@@ -334,6 +334,6 @@ def test_a_client_that_leaves_mid_frame_is_forgotten(broker: LiveBroker) -> None
             wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             wire.send_bytes(body[:cut])
     deadline = time.monotonic() + 60
-    while broker.metrics()["millrace_connections"] > 1:
+    while broker.metrics()["millrace_broker_connections"] > 1:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -126,7 +126,7 @@ def test_what_is_read_is_the_same_from_objects(tmp_path: Path) -> None:
             ready(client)
             committed(client)
             hot = answers(client, topic_ids)
-        assert broker.metrics()['millrace_reads_total{source="log_cache"}'] > 0
+        assert broker.metrics()['millrace_storage_reads_total{source="log_cache"}'] > 0
         with broker.cold_reads(), Client(broker.address) as client:
             ready(client)
             cold = answers(client, topic_ids)

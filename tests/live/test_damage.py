@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.test_s3 import ready_page, wait_until
@@ -78,6 +80,117 @@ def test_a_damaged_object_fails_only_who_needs_it(tmp_path: Path) -> None:
             assert client.read("hurt")[0] == values["hurt"]
             wait_until(lambda: client.fetch([("sound", 0, 0)])["sound", 0].error_code == 0)
             assert client.read("sound") == [values["sound"]]
+
+
+def test_damage_and_its_repair_are_logged_and_shown_in_metrics(tmp_path: Path) -> None:
+    """A byte of a stored block is flipped: fetches of it count as damaged reads, and one line names the partition, the offsets and the remedy. The
+    byte is put back: the next fetch says so, and no partition is unreadable."""
+    values = [os.urandom(50_000) for _ in range(3)]
+    unreadable, failed = "millrace_broker_unreadable_partitions", "millrace_broker_damaged_reads_total"
+    with broker_on(tmp_path) as broker:
+        with Client(broker.address) as client:
+            client.create("orders")
+            for value in values:
+                client.produce("orders", [value])
+        broker.restart()
+        path, position = place_of(tmp_path / "data" / "objects", values[1])
+        flip(path, position)
+        with Client(broker.address) as client:
+            assert (broker.metrics()[unreadable], broker.metrics()[failed]) == (0, 0)
+            for _ in range(2):
+                assert client.fetch([("orders", 0, 1)])["orders", 0].error_code == STORAGE_ERROR
+            assert (broker.metrics()[unreadable], broker.metrics()[failed]) == (1, 2)
+            said = [line for line in broker.log_path.read_text().splitlines() if "damaged data" in line]
+            assert len(said) == 1, said
+            assert (
+                f"orders-0 offsets 0 to 2 cannot be read: object {path.relative_to(tmp_path / 'data/objects')}"
+                in said[0]
+            )
+            assert "millrace fsck" in said[0]
+            assert "go on at offset 3" in said[0]
+            flip(path, position)
+            assert client.read("orders") == values
+            assert (broker.metrics()[unreadable], broker.metrics()[failed]) == (0, 2)
+            said = [line for line in broker.log_path.read_text().splitlines() if "damaged data was repaired" in line]
+            assert len(said) == 1, said
+            assert "orders-0 offsets 0 to 2 can be read again" in said[0]
+
+
+def killed_in_objects(folder: Path) -> tuple[list[bytes], Path]:
+    """The records of a topic in two objects, of which no checkpoint tells, behind a kill; and the object of the first two."""
+    values = [os.urandom(50_000) for _ in range(4)]
+    with broker_on(folder) as broker:
+        with Client(broker.address) as client:
+            client.create("orders")
+            for value in values[:2]:
+                client.produce("orders", [value])
+        broker.kill()
+        broker.start()
+        with Client(broker.address) as client:
+            for value in values[2:]:
+                client.produce("orders", [value])
+        broker.kill()
+        broker.start()  # what was in the log alone is uploaded
+        broker.kill()
+    return values, place_of(folder / "data" / "objects", values[0])[0]
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_damage_that_no_checkpoint_covers_costs_its_own_offsets(tmp_path: Path, how: str) -> None:
+    """A broker is killed, and an object is damaged, or gone, that an opening reads to know producers: all else of the partition is read, and
+    it takes no batch. With the operator's word it does, then and in later starts. The object that is put back is read."""
+    values, path = killed_in_objects(tmp_path)
+    whole = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    else:
+        flip(path, place_of(tmp_path / "data" / "objects", values[0])[1])
+    with broker_on(tmp_path) as broker, Client(broker.address) as client:
+        assert client.fetch([("orders", 0, 0)])["orders", 0].error_code == STORAGE_ERROR
+        assert client.read("orders", start=2) == values[2:]
+        with pytest.raises(
+            AssertionError, match=f"error_code={STORAGE_ERROR}.*offsets 0 to 1 of orders-0 cannot be read"
+        ):
+            client.produce("orders", [b"refused"])
+        said = [line for line in broker.log_path.read_text().splitlines() if "damaged data stops producers" in line]
+        assert len(said) == 1, said
+        assert "orders-0 offsets 0 to 1 cannot be read" in said[0]
+        assert "objects.corruption=skip" in said[0]
+        assert broker.metrics()["millrace_broker_unreadable_partitions"] == 1
+        broker.kill()
+    with broker_on(tmp_path, objects_corruption="skip") as broker, Client(broker.address) as client:
+        assert client.produce("orders", [b"taken"]) == 4
+        assert "damaged data was given up: orders-0 offsets 0 to 1" in broker.log_path.read_text()
+        broker.kill()
+    with broker_on(tmp_path) as broker, Client(broker.address) as client:
+        assert client.produce("orders", [b"later"]) == 5
+        assert client.fetch([("orders", 0, 0)])["orders", 0].error_code == STORAGE_ERROR
+        path.write_bytes(whole)
+        wait_until(lambda: client.fetch([("orders", 0, 0)])["orders", 0].error_code == 0)
+        assert client.read("orders") == [*values, b"taken", b"later"]
+
+
+def test_a_repair_gives_producers_their_partition_back(tmp_path: Path) -> None:
+    """As above, and the object is put back while the broker runs: it takes batches without a restart."""
+    values, path = killed_in_objects(tmp_path)
+    away = path.with_name(".away")
+    path.rename(away)
+    with broker_on(tmp_path) as broker, Client(broker.address) as client:
+        assert not is_taken(client, b"refused")
+        away.rename(path)
+        wait_until(lambda: is_taken(client, b"taken"))
+        assert client.read("orders") == [*values, b"taken"]
+        assert broker.metrics()["millrace_broker_unreadable_partitions"] == 0
+
+
+def is_taken(client: Client, value: bytes) -> bool:
+    try:
+        client.produce("orders", [value])
+    except AssertionError as refusal:
+        if f"error_code={STORAGE_ERROR}" not in str(refusal):
+            raise
+        return False
+    return True
 
 
 class Case:

@@ -353,7 +353,7 @@ def test_a_composite_that_metadata_does_not_know_is_shown(folder: Path, capsys: 
     orphan.write_bytes(encode_composite([LinkedRows(ObjectId(77), 500, memoryview(ROW.pack(3, 10, 5, 5, 0, 400)))]))
     assert objects.run(["show", orphan.name, "--data-dir", str(folder), "--json"], {}, run_loop) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["links"] == [{"object_id": 77, "size_bytes": 500, "start": 10, "end": 15}]
+    assert shown["links"] == [{"object_id": 77, "size_bytes": 500, "start": 10, "end": 15, "writer": ""}]
 
 
 def test_a_torn_tail_of_the_metadata_log_is_left_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,7 +144,7 @@ def test_silent_connections_cost_little(broker: LiveBroker) -> None:
         before = broker.memory_bytes()
         for _ in range(CONNECTIONS):
             stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 30))
-        wait_for(lambda: broker.metrics()["millrace_connections"] >= CONNECTIONS)
+        wait_for(lambda: broker.metrics()["millrace_broker_connections"] >= CONNECTIONS)
         cpu_seconds = broker.cpu_seconds()
         time.sleep(1)
         cpu_seconds = broker.cpu_seconds() - cpu_seconds

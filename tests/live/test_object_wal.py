@@ -147,7 +147,7 @@ def test_a_log_that_cannot_be_ours_says_why(tmp_path: Path, bucket: Bucket) -> N
     second = begun(broker_on(tmp_path / "second", bucket.address("used")))
     nowhere = begun(broker_on(tmp_path / "third", bucket.address("nowhere")))
     check_refusal(second, "is in use: restore the log directory")
-    check_refusal(nowhere, "cannot hold the WAL")
+    check_refusal(nowhere, "does not exist")
 
 
 def test_fsck_looks_at_a_log_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

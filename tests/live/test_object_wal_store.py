@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.runtime.objectstore_rounds import ROUNDS_MAX
 from tests.live import LiveBroker
 from tests.live.bad_s3 import BadS3
 from tests.live.client import Client
@@ -81,6 +82,26 @@ def test_a_store_that_denies_is_named(tmp_path: Path, store: BadS3) -> None:
         check_blame(later)
 
 
+def test_a_store_that_contradicts_itself_ends_the_start(tmp_path: Path, store: BadS3) -> None:
+    """In one sentence with key, both answers and the remedy, after a bounded number of requests."""
+    store.faults.add("contradicts")
+    broker = broker_on(tmp_path, store)
+    broker.begin()
+    with broker:
+        assert broker.wait_end() == 1
+    told = broker.log_path.read_text()
+    [sentence] = [line for line in told.splitlines() if line.startswith("millrace: ")]
+    assert sentence.startswith("millrace: cannot start: the store of the WAL 0@s3://lake?")
+    for part in (
+        "millrace-wal-1: a put is told that it exists",
+        "a read that there is no such object",
+        "`millrace doctor`",
+    ):
+        assert part in sentence
+    assert "Traceback" not in told
+    assert sum(request.startswith("PUT") for request in store.requests) < 3 * ROUNDS_MAX
+
+
 def check_blame(broker: LiveBroker) -> None:
     assert broker.wait_end() == 1
     told = broker.log_path.read_text().splitlines()
@@ -90,4 +111,5 @@ def check_blame(broker: LiveBroker) -> None:
     assert "0@s3://lake?" in sentence
     assert "data bucket" not in sentence, sentence
     assert "s3.data.buckets" not in sentence, sentence
-    assert not [line for line in told if "Traceback" in line]
+    assert told[-1] == sentence
+    assert not [line for line in told if "Traceback" in line or "never retrieved" in line]

@@ -73,7 +73,7 @@ def test_records_go_to_the_bucket_and_come_back_from_it(tmp_path: Path, bucket: 
         broker.restart()  # empties the caches and the WAL
         with Client(broker.address) as client:
             assert {partition: client.read("kept", partition) for partition in sent} == sent
-            assert broker.metrics()['millrace_reads_total{source="objects"}'] > 0
+            assert broker.metrics()['millrace_storage_reads_total{source="objects"}'] > 0
             assert client.offset("short", LATEST) == 4
             wait_until(lambda: client.offset("short", EARLIEST) == 4)
             held = len(bucket.keys())
@@ -135,7 +135,7 @@ def test_a_store_that_goes_away_is_waited_for(tmp_path: Path, bucket: Bucket) ->
         assert len(history.acknowledged) == sum(len(values) for values in history.sent.values())
         broker.restart()
         assert history.findings(read_all(broker.address)) == []
-        assert broker.metrics()['millrace_reads_total{source="objects"}'] > 0
+        assert broker.metrics()['millrace_storage_reads_total{source="objects"}'] > 0
 
 
 def begun(broker: LiveBroker) -> subprocess.Popen[bytes]:
@@ -152,6 +152,7 @@ def check_refusal(process: subprocess.Popen[bytes], words: str) -> None:
     assert words in last, said
     assert "0@s3://" in last, said
     assert "Traceback" not in said
+    assert "never retrieved" not in said
     assert "secretKey=secret" not in said
     assert "('" not in last, last  # no tuple, no repr
 
@@ -162,7 +163,7 @@ def test_a_start_that_cannot_be_says_why_in_a_sentence(tmp_path: Path, bucket: B
     bucket.put("taken", "millrace-cluster", b'{"version":1,"cluster_id":"hGTiLit3SO-4Px19ZkbPNA"}')
     missing = begun(on_bucket(tmp_path / "missing", bucket.address("nowhere")))
     taken = begun(on_bucket(tmp_path / "taken", bucket.address("taken")))
-    check_refusal(missing, "NoSuchBucket")
+    check_refusal(missing, "does not exist: millrace-cluster: NoSuchBucket")
     check_refusal(taken, "holds the data of cluster hGTiLit3SO-4Px19ZkbPNA")
     bucket.check_keys(True)
     check_refusal(begun(on_bucket(tmp_path / "denied", bucket.address())), "InvalidAccessKeyId")

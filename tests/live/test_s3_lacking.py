@@ -57,7 +57,7 @@ def test_a_broker_lives_on_a_store_that_lacks_nearly_all(tmp_path: Path, conditi
             broker.restart()
             with Client(broker.address) as client:
                 assert client.read("kept") == values
-                assert broker.metrics()['millrace_reads_total{source="objects"}'] > 0
+                assert broker.metrics()['millrace_storage_reads_total{source="objects"}'] > 0
                 assert client.delete("kept") == 0
             wait_until(lambda: not objects(store), 60)
             assert broker.stop() == 0

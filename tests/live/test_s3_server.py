@@ -67,7 +67,7 @@ def test_records_live_in_a_real_servers_bucket(
             broker.start()
             with Client(broker.address) as client:
                 assert [client.read("kept", partition) for partition in (0, 1)] == values
-                assert broker.metrics()['millrace_reads_total{source="objects"}'] > 0
+                assert broker.metrics()['millrace_storage_reads_total{source="objects"}'] > 0
             broker.stop()
             check_fsck(tmp_path / "broker" / "data", server.address("lake"), objects())
             check_uploads(tmp_path / "broker" / "data", server, str(objects()[0].relative_to(buckets)), capsys)

@@ -18,7 +18,7 @@ from tests.live.s3_server import S3Server
 from tests.live.slow_proxy import SlowProxy
 from tests.live.test_s3 import ready_page
 
-SECONDS = float(os.environ.get("MILLRACE_SLOW_STORE_S", "6"))
+SECONDS = float(os.environ.get("MILLRACE_SLOW_STORE_S", "4"))
 PARTITIONS = 12
 # Bytes of a value, and how often each connection sends one: many small, odd moments, and some MB/s.
 LOADS = ((100, 0.013), (4096, 0.037), (65_536, 0.25))
@@ -58,7 +58,7 @@ def test_a_slow_store_ends_no_broker(tmp_path: Path) -> None:
             "log.retention.bytes": str(256 << 20),
             "log.retention.check.interval.ms": "10000",
         }
-        with LiveBroker(tmp_path, settings) as broker:
+        with LiveBroker(tmp_path, settings, is_warm=True) as broker:
             proxy.puts("log")
             results = uvloop.run(produce(broker))
             assert broker.is_running()

@@ -29,8 +29,8 @@ def test_reads_of_history_wait_for_bandwidth_and_uploads_do_not(tmp_path: Path) 
         with Client(broker.address) as client:
             assert client.read("t") == values
         after = broker.metrics()
-        read_bytes = shown(after, "bytes", "tail", "in") + shown(after, "bytes", "catch_up", "in")
+        read_bytes = shown(after, "passed_bytes", "tail", "in") + shown(after, "passed_bytes", "catch_up", "in")
         assert 8 * MIB <= read_bytes <= 10 * MIB
         assert shown(after, "waits", "tail", "in") + shown(after, "waits", "catch_up", "in") > 0
         assert shown(after, "wait_seconds", "tail", "in") + shown(after, "wait_seconds", "catch_up", "in") > 1
-        assert shown(after, "refused", "tail", "in") == 0
+        assert shown(after, "refusals", "tail", "in") == 0

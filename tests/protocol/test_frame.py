@@ -72,3 +72,19 @@ def test_a_promised_length_allocates_nothing() -> None:
     _now, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 10_000
+
+
+def test_frames_of_nothing_are_refused_at_the_first() -> None:
+    """Where a least length is given nothing is cut of a thousand that are below it; one that has it passes."""
+    splitter = FrameSplitter(100, 10)
+    assert [bytes(frame) for frame in splitter.feed(framed(b"x" * 10))] == [b"x" * 10]
+    with pytest.raises(WireError, match="frame of 0 bytes"):
+        splitter.feed(bytes(4) * 1000)
+
+
+def test_what_is_whole_before_a_bad_length_is_cut() -> None:
+    """It is told of behind them."""
+    splitter = FrameSplitter(100, 10)
+    good = [b"x" * 10, b"y" * 20]
+    assert [bytes(frame) for frame in splitter.feed(framed(*good, b"z"))] == good
+    assert splitter.fault == "frame of 1 bytes, the bounds are 10 and 100"

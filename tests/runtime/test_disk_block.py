@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.runtime import disk_open
 from millrace.runtime.aligned import Arena
 from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
 from millrace.runtime.disk_open import DirectRefused, open_block_descriptor
@@ -334,8 +336,8 @@ async def run():
                     disk.write_file("/mnt/file", bytes(8 << 20))):
         try:
             await attempt
-        except DiskFull:
-            print("full")
+        except DiskFull as full:
+            print("full", full.wanted_bytes, 0 <= full.free_bytes <= 1 << 20)
     print(os.path.exists("/mnt/block"))
 asyncio.run(run())
 """
@@ -343,12 +345,16 @@ asyncio.run(run())
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
 def test_a_full_disk_is_known_at_open() -> None:
-    """On a file system without room, opening, reserving and writing raise DiskFull, and no stump of a block file stays."""
+    """On a file system without room, opening, reserving and writing raise DiskFull with what was wanted (where one call wants it)
+    and what is free, and no stump of a block file stays."""
     command = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m none /mnt && exec "$@"', "sh"]
     done = subprocess.run([*command, sys.executable, "-c", FULL], capture_output=True, text=True)
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip(done.stderr)
-    assert done.stdout.split() == ["full", "full", "full", "False"], done.stderr
+    wanted = 8 << 20
+    assert done.stdout.splitlines() == [f"full {wanted} True", f"full {wanted} True", "full 0 True", "False"], (
+        done.stderr
+    )
 
 
 def test_what_could_not_grow_gives_back_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,6 +377,38 @@ def test_what_could_not_grow_gives_back_what_it_took(tmp_path: Path, monkeypatch
         await file.close()
 
     asyncio.run(run())
+
+
+def test_what_is_no_file_is_refused_and_stays(tmp_path: Path) -> None:
+    """A pipe, and what a link to /dev/null names: a start as root that was refused used to remove it, as a file that it could not make."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/null")
+    for path in (pipe, link):
+        with pytest.raises(DiskFailed, match="neither a file nor a block device"):
+            open_block_descriptor(str(path), MIB, "prefer")
+        assert path.exists()
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_file_without_room_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    path = tmp_path / "wal"
+    if is_there:
+        path.touch()
+
+    def refuse(fd: int, start: int, length: int) -> None:
+        os.ftruncate(fd, length)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(disk_open.os, "posix_fallocate", refuse)
+    with pytest.raises(DiskFull):
+        open_block_descriptor(str(path), MIB, "never")
+    assert path.exists() == is_there
+    assert not is_there or path.stat().st_size == 0
 
 
 def test_the_fallback_is_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from millrace.runtime import disk_open
-from millrace.runtime.disk import Disk, DiskFailed, DiskLocked
+from millrace.runtime.disk import Disk, DiskFailed, DiskFull, DiskLocked
 from millrace.runtime.disk_posix import PosixDisk
 from tests.broker.shell import eventually
 from tests.sim.disk import SimDisk
@@ -142,6 +143,47 @@ def test_a_lock_holds_between_processes_and_dies_with_them(tmp_path: Path) -> No
     holder.kill()
     holder.wait()
     assert PosixDisk().lock_holder(path) == ""
+    PosixDisk().lock(path).release()
+
+
+def test_a_lock_whose_file_is_removed_as_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its holder removes the file, as a start that takes back what it made does, between our opening it and the lock: the lock that we get
+    keeps others out."""
+    path, real = tmp_path / "lock", fcntl.flock
+    holder = PosixDisk().lock(str(path))
+
+    def flock(fd: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        path.unlink()
+        holder.release()
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock = PosixDisk().lock(str(path))
+    with pytest.raises(DiskLocked):
+        PosixDisk().lock(str(path))
+    lock.release()
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "expected"),
+    [(("fcntl", "flock"), errno.ENOLCK, DiskFailed), (("os", "pwrite"), errno.ENOSPC, DiskFull)],
+)
+def test_a_lock_that_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[str, str], number: int, expected: type[Exception]
+) -> None:
+    """A file system without locks, a disk without room for a pid: refused with the path, and no file stays open."""
+
+    def fail(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    path = str(tmp_path / "lock")
+    open_before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(".".join(call), fail)
+        with pytest.raises(expected, match=path):
+            PosixDisk().lock(path)
+    assert len(os.listdir("/proc/self/fd")) == open_before
     PosixDisk().lock(path).release()
 
 

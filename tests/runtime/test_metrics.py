@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.runtime.metrics import Counter, Gauge, Histogram, Registry
+from millrace.runtime.metrics import LINES_A_STEP, Counter, Gauge, Histogram, Registry
+from millrace.runtime.stepped import finished
 
 PRINTED = """\
 # HELP wal_appends_total Records taken.
@@ -67,6 +68,23 @@ def test_names_tell_what_only_grows() -> None:
     registry.counter("reads_total", "R.", lambda: grown[0], source="cache")
     grown[0] = 5
     assert registry.render().splitlines()[1:] == ["# TYPE reads_total counter", 'reads_total{source="cache"} 5']
+
+
+def test_a_page_of_many_series_is_made_in_steps() -> None:
+    """A stop around each look at what comes and goes, and one behind so many of its lines; what it comes to is the page."""
+    registry, looks = Registry(), list[str]()
+    registry.gauge("g", "G.").set(1)
+    for name in ("a", "b"):
+        labels = [{"n": str(number)} for number in range(2 * LINES_A_STEP)]
+        registry.sampled(
+            name, "S.", "gauge", lambda name=name, labels=labels: looks.append(name) or [(one, 1.0) for one in labels]
+        )
+    steps, seen = registry.render_in_steps(), list[list[str]]()
+    for _ in steps:
+        seen.append(list(looks))
+    assert seen == [[], ["a"], ["a"], ["a"], ["a"], ["a", "b"], ["a", "b"], ["a", "b"], ["a", "b"]]
+    assert registry.render() == finished(registry.render_in_steps())
+    assert registry.render().count("\n") == 2 + 1 + 2 * (2 + 2 * LINES_A_STEP)
 
 
 def test_gauges_and_counters() -> None:

@@ -15,18 +15,21 @@ from pathlib import Path
 
 import pytest
 
+from millrace.kraft.config import ControllerSettings
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectfolder import KEPT_FREE_BYTES, ObjectFolder
+from millrace.runtime.errors import Closed
+from millrace.runtime.objectfolder import KEPT_FREE_BYTES, KEPT_FROM_SMALL_BYTES, SMALL_BYTES_MAX, ObjectFolder
 from millrace.runtime.objectfolder_write import STAGE_BYTES
 from millrace.runtime.objectstore import (
     BytesChanged,
+    FolderDenied,
     ObjectMissing,
     ObjectStore,
     PreconditionFailed,
-    StoreDenied,
     StoreFull,
     StoreUnavailable,
+    data_store_of,
 )
 from millrace.runtime.objectstore_local import LocalObjectStore
 from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
@@ -147,13 +150,14 @@ def run(root: Path, test: Callable[[LocalObjectStore, WatchedCalls], Awaitable[N
 
 
 def test_objects_leave_room_for_metadata(tmp_path: Path) -> None:
-    """A put that would take the last of the disk is refused before it writes, alone or beside others; a smaller one passes, and so does
-    the same one once there is room."""
+    """A put of data that would take the last of the disk is refused before it writes, alone or beside others; a smaller one passes, and so
+    does the same one once there is room."""
 
-    async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
+    async def test(plain: LocalObjectStore, calls: WatchedCalls) -> None:
+        store = data_store_of(plain)
         calls.piece_bytes = 1 << 20
         calls.free_bytes = KEPT_FREE_BYTES + 2500
-        with pytest.raises(StoreFull):
+        with pytest.raises(StoreFull, match=r"\(\d+ bytes wanted, \d+ free, of which 33554432 are kept for metadata\)"):
             await store.put("a", [bytes(2000), bytes(501)])
         assert not [call for call in calls.seen if call.startswith("pwritev")]
         await store.put("a", [bytes(2000), bytes(500)])
@@ -169,6 +173,55 @@ def test_objects_leave_room_for_metadata(tmp_path: Path) -> None:
         assert unfinished(tmp_path) == []
 
     run(tmp_path, test)
+
+
+def test_small_objects_that_are_no_data_take_of_what_is_kept(tmp_path: Path) -> None:
+    """Whole and up to a size they leave three quarters of it, whichever way they are put; one that is larger, comes in parts or is data leaves
+    all. What is left is more than the metadata log needs for its reserve."""
+    full, part = f"of which {KEPT_FREE_BYTES} are kept", f"of which {KEPT_FROM_SMALL_BYTES} are kept"
+    assert 2 * ControllerSettings("log", 1).reserve_bytes < KEPT_FROM_SMALL_BYTES < KEPT_FREE_BYTES
+
+    async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
+        small = [bytes(1), bytes(SMALL_BYTES_MAX - 1)]
+        calls.piece_bytes = 1 << 20
+        calls.free_bytes = KEPT_FREE_BYTES
+        upload = await store.start_multipart("parts")
+        with pytest.raises(StoreFull, match=full):
+            await upload.put_part([b"x"])
+        await upload.abort()
+        with pytest.raises(StoreFull, match=full):
+            await store.put("large", [bytes(SMALL_BYTES_MAX + 1)])
+        with pytest.raises(StoreFull, match=full):
+            await data_store_of(store).put_if_absent("data", [b"x"])
+        calls.free_bytes = KEPT_FROM_SMALL_BYTES + SMALL_BYTES_MAX
+        await store.put("small", small)
+        await store.put_if_absent("other", small)
+        await store.replace("small", [bytes(2)], b"".join(small))
+        calls.free_bytes -= 1
+        with pytest.raises(StoreFull, match=part):
+            await store.put("small", small)
+        with pytest.raises(StoreFull, match=part):
+            await store.put_if_absent("third", small)
+        with pytest.raises(StoreFull, match=part):
+            await store.replace("small", small, bytes(2))
+        assert await store.get("small") == bytes(2)
+
+    run(tmp_path, test)
+
+
+def test_a_store_for_data_is_the_same_store(tmp_path: Path) -> None:
+    """It sees the same objects, and ends with it."""
+
+    async def main() -> None:
+        store = await LocalObjectStore.open(str(tmp_path))
+        data = data_store_of(store)
+        await data.put("a", [b"x"])
+        assert await store.get("a") == b"x"
+        await store.close()
+        with pytest.raises(Closed):
+            await data.get("a")
+
+    asyncio.run(main())
 
 
 def unfinished(root: Path) -> list[str]:
@@ -203,8 +256,8 @@ def test_put_syncs_in_the_order_that_survives_a_power_cut(tmp_path: Path) -> Non
         (errno.ENOSPC, StoreFull),
         (errno.EDQUOT, StoreFull),
         (errno.EIO, StoreUnavailable),
-        (errno.EROFS, StoreDenied),
-        (errno.EACCES, StoreDenied),
+        (errno.EROFS, FolderDenied),
+        (errno.EACCES, FolderDenied),
     ],
 )
 @pytest.mark.parametrize("call", ["pwritev", "fsync", "rename"])

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from moto.server import ThreadedMotoServer
 
 from millrace.runtime.objectstore import (
+    BucketMissing,
     BytesChanged,
     MultipartUpload,
     ObjectMissing,
@@ -42,6 +43,7 @@ from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings, bucket_ur
 from millrace.runtime.objectstore_s3_errors import s3_refusal
 from millrace.runtime.objectstore_s3_http import CHUNK_BYTES, chunks
 from millrace.runtime.rand import Rand
+from millrace.testing.ports import free_port
 from millrace.tests.runtime.objectstore_contract import ObjectStoreContract, keys_of, uploads_of
 
 KEYS: dict[str, Any] = {"access_key": "test", "secret_key": "secret+/with=signs"}
@@ -737,7 +739,7 @@ def test_a_missing_bucket_is_denied(endpoint: str) -> None:
         (404, "NoSuchKey", ObjectMissing),
         (404, "NoSuchUpload", ObjectMissing),
         (404, "404", ObjectMissing),
-        (404, "NoSuchBucket", StoreDenied),
+        (404, "NoSuchBucket", BucketMissing),
         (412, "PreconditionFailed", PreconditionFailed),
         (409, "ConditionalRequestConflict", StoreConflict),
         (429, "TooManyRequests", StoreUnavailable),
@@ -758,6 +760,23 @@ def test_a_missing_bucket_is_denied(endpoint: str) -> None:
 def test_each_refusal_has_its_remedy(status: int, code: str, remedy: type[Exception]) -> None:
     """The table of answers, as the module's head draws it."""
     assert type(s3_refusal(status, code, "k")) is remedy
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_who_does_not_answer_is_named_plainly(scheme: str) -> None:
+    """Of both clients, bodies' and the library's: host, port and the system's words, and nothing of TLS that nobody asked for."""
+
+    async def main() -> None:
+        port = free_port()
+        settings = S3Settings(bucket="lake", endpoint=f"{scheme}://127.0.0.1:{port}", **KEYS)
+        store = await S3ObjectStore.open(settings, shared_session())
+        for call in (store.put("k", [b"x"]), store.get("k"), keys_of(store)):
+            with pytest.raises(StoreUnavailable) as away:
+                await call
+            assert str(away.value).removeprefix("k: ") == f"cannot connect to 127.0.0.1:{port}: Connection refused"
+        await store.close()
+
+    asyncio.run(main())
 
 
 def test_chunks_join_the_small_and_slice_the_large() -> None:

@@ -21,6 +21,7 @@ const (
 	connectionsMax = 4096
 	requestsMax    = 1024
 	partsMax       = 10000
+	copyBytesMax   = 5 << 30 // as S3 has it
 )
 
 func main() {
@@ -45,7 +46,7 @@ func serve(folder, listen, access, secret string) error {
 	if err != nil {
 		return err
 	}
-	store, err := posix.New(buckets, attributes, posix.PosixOpts{SideCarDir: sidecar})
+	store, err := posix.New(buckets, attributes, posix.PosixOpts{SideCarDir: sidecar, CopyObjectThreshold: copyBytesMax})
 	if err != nil {
 		return err
 	}

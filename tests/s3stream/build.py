@@ -40,7 +40,7 @@ from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Append, Stream
 from millrace.s3stream.traffic import EngineStores
 from millrace.wal.errors import WalClosed, WalFull
-from millrace.wal.identity import NO_WAL_ID, MetadataMark
+from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark
 from millrace.wal.log import WalRecord, WriteAheadLog
 
 T = TypeVar("T")
@@ -69,6 +69,10 @@ class MemoryWal:
         self.has_given_up = False
         self.record_bytes_min = 0  # above zero: a device that pads each record to its block
         self.trims = 0
+
+    @property
+    def found_mark(self) -> MetadataMark:
+        return NO_MARK
 
     def see_metadata(self, mark: MetadataMark) -> None:
         """It has no header."""

@@ -257,9 +257,10 @@ class CompactedWorld(World):
         values = {"split_bytes": 64 << 10, "memory_bytes": 8 * MIB, "run_count_min": 4, **compaction}
         self.compaction = CompactionSettings(**values)
         self.work = Work(self.store, self.catalog, self.compaction, CLUSTER_ID, self.clock)
+        self.is_full = False  # uploads wait for room
 
-    def compactor(self) -> Compactor:
-        return Compactor(self.work, Rand(b"compaction"))
+    def compactor(self, begin_at_s: float = 0.0) -> Compactor:
+        return Compactor(self.work, Rand(b"compaction"), lambda: self.is_full, begin_at_s)
 
     async def compact(self) -> None:
         """A round of each kind."""

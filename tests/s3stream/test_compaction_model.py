@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from millrace.runtime.objectstore import StoreUnavailable
+from millrace.s3stream.compaction import spent
 from millrace.s3stream.compaction.config import MIB
 from millrace.s3stream.compaction.plan import streams_of, wanted_rows
+from millrace.s3stream.compaction.reclaim import Reclaimer
 from millrace.s3stream.compaction.sets import SetCompactor
 from millrace.s3stream.compaction.sources import ReadMemory
 from millrace.s3stream.compaction.streams import StreamCompactor
@@ -112,7 +114,7 @@ class Life:
     async def compact_streams(self) -> None:
         await self.compaction(StreamCompactor(self.world.work).round())
 
-    async def compaction(self, work: Coroutine[Any, Any, None]) -> None:
+    async def compaction(self, work: Coroutine[Any, Any, bool]) -> None:
         try:
             await work
         except (CompactionRefused, UploadExpired, StoreUnavailable) as error:
@@ -140,6 +142,11 @@ class Life:
 
     async def clean(self) -> None:
         self.world.clean()
+
+    async def reclaim(self) -> None:
+        before = len(self.world.catalog.compactions)
+        await self.compaction(Reclaimer(self.world.work).round())
+        self.counted["reclaims"] += len(self.world.catalog.compactions) - before
 
     async def store_fails(self) -> None:
         """One request of a compaction is not answered; what stood aside for it is tried again later."""
@@ -239,15 +246,24 @@ def test_reads_equal_the_model_whatever_is_compacted(seed: int) -> None:
     """Writes, uploads, trims, deletions, failures, stops and compactions in any order: every stream reads as the model after each, and
     files are as metadata says."""
 
+    lived(Life(seed), WEIGHTS, ("commits", *LIVES[seed]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reads_equal_the_model_whatever_makes_room(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above, while rounds of reclaim come as often as uploads."""
+    monkeypatch.setattr(spent, "GAIN_BYTES_MIN", 100)
+    lived(Life(seed), {**WEIGHTS, "reclaim": 20}, ("reclaims",))
+
+
+def lived(life: Life, weights: dict[str, int], counted: tuple[str, ...]) -> None:
     async def main() -> None:
-        life = Life(seed)
         await life.begin()
         for _ in range(80):
-            (step,) = life.chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
+            (step,) = life.chance.choices(list(weights), list(weights.values()))
             await getattr(life, step)()
             await life.check()
         await life.end()
-        assert life.counted["commits"]
-        assert all(life.counted[name] for name in LIVES[seed]), life.counted
+        assert all(life.counted[name] for name in counted), life.counted
 
     run(main())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,6 +36,7 @@ from millrace.s3stream.ids import (
 )
 from millrace.s3stream.objects.format import BlockRef, encode_index, encode_row
 from millrace.s3stream.objects.index import ObjectIndex
+from tests import transcript
 
 TRANSCRIPT = Path(__file__).parent.parent / "transcripts" / "compaction.txt"
 MINUTE_MS = 60_000
@@ -170,17 +170,8 @@ def shown(plan: SetPlan | None) -> str:
 
 def test_transcript() -> None:
     """What is chosen and what is planned, as tests/transcripts/compaction.txt shows it (MILLRACE_REWRITE=1 writes it anew)."""
-    dialogue, written = Dialogue(), []
-    for line in TRANSCRIPT.read_text(encoding="utf-8").splitlines():
-        if line.startswith(">"):
-            written.append(line)
-            written += [f"  {told}" for told in dialogue.say(line[1:]).splitlines()]
-        elif not line.startswith("  "):
-            written.append(line)
-    text = "\n".join(written) + "\n"
-    if os.environ.get("MILLRACE_REWRITE"):
-        TRANSCRIPT.write_text(text, encoding="utf-8")
-    assert text == TRANSCRIPT.read_text(encoding="utf-8")
+    dialogue = Dialogue()
+    transcript.check(TRANSCRIPT, lambda command: dialogue.say(command).splitlines())
 
 
 def test_each_byte_is_written_a_few_times() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from millrace.s3stream.objects.writer import ObjectWriter
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "composite_v1.hex"
 GOLDEN_2 = GOLDEN.with_name("composite_v2.hex")
+GOLDEN_3 = GOLDEN.with_name("composite_v3.hex")
 STREAM = 7
 
 
@@ -150,6 +152,21 @@ def test_a_reader_loads_a_composite_once() -> None:
         assert found[0] == Link(ObjectId(31), len(OBJECTS[31]), 110, 112)
 
     asyncio.run(main())
+
+
+def test_version_3_stays_readable_and_unchanged() -> None:
+    """Links name who wrote what they link, or nobody; linking anew keeps it."""
+    lines = GOLDEN_3.read_text(encoding="ascii").splitlines()
+    golden = bytes.fromhex("".join(line.partition("#")[0] for line in lines))
+    parts = [
+        replace(linked(2**40, stream_object(2**50, 2, 4)), writer=-(2**62)),
+        linked(3, stream_object(2**50 + 4, 1, 4)),
+    ]
+    assert golden == encode_composite(parts, Writer(7, 2**62 + 1))
+    index = CompositeIndex(memoryview(golden))
+    assert [link.writer for link in index.links] == [-(2**62), 0]
+    assert [one.writer for one in index.linked()] == [-(2**62), 0]
+    assert encode_composite(index.linked(), Writer(7, 2**62 + 1)) == golden
 
 
 def test_version_2_stays_readable_and_unchanged() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from millrace.runtime.lending import LendingPool
 from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreUnavailable
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
@@ -73,7 +74,8 @@ class Bucket:
         rows = []
         for one in linked:
             reader = ObjectReader(self.store, self.key(one), self.sizes[one])
-            rows.append(LinkedRows(ObjectId(one), self.sizes[one], (await reader.index()).encoded))
+            encoded = (await reader.index()).encoded
+            rows.append(LinkedRows(ObjectId(one), self.sizes[one], encoded, self.writers.get(one, 0)))
         await self.store.put(self.key(object_id), [encode_composite(rows, writer)])
         self.kinds[object_id], self.sizes[object_id] = COMPOSITE, sum(self.sizes[one] for one in linked)
 
@@ -185,6 +187,39 @@ def test_an_object_is_read_for_its_writer_alone() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_a_linked_object_of_another_is_refused(is_apart: bool) -> None:
+    """It lies under the linked object's id and has the same layout: who reads it looks at its footer once, beside the first
+    bytes, and gives none of them out."""
+
+    async def scenario() -> None:
+        bucket = Bucket()
+        ours, theirs = Writer(3, 77), Writer(3, 99)
+        await bucket.put(13, {1: (30, 35)}, STREAM, ours)
+        bucket.writers = {13: 77, 14: 77}
+        await bucket.link(14, 13, writer=ours)
+        bucket.names = [((14,), 30, 35)]
+
+        async def read() -> object:
+            found = await bucket.find(30)
+            if is_apart:
+                return await found.reader.read_apart(found.refs, LendingPool(1 << 20))
+            return await found.reader.read_blocks(found.refs)
+
+        bucket.asked()
+        await read()
+        assert bucket.asked() == [bucket.key(14), bucket.key(13), bucket.key(13)], "data, and the footer"
+        await read()
+        assert bucket.asked() == [bucket.key(13)], "the footer was seen"
+        await bucket.put(13, {1: (30, 35)}, STREAM, theirs)
+        bucket.finder.drop_all()
+        for _ in range(2):
+            with pytest.raises(ObjectCorrupt, match=f"{bucket.key(13)} .*incarnation 0{{14}}63 of node 3"):
+                await read()
+
+    run(scenario)
+
+
 def test_those_who_look_at_one_time_share_the_indexes() -> None:
     """Ten readers of one shelf load four indexes."""
 
@@ -278,5 +313,59 @@ def test_indexes_are_kept_within_their_bound() -> None:
         assert bucket.asked() == []
         assert await bucket.found_at(5) == 0
         assert bucket.asked() == [bucket.key(0)]
+
+    run(scenario)
+
+
+def test_where_a_stream_goes_on_behind_damage() -> None:
+    """With the block that cannot be read, else with the next block that an index tells of, else with the objects that metadata names: never
+    above what could be read, so that nothing readable is given up for another's sake."""
+
+    async def scenario() -> None:
+        bucket = await shelf()
+        assert [await bucket.finder.resume_after(1, offset) for offset in (0, 9, 10, 39)] == [10, 10, 25, 40]
+        for gone, goes_on in (((11,), 25), ((11, 13), 40), ((10, 11), 25)):
+            bucket = await shelf()
+            await bucket.store.delete([bucket.key(one) for one in gone])
+            assert await bucket.finder.resume_after(1, 12) == goes_on, gone
+        bucket = await shelf()
+        await bucket.put(14, {1: (40, 60)}, STREAM)
+        bucket.names.append(((14,), 40, 60))
+        await bucket.store.delete([bucket.key(14)])
+        assert await bucket.finder.resume_after(1, 45) == 60
+        with pytest.raises(ObjectMissing):
+            await bucket.finder.resume_after(1, 60)
+
+    run(scenario)
+
+
+def test_where_a_composite_goes_on_behind_damage() -> None:
+    """Behind the block of the linked object; behind all that it links when it is gone itself."""
+
+    async def scenario() -> None:
+        bucket = Bucket()
+        await bucket.put(20, {1: (0, 10)}, STREAM)
+        await bucket.put(21, {1: (10, 30)}, STREAM)
+        await bucket.link(22, 20, 21)
+        bucket.names = [((22,), 0, 30)]
+        await bucket.store.delete([bucket.key(20)])
+        assert [await bucket.finder.resume_after(1, offset) for offset in (3, 10)] == [10, 30]
+        bucket.finder.drop_all()
+        await bucket.store.delete([bucket.key(22)])
+        assert await bucket.finder.resume_after(1, 3) == 30
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("error", [StoreDenied, StoreUnavailable])
+def test_where_a_stream_goes_on_is_not_known_without_an_index(error: type[Exception]) -> None:
+    """An index that the store does not give now may tell of what is asked for: nothing is concluded."""
+
+    async def scenario() -> None:
+        bucket = await shelf()
+        await bucket.store.delete([bucket.key(10)])
+        bucket.store.refused = {bucket.key(11): error("not now")}
+        with pytest.raises(error):
+            await bucket.finder.resume_after(1, 3)
 
     run(scenario)

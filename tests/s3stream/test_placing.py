@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from millrace.runtime.clock import SystemClock
-from millrace.runtime.objectstore import MultipartUpload, ObjectMissing
+from millrace.runtime.disk import Buffer
+from millrace.runtime.objectstore import MultipartUpload, ObjectMissing, PreconditionFailed, StoreConflict
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.ids import Writer
 from millrace.s3stream.objects.composite import LinkedRows, encode_composite
@@ -64,6 +65,9 @@ def test_another_s_object_is_named_and_stays(make: Callable[[Writer | None], byt
             with pytest.raises(ObjectForeign, match=name):
                 await complete_object(store, Owned(), "k", await uploaded(store, make(OWN)), len(make(OWN)))
             assert await store.get("k") == theirs
+            longer = bytes(1000) + make(OWN)
+            with pytest.raises(ObjectForeign, match=name):
+                await complete_object(store, Owned(), "k", await uploaded(store, longer), len(longer))
         await store.put("k", [b"junk"])
         with pytest.raises(ObjectForeign):
             await put_object(store, Owned(), "k", [make(OWN)])
@@ -103,6 +107,23 @@ def test_own_object_that_changed_is_called_corrupt() -> None:
             await put_object(store, Owned(), "k", [content(OWN)])
         assert "another process" not in str(raised.value)
         assert await store.get("k") == bytes(rotten)
+
+    run(scenario)
+
+
+class Contradicting(MemoryObjectStore):
+    """Answers that an object is there, and has none."""
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        raise PreconditionFailed(key)
+
+
+def test_a_refused_condition_with_nothing_there_is_no_other_process() -> None:
+    """The store contradicts itself: it is asked again, and nobody is blamed."""
+
+    async def scenario(store: MemoryObjectStore) -> None:
+        with pytest.raises(StoreConflict):
+            await put_object(Contradicting(SystemClock()), Owned(), "k", [content(OWN)])
 
     run(scenario)
 

@@ -23,6 +23,7 @@ from tests.s3stream.build import World, append, open_stream, run, shown
 KIB = 1024
 # Not run cold, and why.
 HOT_ONLY: dict[str, str] = {
+    "test_upload_lag_is_the_age_of_the_oldest_entry_that_is_not_in_the_store": "reads nothing",
     "test_appends_are_read_back_from_every_tier": "compares the tiers",
     "test_history_is_joined_with_what_is_cached": "is about the log cache beside objects",
     "test_a_failed_wal_ends_everything_that_waits": "reads when uploads have ended",
@@ -360,6 +361,40 @@ def test_uploads_by_age_are_bounded() -> None:
         await asyncio.sleep(3600)
         assert 10 <= len(world.catalog.commits) <= 11
         assert world.wal.used_bytes == 0
+        await engine.close(1000)
+
+    run(scenario())
+
+
+def test_upload_lag_is_the_age_of_the_oldest_entry_that_is_not_in_the_store() -> None:
+    """It grows from the first entry on, beyond when an upload is due while the store is away; once the first block is committed it is the age of what
+    came meanwhile, and 0 when all is committed."""
+
+    async def scenario() -> None:
+        world = World()
+        engine = await world.started(upload_interval_ms=60_000)
+        assert engine.upload_lag_s == 0
+        first, second = (open_stream(world, engine, stream_id) for stream_id in (1, 2))
+        is_away = True
+
+        def fault(operation: str, key: str) -> Awaitable[Any] | None:
+            if is_away and operation.startswith("put"):
+                raise StoreUnavailable(key, "503")
+            return None
+
+        world.store.fault = fault
+        await append(first, b"oldest")
+        await asyncio.sleep(30)
+        await append(second, b"in the same block")
+        assert 30 <= engine.upload_lag_s < 31
+        await asyncio.sleep(570)
+        assert 600 <= engine.upload_lag_s < 602
+        await append(first, b"in the next block")
+        is_away = False
+        await asyncio.sleep(20)
+        assert 20 <= engine.upload_lag_s < 22
+        await asyncio.sleep(60)
+        assert engine.upload_lag_s == 0
         await engine.close(1000)
 
     run(scenario())

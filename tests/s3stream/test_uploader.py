@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.s3stream.config import MIB, StreamSettings
 from millrace.s3stream.errors import StreamFenced
-from millrace.s3stream.ids import NO_OBJECT, ObjectId, UploadCommit, Writer
+from millrace.s3stream.ids import NO_OBJECT, ObjectId, StreamId, UploadCommit, Writer
 from millrace.s3stream.log_cache import DENSITY_WINDOW_BYTES, CacheBlock, LogCache
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.objects.keys import object_key
@@ -221,6 +221,41 @@ def test_a_store_that_refuses_is_asked_for_ever(error: type[Exception]) -> None:
         bench.store.fault = lambda operation, key: None
         await bench.settle()
         assert (bench.uploader.blocked_reason, bench.uploaded) == ("", [0, 1])
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_that_the_store_is_full_is_told() -> None:
+    """Each put that is refused for want of room is told once, whatever its number of attempts; another trouble, or an answer, ends it."""
+
+    async def scenario() -> None:
+        bench = Bench(prepare_ttl_ms=86_400_000)
+        told: list[str] = []
+        bench.uploader.on_full = lambda: told.append("full" if bench.uploader.is_full else "not")
+        fault: list[type[Exception]] = [StoreFull]
+
+        def fail(operation: str, key: str) -> None:
+            for error in fault:
+                raise error("no")
+
+        bench.store.fault = fail
+        assert not bench.uploader.is_full
+        bench.uploader.submit(bench.block((1, 100)))
+        await asyncio.sleep(100)
+        assert (told, bench.uploader.is_full) == (["full"], True)
+        bench.uploader.submit(bench.block((1, 100)))
+        await asyncio.sleep(100)
+        assert told == ["full", "full"]
+        fault[:] = [StoreUnavailable]
+        await asyncio.sleep(100)
+        assert (told, bench.uploader.is_full) == (["full", "full"], False)
+        fault[:] = [StoreFull]
+        await asyncio.sleep(100)
+        assert (len(told), bench.uploader.is_full) == (4, True)
+        fault.clear()
+        await asyncio.sleep(100)
+        assert (len(told), bench.uploader.is_full, bench.uploaded) == (4, False, [0, 1])
         await bench.stop()
 
     run(scenario())
@@ -460,6 +495,56 @@ def test_a_multipart_upload_that_fails_begins_anew(operation: str, error: type[E
     run(scenario())
 
 
+@pytest.mark.parametrize("operation", ["start_multipart", "put_part", "complete"])
+def test_a_multipart_upload_that_is_cancelled_is_aborted(operation: str) -> None:
+    """Another object of the block could not be put under its id, or the engine stops: what was begun does not stay in the bucket, invisible."""
+
+    async def scenario() -> None:
+        bench = Bench(object_part_bytes=5 * MIB)
+        entered, meet = asyncio.Event(), bench.store.meet
+
+        async def hang(called: str, key: str) -> None:
+            await meet(called, key)
+            if called == operation:
+                entered.set()
+                await asyncio.Event().wait()
+
+        bench.store.meet = hang  # type: ignore[method-assign, assignment]
+        bench.uploader.submit(bench.block((1, 6 * MIB)))
+        await entered.wait()
+        await bench.stop()
+        assert bench.store.count("abort") == (operation != "start_multipart")  # which nobody knows the name of yet
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("operation", ["put_part", "complete"])
+def test_multipart_uploads_of_ids_that_are_given_up_are_aborted(operation: str) -> None:
+    """Under one id of the block lies what a replaced owner put: that upload, and the one beside it that is under way, are aborted, and all is put
+    again under other ids."""
+
+    async def scenario() -> None:
+        bench = Bench(object_part_bytes=5 * MIB, stream_object_split_bytes=MIB)
+        await bench.stop()
+        bench.uploader = bench.uploader_on(bench.store, Owned())
+        first_key, second_key = (object_key(CLUSTER_ID, ObjectId(number)) for number in (0, 1))
+        theirs = ObjectWriter(bench.settings.block_bytes, Writer(1, 99))
+        theirs.add(StreamId(9), [Entry(0, 1, memoryview(b"theirs"))])
+        bench.store.objects[first_key] = b"".join(theirs.finish().parts)
+
+        def hang(called: str, key: str) -> Awaitable[object] | None:
+            return asyncio.Event().wait() if (called, key) == (operation, second_key) else None
+
+        bench.store.fault = hang
+        bench.uploader.submit(bench.block((1, 6 * MIB), (2, 6 * MIB)))
+        await bench.settle()
+        assert (bench.uploaded, bench.failures) == ([0], [])
+        assert [key for called, key in bench.store.calls if called == "abort"] == [first_key, second_key]
+        await bench.stop()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("verb", ["prepare", "commit"])
 def test_metadata_that_is_away_is_asked_again(verb: str) -> None:
     """Ids cannot be had, or a commit is not answered, for a while: no block is forgotten, the reason is shown, and all goes on by itself."""
@@ -549,7 +634,7 @@ def test_a_log_that_was_taken_over_is_told_as_that(
 
     run(scenario())
     [line] = [record.getMessage() for record in caplog.records if "uploads end" in record.getMessage()]
-    assert "WalFenced" in line
+    assert "the WAL was taken in epoch" in line
     assert "WalClosed" not in line
 
 

@@ -121,10 +121,16 @@ def produce_request(place: Place, batch: bytes, acks: int = -1) -> ProduceReques
 
 
 async def fetch(
-    client: SimClient, place: Place, offset: int, max_wait_ms: int = 0, max_bytes: int = 8_000
+    client: SimClient,
+    place: Place,
+    offset: int,
+    max_wait_ms: int = 0,
+    max_bytes: int = 8_000,
+    *,
+    leader_epoch: int = -1,
 ) -> PartitionData:
-    """One answer, whatever its error code; raises Unavailable."""
-    part = FetchPartition(place[1], fetch_offset=offset, partition_max_bytes=max_bytes)
+    """One answer, whatever its error code; raises Unavailable. `leader_epoch`: as the client knows it, -1: it is not checked."""
+    part = FetchPartition(place[1], leader_epoch, offset, partition_max_bytes=max_bytes)
     request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20)
     request.topics = [FetchTopic(topic_id=place[0], partitions=[part])]
     response = await client.ask(1, request)
@@ -151,12 +157,20 @@ def records_of(part: PartitionData, offset: int) -> list[tuple[int, bytes]]:
     return [(found, value) for found, value, _ in timed_records_of(part, offset)]
 
 
+def last_epoch_of(part: PartitionData) -> int:
+    """The leader epoch of its last batch; -1: it has none."""
+    return max((header.leader_epoch for _, header in iter_headers(_bytes_of(part))), default=-1)
+
+
+def _bytes_of(part: PartitionData) -> memoryview:
+    if part.records is None:
+        return memoryview(b"")
+    return memoryview(b"".join(part.records) if isinstance(part.records, list) else part.records)  # type: ignore[arg-type]
+
+
 def timed_records_of(part: PartitionData, offset: int) -> list[tuple[int, bytes, int]]:
     """(offset, value, timestamp) from `offset` on: a batch may begin below what was asked for."""
-    if part.records is None:
-        return []
-    view = memoryview(b"".join(part.records) if isinstance(part.records, list) else part.records)  # type: ignore[arg-type]
-    found = []
+    view, found = _bytes_of(part), []
     for position, header in iter_headers(view):
         for record in iter_records(view[position : position + header.size_bytes]):
             if record.offset >= offset:
@@ -177,6 +191,17 @@ async def list_offset(client: SimClient, name: str, partition: int, timestamp: i
         if not answer.error_code:
             return int(answer.offset)
         assert answer.error_code in PASSING, answer
+        await asyncio.sleep(PAUSE_S)
+
+
+async def leader_epoch(client: SimClient, name: str, partition: int) -> int:
+    """As metadata has it now."""
+    request = MetadataRequest([MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+    while True:
+        (topic,) = (await patiently(client, 3, request)).topics
+        for found in topic.partitions:
+            if found.partition_index == partition and not found.error_code:
+                return int(found.leader_epoch)
         await asyncio.sleep(PAUSE_S)
 
 

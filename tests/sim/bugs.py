@@ -16,8 +16,9 @@ from typing import Any
 
 from millrace.broker import app, claims, metadata_check, restore_plan, restoring, wal_binding
 from millrace.broker.controller_client import ControllerClient
-from millrace.broker.coordinators.shard_loop import ShardLoop
+from millrace.broker.coordinators.runtime.shard import ShardRuntime
 from millrace.broker.object_cleaner import ObjectCleaner
+from millrace.broker.ownership import Owner
 from millrace.broker.partitions import opening, partition
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.producers import Producers
@@ -31,7 +32,7 @@ from millrace.kraft.tables.claims import NodeClaims
 from millrace.kraft.tables.objects import Objects
 from millrace.kraft.tables.objects_edit import ObjectsEdit
 from millrace.s3stream import recovery, storage, uploader
-from millrace.s3stream.compaction import batch, copying, merging
+from millrace.s3stream.compaction import batch, copying, merging, spent
 from millrace.s3stream.compaction.outputs import Output
 from millrace.s3stream.log_cache import LogCache
 from millrace.s3stream.room import RoomQueue
@@ -108,6 +109,11 @@ def with_waiting(plan: Plan) -> Plan:
     return replace(plan, batches=60)
 
 
+def with_an_accepted_loss(plan: Plan) -> Plan:
+    """Of a log that holds much which is not uploaded."""
+    return replace(plan, strikes=(), weather="other wal", settings="large uploads", cast="plain+burst", batches=60)
+
+
 def with_holes(plan: Plan) -> Plan:
     """The power goes when a block is written beside another, of which the older is lost; and again, when little was written after."""
     number = int(plan.seed)
@@ -133,9 +139,9 @@ UNREAD = (
 )
 
 
-def with_weather(name: str) -> Callable[[Plan], Plan]:
-    """That one, on a log of blocks."""
-    return lambda plan: replace(plan, weather=name, settings=PLAIN)
+def with_weather(name: str, settings: str = PLAIN) -> Callable[[Plan], Plan]:
+    """That one, on a log of blocks where nothing else is said."""
+    return lambda plan: replace(plan, weather=name, settings=settings)
 
 
 BUGS = {
@@ -162,6 +168,88 @@ BUGS = {
         do.takes_any_wal,
         ("strange-place-served",),
         where=with_weather("older wal"),
+    ),
+    "older-object-wal-served": Bug(
+        "an older copy of a log of objects is taken for the one that was written last",
+        17,
+        wal_binding,
+        "_fault",
+        do.says(None),
+        ("refused-start-changed", "strange-place-served"),
+        where=with_weather("older wal", "object wal"),
+    ),
+    "older-pair-served": Bug(
+        "nobody asks the WAL whether the metadata log is an older copy",
+        17,
+        wal_binding,
+        "_check_metadata_age",
+        do.says(None),
+        ("metadata-lost", "strange-place-served"),
+        where=with_weather("older pair"),
+    ),
+    "older-pair-beside-objects-served": Bug(
+        "nobody asks a log of objects whether the metadata log is an older copy",
+        17,
+        wal_binding,
+        "_check_metadata_age",
+        do.says(None),
+        ("metadata-lost", "strange-place-served"),
+        where=with_weather("older pair", "object wal"),
+    ),
+    "other-wal-served": Bug(
+        "a WAL that is not the registered one is taken for it",
+        17,
+        wal_binding,
+        "_fault",
+        do.takes_any_used_wal,
+        ("strange-place-served",),
+        where=with_weather("other wal"),
+    ),
+    "other-kind-served": Bug(
+        "a new WAL is taken, though streams were open in the one that the node had",
+        17,
+        wal_binding,
+        "_fault",
+        do.takes_any_new_wal,
+        ("strange-place-served",),
+        where=with_weather("other kind"),
+    ),
+    "refused-wal-changed": Bug(
+        "a WAL is judged after its node has claimed and registered",
+        17,
+        app,
+        "judge_wal",
+        do.judges_late,
+        ("refused-start-changed",),
+        ((app.Broker, "_open_wal", do.refuses_late),),
+        where=with_weather("other wal"),
+    ),
+    "given-up-untold": Bug(
+        "a start does not say what it gives up for an accepted loss",
+        17,
+        app,
+        "say_given_up",
+        do.says(None),
+        ("two-meanings", *LOST),
+        where=with_an_accepted_loss,
+    ),
+    "replaced-and-unaware": Bug(
+        "a process never looks whether its node was taken over",
+        17,
+        Owner,
+        "_look",
+        do.looks_never,
+        ("replaced-lives", "replaced-committed"),
+        where=with_weather("cloned"),
+    ),
+    "left-untold": Bug(
+        "who was replaced does not say what its WAL alone holds",
+        17,
+        app,
+        "left_in_wal",
+        do.says(""),
+        ("left-not-named",),
+        where=with_weather("cloned", "large uploads"),
     ),
     "older-bucket-served": Bug(
         "nobody looks whether metadata knows of claims and objects that the bucket lacks",
@@ -243,6 +331,24 @@ BUGS = {
         do.takes_any_wal,
         ("loss-not-asked",),
         where=with_weather("lost log"),
+    ),
+    "given-up-comes-back": Bug(
+        "of the registered WAL as an earlier owner left it all is recovered, once its loss was accepted",
+        17,
+        app,
+        "judge_wal",
+        do.recovers_what_an_earlier_owner_left,
+        ("two-meanings", "given-up-wrongly", "followed-unaware"),
+        where=with_weather("found wal", "large uploads"),
+    ),
+    "restored-to-the-same-epochs": Bug(
+        "a restore lifts leader epochs by the same whatever the age of the copy",
+        4,
+        restore_plan.Seen,
+        "leader_epochs_lift",
+        do.lifts_leader_epochs_by_a_fixed_number,
+        ("followed-unaware", "epoch-stays", "epoch-goes-on"),
+        where=with_weather("same copy"),
     ),
     "ack-out-of-order": Bug(
         "all writes are confirmed with the first", 1, BlockWriter, "_on_written", do.confirms_all_in_flight, DURABLE
@@ -395,6 +501,19 @@ BUGS = {
             (ObjectsEdit, "_names_among", do.finds_nothing),
         ),
     ),
+    "wanted-reclaimed": Bug(
+        "a full store ends objects of which something is wanted, and nobody checks it",
+        5,
+        spent,
+        "_left_bytes",
+        do.finds_no_bytes,
+        (*LOST, *UNREAD),
+        (
+            (ObjectsEdit, "_left_behind", do.says("")),
+            (ObjectsEdit, "_names_among", do.finds_nothing),
+        ),
+        where=with_weather("full bucket"),
+    ),
     "blocks-swapped": Bug("compaction writes one block twice", 5, Output, "add", do.swaps_blocks, (*LOST, *UNREAD)),
     "links-doomed": Bug(
         "what a composite links is doomed", 5, batch, "commit", do.dooms_what_it_links, (*LOST, *UNREAD)
@@ -485,7 +604,7 @@ BUGS = {
         "what lies behind a checkpoint is not read",
         8,
         opening,
-        "_replay",
+        "replay",
         do.says_in_time(None),
         ("duplicate", "wrong-time", "producer-refused"),
     ),
@@ -530,7 +649,7 @@ BUGS = {
     "group-before-durable": Bug(
         "a group's commit is answered at once",
         11,
-        ShardLoop,
+        ShardRuntime,
         "append",
         do.answers_groups_at_once,
         ("lost-commit", "two-owners"),

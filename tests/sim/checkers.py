@@ -191,6 +191,25 @@ class EpochsEnd:
         return lines
 
 
+class FollowersNotice:
+    """Invariant 13: a consumer that checks leader epochs is told where what it read was given up, and goes on past no other records."""
+
+    count = 0
+
+    def check(self, history: History, found: Found) -> list[str]:
+        lines = []
+        for place, there in found.logs.items():
+            read, records = history.followed.get(place, {}), dict(there.records)
+            self.count += len(read)
+            start = lawful_start(history.log(place), there)
+            lines += [
+                f"followed-unaware: {shown(place)} {offset} was read as {value[:24]!r}, is {records.get(offset, b'')[:24]!r}"
+                for offset, value in read.items()
+                if offset >= start and records.get(offset) != value
+            ]
+        return lines
+
+
 class ProducerIdsAreNew:
     """No producer id is given twice."""
 
@@ -324,6 +343,7 @@ def all_checkers() -> list[Checker]:
         LogStartHolds(),
         TimesAreFound(),
         EpochsEnd(),
+        FollowersNotice(),
         ProducerIdsAreNew(),
         TopicsHold(),
         CommitsHold(),

@@ -339,7 +339,7 @@ class SimDisk:
     def take_space(self, path: str, more_bytes: int) -> None:
         if self.used_bytes() + more_bytes > self.capacity_bytes:
             self.hits["full"] += 1
-            raise DiskFull(path, os.strerror(errno.ENOSPC))
+            raise DiskFull(path, os.strerror(errno.ENOSPC), more_bytes, self.capacity_bytes - self.used_bytes())
 
     async def _change(
         self, what: str, path: str, change: Callable[[SimDisk], None], *debris: tuple[str, bytes]
@@ -416,6 +416,19 @@ class SimDisk:
         else:
             await self._change("make_folder", path, lambda disk: disk.folders.__setitem__(path.rstrip("/"), None))
 
+    async def missing_folders(self, path: str) -> list[str]:
+        await self.delay()
+        return [] if path.rstrip("/") in self.folders else [path.rstrip("/")]
+
+    async def remove_folder(self, path: str) -> None:
+        if await self.list_folder(path):
+            return
+
+        def change(disk: SimDisk) -> None:
+            disk.folders.pop(path.rstrip("/"), None)
+
+        await self._change("remove_folder", path, change)
+
     async def remove(self, path: str) -> None:
         def change(disk: SimDisk) -> None:
             disk.files.pop(path, None)
@@ -440,6 +453,9 @@ class SimDisk:
 
     def total_bytes(self, path: str) -> int:
         return self.capacity_bytes
+
+    def volume_of(self, path: str) -> int:
+        return 0
 
     def lock(self, path: str) -> SimLock:
         if path in self._locked:

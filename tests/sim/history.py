@@ -66,6 +66,7 @@ class History:
     commits: dict[tuple[str, str, int], Commits] = field(default_factory=dict)  # group, topic, partition
     owners: dict[tuple[str, int, int], str] = field(default_factory=dict)  # group, generation, partition -> member
     producer_ids: list[int] = field(default_factory=list)
+    followed: dict[Place, dict[int, bytes]] = field(default_factory=dict)  # what consumers that check epochs have read
     spoiled: dict[Place, list[bytes]] = field(default_factory=dict)  # of batches that no broker may take
     findings: list[str] = field(default_factory=list)
     may_be_old: bool = False  # what clients are shown: by a process that was replaced and lives on

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from millrace.runtime.rand import Rand
+from tests.sim.older_wal import CURRENT, OLDER
 from tests.sim.plan import CALM, FATES, PLAIN, SOON, Plan, Strike, draw_plan
 from tests.sim.run import CAST, Outcome, run_plan
 from tests.sim.settings import VARIANTS
@@ -41,6 +42,7 @@ SELDOM_COMMANDS = ("RemoveObjects", "CreateTopics", "DeleteTopics", "AllocatePro
 MOMENTS = ("sent", "carried out")
 MULTIPART_STEPS = ("multipart_start", "multipart_part", "multipart_complete")
 
+WAL_MET = (" refused", " refused, with a log of objects", ": loss accepted", ": records given up")
 # What an enumeration and a hunt must have met, in every one of these ways.
 BOTH_MUST_HIT = (
     "strike at a write",
@@ -106,9 +108,26 @@ HUNT_MUST_HIT = (
     "a start failed for a failed write",
     "older log directory refused",
     "older WAL refused",
+    "older log directory refused, with a log of objects",
+    "older WAL refused, with a log of objects",
+    "older log directory and bucket refused, with a log of objects",
     "older bucket refused",
     "emptied bucket refused",
     "another bucket refused",
+    "older log directory and bucket refused",
+    "new WAL refused",
+    "another node's WAL refused",
+    "former WAL refused",
+    "new WAL of the other kind refused",
+    "former WAL of the other kind refused",
+    "another WAL: loss accepted",
+    "another WAL: records given up",
+    *(f"{what}{met}" for what in (OLDER, CURRENT) for met in WAL_MET),
+    "cloned: the first one ended",
+    "cloned: the first one halted",
+    "cloned: acknowledged by the first one",
+    "cloned: named by the first one",
+    "cloned: refused, for the first one went on",
     "salvage: refused",
     "salvage: skip",
     "salvage: skip leaves a hole",
@@ -118,6 +137,8 @@ HUNT_MUST_HIT = (
     "restore: with a log of objects",
     "restore: with a log of blocks",
     "restore: without a log",
+    "restore: from a copy of the bucket",
+    "restore: from the same copy again",
     "restore: loss accepted",
     "restore: records given up",
     "damaged log refused",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 
 from millrace.kraft.bucket.layout import parse_piece_key, parse_snapshot_key
@@ -29,7 +30,7 @@ from millrace.wal.block.layout import (
 from millrace.wal.config import ObjectWalSettings
 from millrace.wal.object.layout import HEADER_BYTES as OBJECT_HEADER_BYTES
 from millrace.wal.object.layout import MAGIC as OBJECT_WAL_MAGIC
-from millrace.wal.object.layout import FenceKind, Kind, ObjectHeader, decode_header
+from millrace.wal.object.layout import FenceKind, Kind, ObjectHeader, decode_header, root_key
 from millrace.wal.object.layout import Place as Slot
 from millrace.wal.record import RECORD_HEADER_BYTES
 from tests.sim.history import History, Place, shown
@@ -37,6 +38,7 @@ from tests.sim.node import SimNode
 from tests.sim.probe import Probe
 from tests.sim.salvage import blocks_from
 from tests.sim.settings import WAL_FILE
+from tests.sim.strange import wal_objects
 
 RECENT_WRITES = 96
 LOG_OF_BLOCKS, LOG_OF_OBJECTS = "log of blocks", "log of objects"
@@ -127,7 +129,7 @@ class OwnerAcknowledges(LogProbe):
         self._recent: deque[Piece] = deque(maxlen=RECENT_WRITES)
         self._under_way: deque[Piece] = deque()  # blocks of this life, in order of writing
         self._header: DeviceHeader | None = None
-        self._slots = ObjectSlots()
+        self._logs = ObjectLogs()
 
     def on_start(self) -> None:
         self._under_way.clear()
@@ -135,6 +137,13 @@ class OwnerAcknowledges(LogProbe):
 
     def on_restored(self) -> None:
         self.on_start()  # the log may be gone, too
+
+    def on_wal_copied(self) -> None:
+        self._logs.remember(self.node)
+
+    def on_other_wal(self) -> None:
+        self._logs.choose(self.node)
+        self.on_start()
 
     def on_write(self, position: int, data: bytes) -> None:
         block = decode_block_header(memoryview(data), 0) if position >= RING_START else None
@@ -163,8 +172,8 @@ class OwnerAcknowledges(LogProbe):
         if header is None:
             return
         if header.kind in (Kind.RECORDS, Kind.CLOSING):
-            self._recent.appendleft(Piece(content, header.place, is_owned=not self._slots.is_overtaken(header)))
-        self._slots.on_put(header)
+            self._recent.appendleft(Piece(content, header.place, is_owned=not self._logs.now.is_overtaken(header)))
+        self._logs.on_put(header)
 
     def on_told(self, place: Place, offset: int, values: list[bytes]) -> None:
         pieces = [piece for piece in self._recent if values[-1] in piece.data]
@@ -174,7 +183,7 @@ class OwnerAcknowledges(LogProbe):
 
     def _counts(self, piece: Piece) -> bool:
         if isinstance(self.node.settings.wal_settings, ObjectWalSettings):
-            return self._slots.counts(piece.place) and (piece.is_owned or self._slots.is_counted(piece.place))
+            return self._logs.now.counts(piece.place) and (piece.is_owned or self._logs.now.is_counted(piece.place))
         return piece.is_owned and piece.is_joined
 
     def _is_committed(self, value: bytes) -> bool:
@@ -268,6 +277,39 @@ class ObjectSlots:
         return owner == header.epoch
 
 
+class ObjectLogs:
+    """Each log of objects that the node ever had, by the token of its root; `now` is the one that it has."""
+
+    def __init__(self) -> None:
+        self.now = ObjectSlots()
+        self._all: dict[bytes, ObjectSlots] = {}
+        self._copies: dict[tuple[str, ...], ObjectSlots] = {}  # as they were, by the keys that the copy has
+
+    def on_put(self, header: ObjectHeader) -> None:
+        if header.kind is Kind.ROOT:
+            self._all.setdefault(header.token, self.now)
+        self.now.on_put(header)
+
+    def remember(self, node: SimNode) -> None:
+        """The one that is in the bucket, which is copied as it is now."""
+        self._copies[wal_keys(node)] = deepcopy(self.now)
+
+    def choose(self, node: SimNode) -> None:
+        """By what is in the bucket."""
+        copy = self._copies.get(wal_keys(node))
+        if copy is not None:
+            self.now = deepcopy(copy)
+            return
+        key = root_key(node.node_id)
+        found = node.world.bucket.objects.get(key)
+        header = None if found is None else header_of_log(key, found[0])
+        self.now = ObjectSlots() if header is None else self._all.get(header.token, ObjectSlots())
+
+
+def wal_keys(node: SimNode) -> tuple[str, ...]:
+    return tuple(sorted(wal_objects(node)))
+
+
 def header_of_log(key: str, content: bytes) -> ObjectHeader | None:
     """Of an object of a log; None for what belongs to none."""
     return decode_header(content, 0) if content[:8] == OBJECT_WAL_MAGIC else None
@@ -290,13 +332,20 @@ class TrimmedIsCommitted(LogProbe):
     def __init__(self, node: SimNode, history: History) -> None:
         super().__init__(node, history)
         self._header: DeviceHeader | None = None
-        self._slots = ObjectSlots()
+        self._logs = ObjectLogs()
 
     def on_start(self) -> None:
         self._header = device_header(self.node)
 
     def on_restored(self) -> None:
         self.on_start()  # the log may be gone, too
+
+    def on_wal_copied(self) -> None:
+        self._logs.remember(self.node)
+
+    def on_other_wal(self) -> None:
+        self._logs.choose(self.node)
+        self.on_start()
 
     def on_write(self, position: int, data: bytes) -> None:
         header = self._header
@@ -321,7 +370,7 @@ class TrimmedIsCommitted(LogProbe):
     def on_put(self, key: str, content: bytes) -> None:
         header = header_of_log(key, content)
         if header is not None:
-            self._slots.on_put(header)
+            self._logs.on_put(header)
 
     def on_delete(self, key: str) -> None:
         """An object of a log of objects goes: the same for its records. (Seals and marks have none.)"""
@@ -329,7 +378,12 @@ class TrimmedIsCommitted(LogProbe):
         if self.node.rotten_object is not None and self.node.rotten_object[2][0] == content:
             return
         header = header_of_log(key, content)
-        if image is None or header is None or header.kind is not Kind.RECORDS or not self._slots.counts(header.place):
+        if (
+            image is None
+            or header is None
+            or header.kind is not Kind.RECORDS
+            or not self._logs.now.counts(header.place)
+        ):
             return
         for _, stream_id, entry_end in _entries(memoryview(content), OBJECT_HEADER_BYTES, header.record_count):
             self._judge(image, stream_id, entry_end, key)
@@ -371,6 +425,12 @@ class MetadataIsSaved(TrimmedIsCommitted):
         super().__init__(node, history)
         self._images: deque[MetadataImage] = deque()  # from the one that the bucket has, on
         self._saved_end = 0
+
+    def on_start(self) -> None:
+        super().on_start()
+        if self.node.cloned is not None:
+            # Whoever it was copied from committed and saved what this one never published: nothing is judged until it saves.
+            self._images.clear()
 
     @property
     def image(self) -> MetadataImage | None:
@@ -463,10 +523,17 @@ class SlotsLead(LogProbe):
 
     def __init__(self, node: SimNode, history: History) -> None:
         super().__init__(node, history)
-        self._slots = ObjectSlots()
+        self._logs = ObjectLogs()
         self._tokens: dict[int, bytes] = {}  # by epoch
         self._sealed: dict[str, ObjectHeader] = {}  # keys that hold a seal now
         self._open: frozenset[int] = frozenset()
+
+    def on_wal_copied(self) -> None:
+        self._logs.remember(self.node)
+
+    def on_other_wal(self) -> None:
+        self._logs.choose(self.node)
+        self._sealed.clear()
 
     def on_put(self, key: str, content: bytes) -> None:
         header = header_of_log(key, content)
@@ -478,7 +545,7 @@ class SlotsLead(LogProbe):
             self._check_seal(key, header)
         elif header.kind in (Kind.RECORDS, Kind.CLOSING):
             self._check_records(key, header)
-        self._slots.on_put(header)
+        self._logs.on_put(header)
 
     def _check_seal(self, key: str, header: ObjectHeader) -> None:
         if header.epoch <= header.place.epoch:
@@ -488,17 +555,17 @@ class SlotsLead(LogProbe):
     def _check_records(self, key: str, header: ObjectHeader) -> None:
         if key in self._sealed:
             self.find("seal-overwritten", f"{key}, which epoch {self._sealed[key].epoch} had sealed")
-        if header.place.epoch in self._slots.links:
-            if self._slots.links[header.place.epoch] != header.link:
-                self.find("link-changed", f"{key}: {header.link}, not {self._slots.links[header.place.epoch]}")
+        if header.place.epoch in self._logs.now.links:
+            if self._logs.now.links[header.place.epoch] != header.link:
+                self.find("link-changed", f"{key}: {header.link}, not {self._logs.now.links[header.place.epoch]}")
             return
         self.count += 1
-        if not self._slots.is_taken(header):
+        if not self._logs.now.is_taken(header):
             self.find("epoch-not-taken", f"{key} is the first of its epoch, which was not announced")
         link = header.link
         if link is None:
             return
-        end = self._slots.end(link.epoch)
+        end = self._logs.now.end(link.epoch)
         if self.node.given_up:
             return  # a log that was truncated goes on before its end
         if link.epoch >= header.epoch:
@@ -515,6 +582,6 @@ class SlotsLead(LogProbe):
         closed = [
             stream_id for stream_id in sorted(was_open - self._open) if streams.get(StreamId(stream_id)) is not None
         ]
-        newest = max(self._slots.claims, default=-1)
-        if closed and newest >= 0 and newest not in self._slots.links:
+        newest = max(self._logs.now.claims, default=-1)
+        if closed and newest >= 0 and newest not in self._logs.now.links:
             self.find("closed-unsettled", f"streams {closed}: epoch {newest} has the log, and has written nothing")

@@ -1,4 +1,5 @@
-"""The log directory is lost at one start, and restored from the bucket as `millrace restore` does; a log of blocks may be lost with it.
+"""The log directory is lost at one start, and restored from the bucket as `millrace restore` does; a log of blocks may be lost with it. Or all three
+places are lost, and the bucket is put back from a copy.
 
 What a restore promises (docs/bucket.md) is worked out here from the bucket's metadata as it was read, beside the metadata that was lost: topics that
 were made or deleted since, streams that it does not know, and with a lost log all above the committed ends. That binds nobody any more
@@ -8,6 +9,8 @@ all that were ever given.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,42 +32,70 @@ from tests.sim.history import History
 from tests.sim.objectstore import SimObjectStore
 from tests.sim.salvage import OFFSETS_TOPIC, blocks_from, entries_of_block, leader_epochs
 from tests.sim.settings import WAL_FILE
-from tests.sim.strange import copied, is_in_log, put_back, wal_header
+from tests.sim.strange import Objects, copied, is_in_log, is_of_wal, put_back, wal_header
 
 if TYPE_CHECKING:
     from tests.sim.node import SimNode
 
+AWAY_S = 3.0  # that it takes to put a copy of a bucket back: more than leaders change in the time
 TOPICS = ("first", "second", "ageing")  # which the actors cannot do without
 
 
 class LostLog:
     """`is_due` until a restore came about; `is_begun` from there on until a start served."""
 
-    def __init__(self, node: SimNode, history: History, rand: Rand) -> None:
+    def __init__(
+        self,
+        node: SimNode,
+        history: History,
+        rand: Rand,
+        before: Callable[[], MetadataImage | None] | None = None,
+        *,
+        is_remedy: bool = False,
+        copy: Objects | None = None,
+    ) -> None:
+        """`before`: the metadata that is lost, of somebody else than the node. `is_remedy`: a start asked for it, so that the log stays, and
+        nothing is waited for but that nobody else is at work. `copy`: what is put in the place of the bucket; whatever the log was, it is lost."""
+        self._copy = copy
+        self._is_remedy = is_remedy
+        self._before = before or (lambda: node.image)
         self._node = node
         self._history = history
         self._rand = rand
         self.is_due = True
         self.is_begun = False
         self._must_ask = False
-        self._with_wal = rand.below(2) == 0 and not self._is_of_objects
+        self._with_wal = (rand.below(2) == 0 and not self._is_of_objects and not is_remedy) or copy is not None
         self._epochs = leader_epochs(node.image) if node.image is not None else {}
 
     @property
     def _is_of_objects(self) -> bool:
         return isinstance(self._node.settings.wal_settings, ObjectWalSettings)
 
+    @property
+    def _has_all(self) -> bool:
+        """Whether all that was acknowledged is in the bucket."""
+        return self._is_of_objects and not self._with_wal
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.is_due and not self.is_begun
+
     # The node is down, and its disk is what the next start will find.
 
     async def lose_and_restore(self) -> None:
         """Or neither, where the bucket knows too little yet, or another misfortune is under way."""
         node = self._node
-        is_of_others = node.replaced is not None or node.rival is not None or bool(node.world.bucket.late)
+        is_of_others = (
+            node.replaced is not None
+            or node.rival is not None
+            or (bool(node.world.bucket.late) and not self._is_remedy)
+        )
         is_strange = node.strange is not None and not node.strange.is_over
         is_damaged = node.rotten is not None or node.rotten_object is not None or node.world.bucket.is_away
         if (
             not self.is_due
-            or node.image is None
+            or (lost := self._before()) is None
             or is_of_others
             or is_strange
             or is_damaged
@@ -72,9 +103,13 @@ class LostLog:
         ):
             return
         before, lost_wal = copied(node.disk, lambda path: is_in_log(node, path)), node.disk.files.get(WAL_FILE)
+        bucket, lost_objects = node.world.bucket, node.world.bucket.objects
         put_back(node.disk, {}, lambda path: is_in_log(node, path))
         if self._with_wal:
             node.disk.files.pop(WAL_FILE, None)
+        if self._copy is not None:
+            await asyncio.sleep(AWAY_S)
+            bucket.objects = {key: found for key, found in self._copy.items() if not is_of_wal(key)}
         try:
             restored = await self._restore()
         except BindingRefused as refused:
@@ -82,11 +117,14 @@ class LostLog:
             restored = None
         if restored is None:
             put_back(node.disk, before, lambda path: is_in_log(node, path))
+            bucket.objects = lost_objects
             if self._with_wal and lost_wal is not None:
                 node.disk.files[WAL_FILE] = lost_wal
             return
         self.is_due, self.is_begun = False, True
-        self._judge(node.image, restored)
+        self._judge(lost, restored)
+        if self._copy is not None:
+            node.on_other_wal()
 
     async def _restore(self) -> Restored | None:
         """None where the actors' topics are not in the bucket yet."""
@@ -135,13 +173,14 @@ class LostLog:
             "restore: with a log of objects" if self._is_of_objects else "restore: with a log of blocks"
         ] += not self._with_wal
         hits["restore: without a log"] += self._with_wal
+        hits["restore: from a copy of the bucket"] += self._copy is not None
         node.world.trace.note(node.name, "restored", loaded.offset, lost.offset, self._with_wal)
         self._epochs = leader_epochs(lost)
         self._must_ask = self._with_wal and restored.is_wal_lost
         new = restored.image
         for what, before, after in (
             ("offset", lost.offset, new.offset),
-            ("epoch", lost.epoch, new.epoch),
+            *([("epoch", lost.epoch, new.epoch)] if self._copy is None else []),  # in a copy nobody names it
             ("object id", lost.objects.next_id, new.objects.next_id),
             ("stream id", lost.streams.next_id, new.streams.next_id),
             ("producer id", lost.producer_ids, new.producer_ids),
@@ -163,7 +202,7 @@ class LostLog:
             is_known, was_known = loaded.topics.by_id(topic_id) is not None, lost.topics.by_id(topic_id) is not None
             if is_known == was_known and is_known:
                 continue
-            if not is_known and not story.is_doomed and self._is_of_objects:
+            if not is_known and not story.is_doomed and self._has_all:
                 for index in range(story.partitions):
                     if self._history.log((topic_id, index)).acknowledged:
                         self._history.find(
@@ -179,7 +218,7 @@ class LostLog:
     def _give_up_records(self, lost: MetadataImage, restored: Restored) -> None:
         loaded = restored.loaded.image
         unknown = {one.stream_id: one for one in restored.unknown}
-        if unknown and self._is_of_objects:
+        if unknown and self._has_all:
             self._history.find("acknowledged-unsaved", f"streams {sorted(unknown)} are not in the bucket's metadata")
         for stream_id in unknown:
             if loaded.streams.get(stream_id) is not None:
@@ -196,7 +235,8 @@ class LostLog:
             log = self._history.log(place)
             if stream.role is StreamRole.DATA and known is not None and any(one >= end for one in log.acknowledged):
                 is_named = named.get((topic.name, stream.partition), end + 1) <= end
-                if not is_named and not (restored.losses and not known.is_open):
+                is_unknown = not known.is_open and (bool(restored.losses) or self._copy is not None)
+                if not is_named and not is_unknown:
                     self._history.find("loss-not-named", f"{topic.name}-{stream.partition} from {end} on")
                 self._node.world.hits["restore: records given up"] += 1
             self._history.give_up(place, (self._epochs.get(place, 0), end) if stream.role is StreamRole.DATA else None)
@@ -205,9 +245,9 @@ class LostLog:
         """Whether a start on the restored directory that ended so was right to; the operator has accepted the loss by then."""
         if not self.is_begun or not isinstance(error, BindingRefused) or "wal.lost.accept" not in str(error):
             return False
-        if self._is_of_objects:
+        if self._has_all:
             self._history.find("acknowledged-unsaved", str(error))
-        if self._is_of_objects or self._node.settings.is_lost_wal_accepted:
+        if self._has_all or self._node.settings.is_lost_wal_accepted:
             return False
         self._node.world.hits["restore: loss accepted"] += 1
         self._node.settings = replace(self._node.settings, is_lost_wal_accepted=True)

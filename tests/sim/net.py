@@ -66,6 +66,18 @@ class SimNet:
         for key in [key for key, listener in self.listeners.items() if listener.context.get(LIFE) is life]:
             del self.listeners[key]
 
+    def move(self, life: Life, address: str) -> None:
+        """This process is found at another address from now on; its connections break, and both sides live on."""
+        for key, listener in list(self.listeners.items()):
+            if listener.context.get(LIFE) is life:
+                del self.listeners[key]
+                listener.host = address
+                self.listeners[address, listener.port] = listener
+        for end in [end for end in self.ends.values() if end.life is life]:
+            self.hits["break"] += 1
+            end.peer.break_off(is_flushed=True)
+            end.break_off(is_flushed=True)
+
     def break_one(self, address: str, rand: Rand) -> None:
         """One of its connections breaks, while both sides live on."""
         ends = [end for end in self.ends.values() if end.own[0] == address]
@@ -98,6 +110,19 @@ class SimListener:
             del self._net.listeners[self.host, self.port]
 
 
+class SimBound:
+    def __init__(self, net: HostNet, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._net = net
+
+    async def listen(self, factory: ProtocolFactory, *, backlog: int = 100) -> SimListener:
+        return self._net.accept(factory, self.host, self.port)
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
 class HostNet:
     """One process's network."""
 
@@ -107,10 +132,20 @@ class HostNet:
         self._context = context
         self._life = life
 
-    async def listen(self, factory: ProtocolFactory, host: str, port: int, *, backlog: int = 100) -> SimListener:
+    async def bind(self, host: str, port: int) -> SimBound:
         host, port = host or self._address, port or next(self._net.ports)
+        self.check_free(host, port)
+        return SimBound(self, host, port)
+
+    def check_free(self, host: str, port: int) -> None:
         if (host, port) in self._net.listeners:
             raise ListenFailed(host, port, "address already in use")
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int, *, backlog: int = 100) -> SimListener:
+        return await (await self.bind(host, port)).listen(factory, backlog=backlog)
+
+    def accept(self, factory: ProtocolFactory, host: str, port: int) -> SimListener:
+        self.check_free(host, port)
         listener = SimListener(self._net, factory, host, port, self._context)
         self._net.listeners[host, port] = listener
         return listener

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from millrace.broker.app import Broker
@@ -21,8 +21,9 @@ from millrace.broker.ownership import Replaced as TakenOver
 from millrace.broker.stores import NodeStores
 from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.image import MetadataImage
-from millrace.kraft.node import ControllerNode
-from millrace.runtime import Runtime
+from millrace.kraft.log_store import LogStore
+from millrace.kraft.node import ControllerNode, recover
+from millrace.runtime.bundle import Runtime
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import BLOCK_BYTES, DiskFailed
 from millrace.runtime.errors import Unavailable
@@ -42,8 +43,11 @@ from tests.sim.objectstore import SimObjectStore, StoreFaults
 from tests.sim.rival import Rival
 from tests.sim.salvage import Salvage
 from tests.sim.settings import PORT, WAL_FILE, node_settings
-from tests.sim.strange import StrangePlace
+from tests.sim.strange import Objects, StrangePlace, copied
 from tests.sim.world import World
+
+if TYPE_CHECKING:
+    from tests.sim.clones import Cloned
 
 DISK_LATENCY_S = 0.002
 ASTRAY = (-1, 0)  # in place of a byte that is wrong: a write of the log went elsewhere
@@ -115,13 +119,13 @@ class LossyChannel:
 
     async def send(self, request: Any) -> Any:
         name = type(request).__name__.removesuffix("Request")
-        self._node.on_command(name, "sent")
+        self._on_command(name, "sent")
         if self._life.is_over:
             await asyncio.get_running_loop().create_future()  # struck: nobody is there to go on
         response = await self._channel.send(request)
         if name == "CommitCompaction" and not response.error_code:
             self._node.world.hits[f"compaction: {what_was_compacted(request)}"] += 1
-        self._node.on_command(name, "carried out")
+        self._on_command(name, "carried out")
         if self._life.is_over:
             await asyncio.get_running_loop().create_future()
         if self._node.rand.below(1000) < self._node.lost_per_mille:
@@ -129,6 +133,12 @@ class LossyChannel:
             self._node.world.trace.note(self._node.name, "lost-answer", type(request).__name__)
             raise Unavailable("the answer was lost")
         return response
+
+    def _on_command(self, name: str, moment: str) -> None:
+        replaced = self._node.replaced
+        is_cloned = replaced is not None and replaced.disk is not None and replaced.life is self._life
+        tell = replaced.on_command if replaced is not None and is_cloned else self._node.on_command
+        tell(name, moment)
 
 
 class SimBroker(Broker):
@@ -147,8 +157,12 @@ class SimBroker(Broker):
         self._node.cluster_id = controller.cluster_id
         controller.channel = LossyChannel(controller.channel, self._node)  # type: ignore[assignment]
         self._node.on_image(controller.publisher.image)
-        controller.publisher.subscribe(lambda delta, image: self._node.on_image(image))
+        controller.publisher.subscribe(lambda delta, image: self._on_image(image))
         return controller
+
+    def _on_image(self, image: MetadataImage) -> None:
+        if self._node.broker is self:  # else another has taken its place
+            self._node.on_image(image)
 
     async def _start_engine(
         self,
@@ -162,12 +176,16 @@ class SimBroker(Broker):
         return self.storage
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Replaced:
-    """A process that lives on where another has taken its place: what it still has."""
+    """A process that lives on where another has taken its place: what it still has. One that was cloned has its disk, too."""
 
     life: Life
     stores: list[SimObjectStore]
+    broker: SimBroker | None = None
+    disk: SimDisk | None = None
+    on_command: Callable[[str, str], None] = lambda name, moment: None
+    on_end: Callable[[BaseException | None], None] = lambda error: None
 
 
 class StartFailed(Exception):
@@ -216,19 +234,25 @@ class SimNode:
         # The same of an object of the log: key, position, and the object as it was left.
         self.rotten_object: tuple[str, int, tuple[bytes, int]] | None = None
         self.replaced: Replaced | None = None
+        self.cloned: Cloned | None = None  # the story of it, where the process that was replaced has a disk of its own
+        self.begin_clone: Callable[[Rand], None] = lambda rand: None  # as begin_salvage
         self.strange: StrangePlace | None = None  # a place that is not its own, which a start is to find
         self.salvage: Salvage | None = None  # damage to the log, which a start is to find
         self.given_up: dict[tuple[int, int], None] = {}  # stream and end of entries of the log that an operator gave up
         self.begin_salvage: Callable[[Rand], None] = lambda rand: None  # the run knows whose history it is
         self.lost_log: LostLog | None = None  # the log directory goes at a start, and is restored
-        self.begin_loss: Callable[[Rand], None] = lambda rand: None  # as begin_salvage
+        # As begin_salvage; with a copy of the bucket to restore from, or None.
+        self.begin_loss: Callable[[Rand, Objects | None], None] = lambda rand, copy: None
         self.on_restored: Callable[[], None] = lambda: None  # metadata begins anew
+        self.on_other_wal: Callable[[], None] = lambda: None  # another WAL is in place
+        self.on_wal_copied: Callable[[], None] = lambda: None  # a copy of it was taken, which may be in place later
         self.orphans: dict[int, None] = {}  # objects in the bucket that restored metadata does not know
         self.rival: Rival | None = None  # who is first where a conditional put loses
         self.failing_until = 0  # the life in which a write was made to fail
         self.fate_name = "any"  # what is written when a strike comes
         self._fate_now = "any"
         self.is_stopped_in_order = False  # the last stop was no strike's
+        self._stopping: Life | None = None
         self.disk = SimDisk(self._rand.split("disk"), latency_s=DISK_LATENCY_S)
         self._adopt(self.disk)
 
@@ -386,6 +410,13 @@ class SimNode:
         twin._adopt(disk)
         return twin
 
+    async def image_on_disk(self, rand: Rand) -> MetadataImage:
+        """What the next start makes of the metadata log that is on the disk, where the machine stays up."""
+        disk, settings = self.disk.restart(power_was_cut=False), self.settings.controller
+        store = LogStore(disk, settings.log_dir, (settings.node_id,), settings.segment_bytes)
+        _, recovery, _, _ = await recover(disk, rand, settings, store)
+        return recovery.image()
+
     # Lives.
 
     async def start(self) -> None:
@@ -400,7 +431,7 @@ class SimNode:
         if self.lost_log is not None:
             await self.lost_log.lose_and_restore()
         if self.strange is not None:
-            self.strange.swap()
+            await self.strange.swap()
         self.life_count += 1
         self.world.trace.note(self.name, "start", self.life_count)
         life = self.life = Life(f"{self.name} life {self.life_count}")
@@ -449,15 +480,22 @@ class SimNode:
     def set_store_faults(self, faults: StoreFaults) -> None:
         """From now on, for this and later lives."""
         self.store_faults = faults
-        for store in self.stores:
+        first = self.replaced.stores if self.replaced is not None and self.replaced.disk is not None else []
+        for store in (*self.stores, *first):
             store.faults = faults
 
+    @property
+    def is_store_quiet(self) -> bool:
+        return self.store_faults is QUIET and not self.world.bucket.is_away
+
     async def stop(self) -> None:
-        """A controlled shutdown, as by SIGTERM. Returns when the process is gone, in order or not."""
+        """A controlled shutdown, as by SIGTERM; who asks again waits for the first. Returns when the process is gone, in order or not."""
         assert self.life is not None
-        self.is_stopped_in_order = False
-        self.world.trace.note(self.name, "stop", self.life_count)
-        self.world.loop.create_task(self._stop(self.life), context=own_context(self.life))
+        if self._stopping is not self.life:
+            self._stopping = self.life
+            self.is_stopped_in_order = False
+            self.world.trace.note(self.name, "stop", self.life_count)
+            self.world.loop.create_task(self._stop(self.life), context=own_context(self.life))
         await self.gone
 
     async def _stop(self, life: Life) -> None:
@@ -490,6 +528,32 @@ class SimNode:
         self.life = self.broker = None
         self.gone.set_result(None)
 
+    def clone(self, host: str) -> Replaced:
+        """A copy of the volume goes to another machine, with the address, and the next process starts there. The one here lives on at `host`, with
+        its own disk; its connections are broken."""
+        assert self.life is not None
+        assert self.replaced is None
+        self.world.trace.note(self.name, "cloned", self.life_count)
+        first = self.replaced = Replaced(self.life, self.stores, self.broker, self.disk)
+        self.copy_disk(first)
+        assert first.disk is not None
+        first.disk.on_write = first.disk.on_durable = lambda path, position, data: None
+        first.disk.on_event = self.world.trace.of(f"{self.name} first")
+        first.disk.on_cut = lambda: None
+        self.world.net.move(self.life, host)
+        self.life = self.broker = None
+        self.gone.set_result(None)
+        return first
+
+    def copy_disk(self, first: Replaced) -> None:
+        """The machine has a copy of that one's disk as it is now."""
+        assert first.disk is not None
+        found = first.disk.restart(keep, power_was_cut=False)
+        copy = SimDisk(self._rand.split(f"clone {self.life_count}"), latency_s=DISK_LATENCY_S)
+        copy.hits, copy.capacity_bytes, copy.is_direct = found.hits, found.capacity_bytes, found.is_direct
+        copy.files, copy.folders = copied(found, lambda path: True), dict(found.folders)
+        self._adopt(copy)
+
     def end_replaced(self, error: BaseException | None = None) -> None:
         """It is gone, too: killed, or (`error`) by itself, which it may for one reason only."""
         replaced, self.replaced = self.replaced, None
@@ -501,6 +565,7 @@ class SimNode:
             self.world.hits["replaced process saw a newer claim"] += isinstance(error, TakenOver)
         elif error is not None:
             self.failures.append(error)
+        replaced.on_end(error)
         self.world.loop.end_life(replaced.life)
         for store in replaced.stores:
             store.cut()

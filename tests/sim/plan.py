@@ -142,12 +142,26 @@ EVENTS = {
 }
 
 
+# Drawn apart, one in six, so that all else of a seed's plan is what it was; and what none of them bears beside it.
+MISPLACED = ("older pair", "other wal", "other kind", "cloned")
+NOT_BESIDE = (
+    *("lost races", "replaced", "stray write", "salvage", "lost log", "wal rot"),
+    *("older log", "older wal", "older bucket", "wrong bucket", "full disk"),
+)
+ONE_IN = 6
+# The same, after those, one in 24: such a run has ten lives or more.
+GIVEN_UP_TWICE = ("found wal", "same copy")
+BY_CLOCK = ("wrong clock", "clock ahead", "clock back", "clock drift")  # by which a restore tells the age of a copy
+TWICE_ONE_IN = 24
+
 OBJECT_WALS = ("object wal", "quick object wal", "reserved object wal")
 
 
 def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast: Sequence[str]) -> Plan:
     """What befalls the run of this seed, of the names there are."""
     rand = Rand(f"plan {seed}".encode())
+    weathers = [name for name in weathers if name not in (*MISPLACED, *GIVEN_UP_TWICE)]
+    misplaced, twice = Rand(f"misplaced {seed}".encode()), Rand(f"given up twice {seed}".encode())
     strikes = []
     for _ in range((0, 1, 1, 1, 2, 2, 3, 4)[rand.below(8)]):
         kind = KINDS[rand.below(len(KINDS))]
@@ -182,7 +196,23 @@ def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str], cast:
         ALL if rand.below(2) else "+".join(drawn(rand, cast, len(cast) * 2 // 3)),
         4 + rand.below(10),
     )
-    return with_laps(plan, rand) if "small wal" in variants and not {*OBJECT_WALS} & set(variants) else plan
+    if "small wal" in variants and not {*OBJECT_WALS} & set(variants):
+        plan = with_laps(plan, rand)
+    plan = plan if misplaced.below(ONE_IN) else with_misplaced(plan, misplaced)
+    return plan if twice.below(TWICE_ONE_IN) else with_two_losses(plan, twice)
+
+
+def with_misplaced(plan: Plan, rand: Rand) -> Plan:
+    """Another of the three places, or two, stands where the node's own was."""
+    kept = [name for name in plan.weathers() if name not in (CALM, *NOT_BESIDE)]
+    return replace(plan, weather="+".join([*kept, MISPLACED[rand.below(len(MISPLACED))]]))
+
+
+def with_two_losses(plan: Plan, rand: Rand) -> Plan:
+    """Records are given up, and others at the same offsets after them."""
+    others = (CALM, *NOT_BESIDE, *MISPLACED, *BY_CLOCK)
+    kept = [name for name in plan.weathers() if name not in others]
+    return replace(plan, weather="+".join([*kept, GIVEN_UP_TWICE[rand.below(len(GIVEN_UP_TWICE))]]))
 
 
 def with_laps(plan: Plan, rand: Rand) -> Plan:

@@ -206,6 +206,8 @@ class Probes:
         history.on_watermark = self._on_watermark
         node.on_image = self._on_image
         node.on_restored = self._on_restored
+        node.on_other_wal = self._on_other_wal
+        node.on_wal_copied = self._on_wal_copied
         node.on_start = self._on_start
         node.disk.on_write = self._on_write
         node.disk.on_durable = self._on_durable
@@ -234,6 +236,14 @@ class Probes:
     def _on_restored(self) -> None:
         for probe in self.all:
             probe.on_restored()
+
+    def _on_other_wal(self) -> None:
+        for probe in self.all:
+            probe.on_other_wal()
+
+    def _on_wal_copied(self) -> None:
+        for probe in self.all:
+            probe.on_wal_copied()
 
     def _on_start(self) -> None:
         for probe in self.all:

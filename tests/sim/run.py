@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from millrace.broker.binding import BindingRefused
-from millrace.kraft.log_store import LogStore
-from millrace.kraft.node import ControllerNode, recover
+from millrace.kraft.node import ControllerNode
 from millrace.runtime.disk import DiskFull
 from millrace.runtime.objectstore import StoreFull
 from millrace.runtime.rand import Rand
@@ -31,16 +32,21 @@ from millrace.wal.errors import WalCorrupt
 from tests.sim import asking
 from tests.sim.checkers import Found, all_checkers
 from tests.sim.client import SimClient
+from tests.sim.clones import Cloned
+from tests.sim.followers import Follower, Steady
 from tests.sim.history import History, Place, TopicStory
 from tests.sim.look import ALL_LOOKUPS, judge, look
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.lost_log import LostLog
 from tests.sim.members import Member
 from tests.sim.node import SimNode, StartFailed
-from tests.sim.plan import ALL, LATE, PLAIN, SOON, Plan
+from tests.sim.objectstore import StoreFault
+from tests.sim.plan import ALL, GIVEN_UP_TWICE, LATE, PLAIN, SOON, Plan
 from tests.sim.probes import Probes
 from tests.sim.salvage import Salvage
 from tests.sim.settings import FEW_HOT, node_settings
+from tests.sim.strange import Objects
+from tests.sim.strange_wal import AcceptableWal
 from tests.sim.weather import blow
 from tests.sim.workload import (
     ANY_TIME,
@@ -116,7 +122,9 @@ class _Errors(logging.Handler):
     def excuses(self) -> list[str]:
         plan = self._run.outcome.plan
         excuses = [text for weather, texts in EXCUSED.items() if weather in plan.weathers() for text in texts]
-        return excuses + ["DiskFailed"] * any(strike.action == "fail" for strike in plan.strikes)
+        return excuses + ["DiskFailed", os.strerror(errno.EIO)] * any(
+            strike.action == "fail" for strike in plan.strikes
+        )
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
@@ -125,16 +133,40 @@ class _Errors(logging.Handler):
             self._run.history.take(f"logged: {text}")
 
 
+class _Told(logging.Handler):
+    """What a start says that it gives up for wal.lost.accept, and what a process that was replaced says that it alone has."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(logging.WARNING)
+        self._run = run
+
+    def emit(self, record: logging.LogRecord) -> None:
+        strange, is_of_partition = self._run.node.strange, record.msg.startswith("WAL loss accepted: %s-%d")
+        if isinstance(strange, AcceptableWal) and is_of_partition and isinstance(record.args, tuple):
+            topic, partition, offset, epoch = map(str, record.args)
+            strange.on_given_up(self._run.history, topic, int(partition), int(offset), int(epoch))
+        cloned, is_left = self._run.node.cloned, record.msg.startswith("ownership: acknowledged and in the WAL")
+        if cloned is not None and is_left and isinstance(record.args, tuple):
+            _, topic, partition, start, end = map(str, record.args)
+            cloned.on_named(topic, int(partition), int(start), int(end))
+
+
 # What may be logged as an error in some weather: the damage that was done to it.
 EXCUSED = {
-    "rot": ("ObjectCorrupt", "is damaged at byte"),
-    "wal rot": ("WalCorrupt",),
-    "stray write": ("WalCorrupt",),
+    "rot": ("ObjectCorrupt", "is damaged at byte", "damaged data stops producers"),
+    "wal rot": ("WalCorrupt", "the WAL is damaged at position"),
+    "stray write": ("WalCorrupt", "the WAL is damaged at position"),
     "salvage": ("WalCorrupt", "the WAL is damaged at position", "of the WAL's object"),
-    "lost races": ("WalFenced",),
-    "replaced": ("WalFenced", "millrace.broker.ownership", "uploads end: Replaced"),
-    "full disk": ("DiskFull", "The disk of the metadata log is full"),
-    **dict.fromkeys(("rough store", "slow store", "strict store", "store away"), ("does not open: StoreUnavailable",)),
+    "lost races": ("WalFenced", "the WAL was taken in"),
+    **dict.fromkeys(
+        ("replaced", "cloned"),
+        ("WalFenced", "the WAL was taken in", "millrace.broker.ownership", " over from this one, incarnation "),
+    ),
+    "full disk": ("DiskFull", "No space left on device", "The disk of the metadata log is full"),
+    **dict.fromkeys(
+        ("rough store", "slow store", "strict store", "store away"),
+        tuple(f"does not open: {words}" for words in ("no answer", *StoreFault.__members__)),
+    ),
 }
 
 
@@ -150,6 +182,7 @@ class Run:
         self.node.on_strike = self._on_strike
         self.node.begin_salvage = self._begin_salvage
         self.node.begin_loss = self._begin_loss
+        self.node.begin_clone = self._begin_clone
         self.outcome = Outcome(plan, findings=self.history.findings)
         self.checkers = all_checkers()
         self.probes = Probes(self.node, self.history)
@@ -184,8 +217,11 @@ class Run:
     def _begin_salvage(self, rand: Rand) -> None:
         self.node.salvage = Salvage(self.node, self.history, rand)
 
-    def _begin_loss(self, rand: Rand) -> None:
-        self.node.lost_log = LostLog(self.node, self.history, rand)
+    def _begin_loss(self, rand: Rand, copy: Objects | None) -> None:
+        self.node.lost_log = LostLog(self.node, self.history, rand, copy=copy)
+
+    def _begin_clone(self, rand: Rand) -> None:
+        self.node.cloned = Cloned(self.node, self.history, rand)
 
     async def _keep_up(self) -> None:
         while self._is_wanted:
@@ -218,6 +254,8 @@ class Run:
                 for hurt in (self.node.salvage, self.node.lost_log):
                     if hurt is not None:
                         hurt.settle()
+                if self.node.strange is not None:
+                    self.node.strange.settle(self.history)
                 return
             except StartFailed as failed:
                 if not self._is_strange_refused(failed.__cause__):
@@ -236,7 +274,8 @@ class Run:
     def _judge_start(self, error: BaseException | None) -> None:
         """Why a process ended before it served. Raises what nothing excuses."""
         hits = self.world.hits
-        if any(hurt is not None and hurt.judge(error) for hurt in (self.node.salvage, self.node.lost_log)):
+        hurts = (self.node.salvage, self.node.lost_log, self.node.cloned)
+        if any(hurt is not None and hurt.judge(error) for hurt in hurts):
             return
         if isinstance(error, WalCorrupt) and self.node.has_a_header():
             self.history.find("header-not-enough", str(error))
@@ -314,6 +353,11 @@ class Run:
                 yield self._actor(Member, f"member{number}").run("members", 5, lambda: not self._is_stormy)
         if self._has("gremlin"):
             yield self._gremlin()
+        if {*GIVEN_UP_TWICE} & {*self.outcome.plan.weathers()}:
+            kept = places[:3]
+            yield self._actor(Steady, "steady").run_until(kept, lambda: not self._is_stormy)
+            for number, place in enumerate(kept):
+                yield self._actor(Follower, f"follower{number}").follow(place, lambda: not self._is_stormy)
 
     def _ending(self, places: list[Place]) -> Iterator[Coroutine[Any, Any, None]]:
         count = self.outcome.plan.batches
@@ -354,7 +398,10 @@ class Run:
     async def _look(self, phase: str) -> None:
         lookups = ALL_LOOKUPS if self.outcome.plan.ends == LATE else LOOKUPS_OF[phase]
         client = self.world.client(f"looker {phase}", self.node.address)
-        judge(self.checkers, self.history, await look(client, self.history, lookups))
+        found = await look(client, self.history, lookups)
+        judge(self.checkers, self.history, found)
+        if self.node.cloned is not None:
+            self.node.cloned.compare(found)
 
     async def _look_and_clean(self) -> None:
         if self.outcome.plan.ends == LATE:
@@ -374,10 +421,7 @@ class Run:
             found.expired_ms = (
                 self.world.clock.wall_ms() - EXPIRES_IN * self.node.settings.controller.expiry_interval_ms
             )
-        disk, settings = self.node.disk.restart(power_was_cut=False), self.node.settings.controller
-        store = LogStore(disk, settings.log_dir, (settings.node_id,), settings.segment_bytes)
-        _, recovery, _, _ = await recover(disk, self.world.rand, settings, store)
-        found.replayed = recovery.image()
+        found.replayed = await self.node.image_on_disk(self.world.rand)
         judge(self.checkers, self.history, found)
         for key in self.world.bucket.neglected_uploads():
             self.history.find("upload-left", f"{key}: neither completed nor aborted")
@@ -412,15 +456,17 @@ def run_plan(plan: Plan, prepare: Callable[[Run], None] = lambda run: None) -> O
     async def main(loop: SimLoop) -> Outcome:
         run = Run(loop, plan)
         prepare(run)
-        handler, logger = _Errors(run), logging.getLogger("millrace")
-        logger.addHandler(handler)
+        handlers, logger = (_Errors(run), _Told(run)), logging.getLogger("millrace")
+        for handler in handlers:
+            logger.addHandler(handler)
         try:
             async with asyncio.timeout(LIMIT_S):
                 await run.main()
         except Exception as error:
             run.history.find("run-failed", repr(error))
         finally:
-            logger.removeHandler(handler)
+            for handler in handlers:
+                logger.removeHandler(handler)
         outcome = run.result()
         run.on_end(outcome)
         return outcome

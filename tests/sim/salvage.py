@@ -121,10 +121,10 @@ class Salvage:
         place = places[self._rand.below(len(places))]
         content = bucket.objects[found[place]][0]
         at = self._rand.below(HEADER_BYTES if self._rand.below(3) == 0 else len(content))
-        held = list(_entries_of_object(content))
+        held = list(entries_of_object(content))
         self._damaged, rest = damaged_of(held, at)
         later = (bucket.objects[found[one]][0] for one in places if one > place)
-        self._behind = rest + [one for more in later for one in _entries_of_object(more)]
+        self._behind = rest + [one for more in later for one in entries_of_object(more)]
         bucket.rot(found[place], at)
         node.rotten_object = found[place], at, bucket.objects[found[place]]
         node.world.trace.note(node.name, "rot", found[place], at)
@@ -262,7 +262,7 @@ def entries_of_block(ring: bytearray, geometry: Geometry, block: BlockHeader) ->
     yield from _entries(bytes(ring[start : start + block.length]), BLOCK_HEADER_BYTES, block.record_count)
 
 
-def _entries_of_object(content: bytes) -> Iterator[Kept]:
+def entries_of_object(content: bytes) -> Iterator[Kept]:
     header = decode_header(content, 0)
     if header.kind is Kind.RECORDS:
         yield from _entries(content, HEADER_BYTES, header.record_count)

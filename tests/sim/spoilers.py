@@ -7,15 +7,19 @@ import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
-from millrace.broker.binding import MARKER_KEY
-from millrace.broker.coordinators.shard_loop import ShardLoop
+from millrace.broker.app import Broker
+from millrace.broker.binding import MARKER_KEY, BindingRefused
+from millrace.broker.coordinators.runtime.shard import ShardRuntime
 from millrace.broker.object_cleaner import ObjectCleaner
+from millrace.broker.ownership import Owner
 from millrace.broker.partitions.partition import Appended, Partition
 from millrace.broker.partitions.producers import Producers
 from millrace.broker.partitions.time_index import TimeTail
-from millrace.broker.wal_binding import WalBinding
+from millrace.broker.restore_plan import LEADER_EPOCHS_LIFT, Seen
+from millrace.broker.wal_binding import WalBinding, _is_other
+from millrace.kraft.image import MetadataImage
 from millrace.kraft.log_store import LogStore
 from millrace.kraft.tables.objects_edit import ObjectsEdit
 from millrace.protocol.batches import CRC_START, BatchHeader
@@ -37,6 +41,7 @@ from millrace.wal.block.recovery import RecoveryScan
 from millrace.wal.block.writer import BlockWriter
 from millrace.wal.object.fence import ConditionalFence
 from millrace.wal.object.layout import Place, object_key
+from millrace.wal.object.recovery import Tip
 from millrace.wal.object.writer import BatchWriter
 
 CRC_AT = CRC_START - 4
@@ -211,10 +216,17 @@ def mistakes_policy(meant: str, taken: str) -> Callable[[Any], Any]:
 
 
 def lifts_nothing(old: Any) -> Any:
-    def lift_records(*args: Any) -> Any:
-        return (record for record in old(*args) if isinstance(record, NodeWalRecord | NodeClaimRecord))
+    def lift_records(*args: Any, **named: Any) -> Any:
+        return (record for record in old(*args, **named) if isinstance(record, NodeWalRecord | NodeClaimRecord))
 
     return lift_records
+
+
+def lifts_leader_epochs_by_a_fixed_number(old: Any) -> property:
+    def lift(self: Seen) -> int:
+        return LEADER_EPOCHS_LIFT + self.unseen_starts
+
+    return property(lift)
 
 
 # 5. compaction
@@ -238,7 +250,7 @@ def drops_blocks(old: Any) -> Any:
 
 
 def finds_nothing(old: Any) -> Any:
-    def _names_among(*args: Any) -> Any:
+    def _names_among(*args: Any, **named: Any) -> Any:
         yield
         return {}
 
@@ -255,11 +267,19 @@ def swaps_blocks(old: Any) -> Any:
     return add
 
 
-def dooms_what_it_links(old: Any) -> Any:
-    async def commit(work: Any, ids: Any, asked: Any) -> None:
-        await old(work, ids, replace(asked, compacted_ids=(*asked.compacted_ids, *asked.linked_ids), linked_ids=()))
+def finds_no_bytes(old: Any) -> Any:
+    def _left_bytes(*args: Any, **named: Any) -> Any:
+        yield
+        return 0
 
-    return commit
+    return _left_bytes
+
+
+def dooms_what_it_links(old: Any) -> Any:
+    async def commit_too_much(work: Any, ids: Any, commit: Any) -> None:
+        await old(work, ids, replace(commit, compacted_ids=(*commit.compacted_ids, *commit.linked_ids), linked_ids=()))
+
+    return commit_too_much
 
 
 # 6. objects
@@ -401,10 +421,10 @@ def notes_times_too_far(old: Any) -> Any:
 
 
 def answers_groups_at_once(old: Any) -> Any:
-    def append(self: ShardLoop, records: Any, line: Any) -> None:
+    def append(self: ShardRuntime[Any], records: Any, deferred: Any) -> None:
         old(self, records, [])
-        for ticket, answer in line:
-            ticket.give(answer)
+        for event, answer in deferred:
+            event.complete(answer)
 
     return append
 
@@ -429,7 +449,7 @@ def takes_without_a_seal(old: Any) -> Any:
         if first_epoch is None:
             return await old(self)
         tip = await self._find_tip(listing, first_epoch)
-        return await (old(self) if tip is None else self._take(listing, tip, self.check_replaced))
+        return await (self._take(listing, tip, self.check_replaced) if isinstance(tip, Tip) else old(self))
 
     return take
 
@@ -444,9 +464,9 @@ def counts_to_the_last_done(old: Any) -> Any:
 def closes_before_the_reset(old: Any) -> Any:
     """Streams are closed first, and then the log is reset."""
 
-    async def recover(wal: Any, *others: Any) -> Any:
+    async def recover(wal: Any, *others: Any, **named: Any) -> Any:
         late = _LateReset(wal)
-        recovered = await old(late, *others)
+        recovered = await old(late, *others, **named)
         await wal.reset()
         return recovered
 
@@ -505,13 +525,13 @@ def serves_the_last_first(old: Any) -> Any:
 
 
 def takes_spoiled_batches(old: Any) -> Any:
-    def check_produced_batch(view: memoryview, *others: Any) -> Any:
+    def check_produced_batch(view: memoryview, *others: Any, **named: Any) -> Any:
         header = BatchHeader(view)
         if header.record_count <= 0 or len(view) < header.batch_length:
-            return old(view, *others)
+            return old(view, *others, **named)
         spoiled = bytearray(view)
         spoiled[CRC_AT:CRC_START] = crc32c(view[CRC_START:]).to_bytes(4, "big")
-        return old(memoryview(bytes(spoiled)), *others)
+        return old(memoryview(bytes(spoiled)), *others, **named)
 
     return check_produced_batch
 
@@ -519,9 +539,9 @@ def takes_spoiled_batches(old: Any) -> Any:
 def ends_for_a_bad_request(old: Any) -> Any:
     """What is wrong with a batch ends the engine."""
 
-    def append(self: Partition, *others: Any) -> Any:
+    def append(self: Partition, *others: Any, **named: Any) -> Any:
         try:
-            return old(self, *others)
+            return old(self, *others, **named)
         except KafkaError as error:
             if error.code == ErrorCode.CORRUPT_MESSAGE:
                 self.data._storage._fail(error)  # type: ignore[attr-defined]
@@ -553,3 +573,63 @@ def takes_any_wal(old: Any) -> Any:
         return WalBinding()
 
     return judge
+
+
+def recovers_what_an_earlier_owner_left(old: Any) -> Any:
+    def judge(found: Any, path: str, image: MetadataImage, history: Any, node_id: int, *args: Any, **named: Any) -> Any:
+        binding = old(found, path, image, history, node_id, *args, **named)
+        is_other = _is_other(found, image.wals.last_written(node_id))
+        return replace(binding, is_foreign=is_other) if binding.is_lost else binding
+
+    return judge
+
+
+def takes_any_used_wal(old: Any) -> Any:
+    """Whatever its id and its owner."""
+
+    def fault(found: Any, path: str, registered: Any, open_count: int) -> Any:
+        return None if found is not None else old(found, path, registered, open_count)
+
+    return fault
+
+
+def takes_any_new_wal(old: Any) -> Any:
+    """Whatever may be in the one that the node had."""
+
+    def fault(found: Any, path: str, registered: Any, open_count: int) -> Any:
+        return None if found is None else old(found, path, registered, open_count)
+
+    return fault
+
+
+def judges_late(old: Any) -> Any:
+    """What is wrong with a WAL is kept, and told when the node was claimed."""
+
+    def judge(*args: Any, **named: Any) -> WalBinding:
+        late.clear()
+        try:
+            return cast(WalBinding, old(*args, **named))
+        except BindingRefused as refused:
+            late.append(refused)
+            return WalBinding()
+
+    return judge
+
+
+late: list[BindingRefused] = []
+
+
+def refuses_late(old: Any) -> Any:
+    async def _open_wal(self: Broker, node: Any, client: Any, stores: Any) -> Any:
+        if late:
+            raise late.pop()
+        return await old(self, node, client, stores)
+
+    return _open_wal
+
+
+def looks_never(old: Any) -> Any:
+    async def _look(self: Owner, since_s: float) -> None:
+        self._verified_s = max(self._verified_s, since_s)
+
+    return _look

@@ -7,6 +7,7 @@ import pytest
 from tests.sim.bugs import BUGS, find_bug
 from tests.sim.plan import Plan
 from tests.sim.run import Outcome
+from tests.sim.signatures import misfits
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,11 @@ from tests.sim.run import Outcome
         ("older-bucket-served", "strange-place-served"),
         ("refused-late", "refused-start-changed"),
         ("loss-not-told", "epoch-stays"),
+        ("other-wal-served", "strange-place-served"),
+        ("left-untold", "left-not-named"),
         ("restored-not-lifted", "epoch-stays"),
+        ("given-up-comes-back", "two-meanings"),
+        ("restored-to-the-same-epochs", "epoch-stays"),
     ],
 )
 def test_a_planted_bug_is_found(name: str, kind: str) -> None:
@@ -52,6 +57,35 @@ def test_a_run_that_merely_fails_shows_no_bug(name: str) -> None:
     assert bug.is_shown_by(Outcome(Plan(), [*failed, f"{bug.found_by[0]}: so it is"])) == [
         f"{bug.found_by[0]}: so it is"
     ]
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_called_as_what_it_replaces(name: str) -> None:
+    """However the product calls the function: else each start ends with a TypeError, which shows no bug."""
+    bug = BUGS[name]
+    for owner, attribute, make in ((bug.owner, bug.name, bug.make), *bug.also):
+        real = getattr(owner, attribute)
+        assert misfits(real, make(real)) == [], f"{owner.__name__}.{attribute}"
+
+
+def test_a_planted_bug_that_cannot_be_called_is_told() -> None:
+    """A parameter more, one less, one that is not known by its name, and a property that is none."""
+
+    def real(self: object, store: int, *, is_new: bool = False) -> None: ...
+
+    def same(self: object, *others: int, **named: bool) -> None: ...
+
+    def one_more(self: object, store: int, bucket: int, *, is_new: bool = False) -> None: ...
+
+    def one_less(self: object, *, is_new: bool = False) -> None: ...
+
+    def renamed(self: object, bucket: int, *, is_new: bool = False) -> None: ...
+
+    assert misfits(real, same) == []
+    assert len(misfits(real, one_more)) == 3
+    assert len(misfits(real, one_less)) == 3
+    assert misfits(real, renamed) == ["all, by name where it can be: missing a required argument: 'bucket'"]
+    assert misfits(property(lambda self: 0), real) == ["one is a property, the other is none"]
 
 
 def test_planting_is_undone() -> None:

@@ -84,6 +84,7 @@ def test_all_is_well() -> None:
     found.logs[PLACE] = FoundLog(1, 4, [(1, b"b"), (2, b"c"), (3, b"doubt")], [9, 7, 8], [(7, 1)])
     history.give_up(PLACE, (0, 4))
     found.logs[PLACE].ends_of_epochs[0] = 4
+    history.followed[PLACE] = {1: b"b"}
     history.log(PLACE).start_promised = 1
     found.commits["g", "topic", 0] = 9
     assert [line for checker in checkers for line in checker.check(history, found)] == []
@@ -236,6 +237,16 @@ def test_contradictions_are_found_when_they_are_told() -> None:
     history.on_watermarks(PLACE, 0, 2, history.watermarks(PLACE))
     kinds = [line.partition(":")[0] for line in history.findings]
     assert kinds == [*["two-meanings"] * 3, "log-start-rose", "watermark-fell", "log-start-fell"]
+
+
+@pytest.mark.parametrize(("value", "is_lawful"), [(b"same", True), (b"another", False)])
+def test_a_consumer_that_went_on_past_other_records_is_found(value: bytes, is_lawful: bool) -> None:
+    """What it read, and went back from at no change of leader epochs, is what the partition holds."""
+    history, found = told(), sound()
+    offset, there = found.logs[PLACE].records[0]
+    history.followed[PLACE] = {offset: there if value == b"same" else value}
+    lines = check(history, found)
+    assert [line.partition(":")[0] for line in lines] == ([] if is_lawful else ["followed-unaware"])
 
 
 @pytest.mark.parametrize(("end", "is_lawful"), [(2, True), (3, False)])

@@ -12,15 +12,25 @@ quiet: then progress is demanded. Several may come together, joined with "+" in 
     lost races     of the node's conditional puts some lose: a later owner of its log of objects was first, and died; the node has to end
     replaced       the machine's volume and address go to another machine, while the process lives on, or is frozen and wakes: with its clients and
                    its way to the store, without its controller
+    cloned         the machine's volume is copied while the process runs, and its address goes to another machine with the copy; the first one lives
+                   on with its own disk and a client, or is halted and wakes; it has to end, and the clone to go on
     stray write    a write of the log lands elsewhere on the device and reports success: what is lost and overwritten is found at the next start
     salvage        a byte of the log's records is wrong at one start, which refuses; then wal.corruption is skip, or truncate, for one start
     lost log       the log directory is lost, half the time a log of blocks with it, and restored from the bucket
     wal rot        a byte of the log, or of an object of it, is wrong at one start: it is read around, or refused by its name and mended
     older log      a start finds an older copy of its log directory, is refused, and finds the right one again
-    older wal      the same of the WAL's volume
+    older wal      the same of the WAL's volume, or of the objects of a log of objects
     older bucket   a start finds an older copy of its bucket (half the time a log of objects is in another bucket and stays), is refused, and
                    finds the right one again
     wrong bucket   the same of an emptied bucket, or of another cluster's
+    older pair     the same of log directory and bucket at once, beside the WAL of now
+    other wal      a start finds a new WAL, another node's, or one that the node had before, and is refused; then it finds the right one, or
+                   wal.lost.accept=true
+    other kind     the same of a log of objects where the node's is of blocks, or of blocks where it is of objects: a new one, or one that the
+                   node had before
+    found wal      a start finds an older copy of its WAL, as an earlier owner left it, is refused, and finds wal.lost.accept=true; a later one finds
+                   the WAL that the copy took the place of, is refused, and finds wal.lost.accept=true again, or the one that went on
+    same copy      all three places are lost, the bucket is put back from a copy, and the log directory restored from it: twice, from one copy
     slow net       every piece takes up to 60 ms
     cut net        a client and the node do not hear of each other for a while
     deaf net       the node hears a client, which does not hear the node
@@ -57,10 +67,12 @@ from millrace.wal.record import RECORD_HEADER_BYTES
 from tests.sim.disk import Misdirect, SimFile
 from tests.sim.node import ASTRAY, QUIET, SimNode
 from tests.sim.objectstore import StoreFaults
+from tests.sim.older_wal import OlderWal
 from tests.sim.rival import Rival
 from tests.sim.salvage import SOUND, blocks_from
 from tests.sim.settings import WAL_FILE
-from tests.sim.strange import ANOTHER, EMPTIED, OLDER, OlderPlace, StrangeBucket, StrangePlace
+from tests.sim.strange import ANOTHER, EMPTIED, OLDER, OlderPair, OlderPlace, StrangeBucket, StrangePlace
+from tests.sim.strange_wal import WalMove, drawn_place, with_the_other_kind
 from tests.sim.world import World
 
 ROUGH = StoreFaults(
@@ -77,6 +89,7 @@ ROUGH = StoreFaults(
 SLOW = StoreFaults(latency_ms=(100, 1_000), timeout_ms=2_000)
 STRICT = StoreFaults(latency_ms=(1, 12), timeout_ms=2_000, requests_per_s_max=5)
 LASTS_S = 2.0
+KILLS_MAX = 6
 LOST_RACES = 40  # in thousandths
 WRONG_MS = (2 * 3_600_000, 8 * 86_400_000, 365 * 86_400_000, -8 * 3_600_000, -365 * 86_400_000)
 JUMPS_MS = (2 * 3_600_000, 8 * 3_600_000, 5 * 86_400_000)
@@ -218,6 +231,13 @@ async def replaced(world: World, node: SimNode, rand: Rand) -> None:
     node.end_replaced()
 
 
+async def cloned(world: World, node: SimNode, rand: Rand) -> None:
+    await node.ready()
+    node.begin_clone(rand)
+    assert node.cloned is not None
+    await node.cloned.live()
+
+
 def _delta(position: int, length: int, size_bytes: int, rand: Rand) -> int:
     """A block or some to either side, or anywhere; 0: beyond the device."""
     blocks = (
@@ -292,12 +312,77 @@ def spoil_object(world: World, node: SimNode, rand: Rand) -> bool:
 
 def older_place(*, is_log: bool) -> Blow:
     async def blow_one(world: World, node: SimNode, rand: Rand) -> None:
-        if isinstance(node.settings.wal_settings, ObjectWalSettings):
-            return
         await node.ready()
         await find_strange(OlderPlace(node, is_log=is_log), node, rand)
 
     return blow_one
+
+
+async def older_pair(world: World, node: SimNode, rand: Rand) -> None:
+    await node.ready()
+    await find_strange(OlderPair(node), node, rand)
+
+
+def other_wal(*, is_other_kind: bool) -> Blow:
+    async def blow_one(world: World, node: SimNode, rand: Rand) -> None:
+        await node.ready()
+        own, other = node.settings, with_the_other_kind(node, rand) if is_other_kind else None
+        move = WalMove(node, other, is_copied_early=rand.below(2) == 0) if rand.below(3) else None
+        if move is not None:
+            await asyncio.sleep(rand.below(400) / 1000)
+            await move.go()
+            other = own if is_other_kind and move.is_done else other
+        await find_strange(drawn_place(node, rand, other, move), node, rand, serves_ms=400)
+
+    return blow_one
+
+
+async def found_wal(world: World, node: SimNode, rand: Rand) -> None:
+    await node.ready()
+    older = OlderWal(node)
+    await find_strange(older, node, rand, serves_ms=400)
+    await kill_until(lambda: older.is_settled, node, rand)
+    if older.current is None:
+        return
+    if rand.below(2):
+        await asyncio.sleep(rand.below(600) / 1000)
+        node.kill()
+        await node.ready()
+    await asyncio.sleep(rand.below(600) / 1000)
+    node.strange = older.current
+    await kill_until(lambda: node.strange is None or node.strange.is_settled, node, rand)
+
+
+async def same_copy(world: World, node: SimNode, rand: Rand) -> None:
+    """Copied again where the bucket knew too little yet."""
+    for _ in range(KILLS_MAX):
+        await asyncio.sleep((100 + rand.below(600)) / 1000)
+        await node.ready()
+        if world.bucket.rotten or world.bucket.is_away:
+            continue
+        copy = dict(world.bucket.objects)
+        await asyncio.sleep(rand.below(600) / 1000)
+        node.begin_loss(rand.split("first"), copy)
+        await kill_until(lambda: node.lost_log is not None and node.lost_log.is_settled, node, rand, 2)
+        if node.lost_log is not None and node.lost_log.is_settled:
+            break
+    else:
+        return
+    await asyncio.sleep(rand.below(1_500) / 1000)
+    await node.ready()
+    node.begin_loss(rand.split("second"), copy)
+    await kill_until(lambda: node.lost_log is not None and node.lost_log.is_settled, node, rand)
+    world.hits["restore: from the same copy again"] += node.lost_log is not None and node.lost_log.is_settled
+
+
+async def kill_until(is_done: Callable[[], bool], node: SimNode, rand: Rand, kills_max: int = KILLS_MAX) -> None:
+    """The process is killed and serves again, until one of its starts has met what it was to meet."""
+    for _ in range(kills_max):
+        if is_done():
+            return
+        node.kill()
+        await node.ready()
+        await asyncio.sleep((50 + rand.below(400)) / 1000)
 
 
 def strange_bucket(*kinds: str) -> Blow:
@@ -309,7 +394,7 @@ def strange_bucket(*kinds: str) -> Blow:
     return blow_one
 
 
-async def find_strange(place: StrangePlace, node: SimNode, rand: Rand) -> None:
+async def find_strange(place: StrangePlace, node: SimNode, rand: Rand, serves_ms: int = 100) -> None:
     """What may be a copy was taken by now: the process is killed twice, and from then on the first start that can tell finds it."""
     for _ in range(2):
         await asyncio.sleep((100 + rand.below(400)) / 1000)
@@ -317,7 +402,7 @@ async def find_strange(place: StrangePlace, node: SimNode, rand: Rand) -> None:
             node.kill()
         await node.ready()
     node.strange = place
-    await asyncio.sleep(rand.below(100) / 1000)
+    await asyncio.sleep(rand.below(serves_ms) / 1000)
     node.kill()
     await node.ready()
 
@@ -369,7 +454,7 @@ async def salvaged(world: World, node: SimNode, rand: Rand) -> None:
 async def lost_log(world: World, node: SimNode, rand: Rand) -> None:
     """From now on: the first start at which the bucket knows enough."""
     await node.ready()
-    node.begin_loss(rand)
+    node.begin_loss(rand, None)
     for _ in range(4):
         await asyncio.sleep((200 + rand.below(600)) / 1000)
         if node.is_ready and node.lost_log is not None and node.lost_log.is_due:
@@ -466,11 +551,17 @@ WEATHERS: dict[str, Blow] = {
     "older wal": older_place(is_log=False),
     "older bucket": strange_bucket(OLDER),
     "wrong bucket": strange_bucket(EMPTIED, ANOTHER),
+    "older pair": older_pair,
+    "other wal": other_wal(is_other_kind=False),
+    "other kind": other_wal(is_other_kind=True),
+    "found wal": found_wal,
+    "same copy": same_copy,
     "lost races": lost_races,
     "stray write": stray_write,
     "salvage": salvaged,
     "lost log": lost_log,
     "replaced": replaced,
+    "cloned": cloned,
     "slow net": slow_net,
     "cut net": severed(is_one_way=False),
     "deaf net": severed(is_one_way=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,3 +28,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
 @pytest.fixture(scope="session")
 def first_start(broker: LiveBroker, tmp_path_factory: pytest.TempPathFactory) -> FirstStart:
     return record_first_start(broker, tmp_path_factory.mktemp("first-start"), "recorded")
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """The handlers that were there are there again."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)

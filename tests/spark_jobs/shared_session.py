@@ -1,11 +1,13 @@
-"""The one SparkSession of a test run: the pipelines' own builder, small, started when the first test asks for it."""
+"""The one SparkSession of a test run: the pipelines' own builder, small, started when the first test asks for it. It has S3's jars, too."""
 
 from __future__ import annotations
 
 import shutil
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+S3_JARS = Path(__file__).parent / "s3" / "jars"
 SETTINGS = {
     "spark.master": "local[2]",
     "spark.driver.memory": "1g",
@@ -23,9 +25,16 @@ def shared_session() -> Any:
     from millrace.spark_jobs.session import JARS, build_session
 
     assert list(JARS.glob("spark-sql-kafka-*.jar")), "Spark's Kafka connector is missing: run `make jars`"
-    session = build_session("millrace-tests", SETTINGS)
+    session = build_session("millrace-tests", {**SETTINGS, "spark.jars": s3_jars()})
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def s3_jars() -> str:
+    """As "spark.jars" takes them."""
+    found = sorted(str(path) for path in S3_JARS.glob("*.jar"))
+    assert found, "hadoop-aws is missing: run `make jars`"
+    return ",".join(found)
 
 
 def stop_session() -> None:

@@ -7,7 +7,6 @@ files. tests/compat/full kills the process itself.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +76,6 @@ class Pipeline:
 @pytest.fixture
 def pipeline(spark: Any, broker: LiveBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Pipeline:
     return Pipeline(spark, broker, request.node.name, tmp_path)
-
-
-@pytest.fixture
-def signals() -> Iterator[None]:
-    """The handlers that were there are there again."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
 
 
 def test_stopped_and_started(pipeline: Pipeline) -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millrace.spark_jobs.claims import CLAIMS, decode_claim
 from millrace.spark_jobs.config import read_settings
 from millrace.spark_jobs.ending import Ending
+from millrace.spark_jobs.files import Files
 from millrace.spark_jobs.jobs import ingest
+from millrace.spark_jobs.lease import Lease
+from millrace.spark_jobs.processes import Process, is_running
+from millrace.spark_jobs.refusal import Refused
 from tests.live import LiveBroker
 from tests.spark_jobs.first_start import FirstStart, pipeline_command, send, write_config
 from tests.spark_jobs.shared_session import SETTINGS
@@ -45,6 +55,115 @@ def test_stopped_then_gone_on_with(spark: Any, broker: LiveBroker, tmp_path: Pat
     settings = replace(read_settings(config), max_offsets_per_trigger=1000)
     ingest.start(spark, settings, Ending(), once=True).awaitTermination()
     assert rows_of(tmp_path / "table") == sent
+
+
+def test_killed_or_followed(spark: Any, broker: LiveBroker, tmp_path: Path) -> None:
+    """kill -9 of the command leaves no driver and no JVM, and the next start goes on at once; one whose lease another driver took ends by
+    itself, and says so. Until then each keeps others out."""
+    sent = {name: send(broker.address, name, 30) for name in ("killed", "followed")}
+    configs = {
+        "killed": configured(tmp_path, broker.address, "killed", batch=30),  # in the midst of its work
+        "followed": configured(tmp_path, broker.address, "followed"),  # with nothing to do
+    }
+    with started(configs["killed"]) as killed, started(configs["followed"]) as followed:
+        jvms = {}
+        for pipeline, name in ((killed, "killed"), (followed, "followed")):
+            wait_for(pipeline, "ingest: batch 0:")
+            jvms[name] = driver_of(tmp_path / name / "checkpoint")
+            with pytest.raises(
+                Refused, match=f"another driver runs .* \\(process {jvms[name].pid} on {jvms[name].host}\\)"
+            ):
+                lease(spark, tmp_path / name).take(lambda: False, print, wait_s=0)
+        killed.kill()
+        lease(spark, tmp_path / "followed", is_running=lambda _: False).take(lambda: False, print)
+        assert followed.wait(120) == 2
+        assert followed.stderr is not None
+        assert said(followed.stderr.read()) == [
+            f"ingest: another driver took the checkpoint file:{tmp_path}/followed/checkpoint, for this one did not renew its lease for 40 s: "
+            "it writes nothing more; end one of the two"
+        ]
+        for jvm in jvms.values():
+            wait_until_gone(jvm)
+    assert killed.returncode == -signal.SIGKILL
+    assert ingest.take(spark, read_settings(configs["killed"]), Ending(), once=True) == 0
+    assert rows_of(tmp_path / "killed" / "table") == sent["killed"]
+
+
+def test_brokers_that_do_not_answer(tmp_path: Path) -> None:
+    """One sentence and 3 after ten seconds; stopped by Ctrl-C meanwhile (a terminal sends it to the JVM, too) the signal's code."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(400)
+        waiting = configured(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}", "waiting")
+        with started(configured(tmp_path, "127.0.0.1:1", "away")) as away, started(waiting) as stopped:
+            with silent.accept()[0]:  # the driver is up, and waits
+                os.killpg(stopped.pid, signal.SIGINT)
+                assert stopped.wait(120) == 128 + signal.SIGINT
+            assert away.wait(400) == 3
+            assert away.stderr is not None
+            assert stopped.stderr is not None
+            assert said(stopped.stderr.read()) == ["ingest: stopped before anything was read"]
+            (sentence,) = said(away.stderr.read())
+            assert sentence.startswith("ingest: 127.0.0.1:1 was not reached: ")
+
+
+def configured(folder: Path, address: str, topic: str, batch: int = 1000) -> Path:
+    return write_config(folder / f"{topic}.toml", address, topic, folder / topic, SETTINGS, batch)
+
+
+@contextmanager
+def started(config: Path) -> Iterator[subprocess.Popen[str]]:
+    """In a process group of its own, as in a terminal; killed with its JVM where a test fails."""
+    command = pipeline_command(config)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as pipeline:
+        try:
+            yield pipeline
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(pipeline.pid, signal.SIGKILL)
+
+
+def wait_for(pipeline: subprocess.Popen[str], start: str) -> None:
+    assert pipeline.stdout is not None
+    for line in pipeline.stdout:
+        if line.startswith(start):
+            return
+    assert pipeline.stderr is not None
+    raise AssertionError(pipeline.stderr.read())
+
+
+def said(errors: str) -> list[str]:
+    """By the pipeline, in place of traces; Spark's start says things of its own."""
+    assert "Traceback" not in errors
+    assert "\tat " not in errors
+    return [line for line in errors.splitlines() if line.startswith("ingest: ")]
+
+
+def driver_of(checkpoint: Path) -> Process:
+    """The JVM, as its claim names it."""
+    (path,) = (path for path in (checkpoint / CLAIMS).iterdir() if path.suffix != ".crc")
+    claim = decode_claim(path.read_text())
+    assert claim is not None
+    assert is_running(claim.process)
+    return claim.process
+
+
+def wait_until_gone(process: Process) -> None:
+    """For a minute, for the sake of slow machines."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert not is_running(process) or select.select([handle], [], [], 60)[0], f"{process} runs on"
+    finally:
+        os.close(handle)
+
+
+def lease(spark: Any, folder: Path, **edges: Any) -> Lease:
+    """Another driver's."""
+    return Lease(Files(spark), f"file:{folder}/checkpoint", Process("far", 12), **edges)
 
 
 def test_interrupted_while_spark_starts(tmp_path: Path) -> None:

@@ -29,6 +29,15 @@ NEW = Places("/c", "/t", None, None, has_batches=False, has_rows=False)
         replace(GOOD, mark=BY_HAND),  # killed while it was taken over
         replace(GOOD, table="/moved", mark=BY_HAND),
         replace(GOOD, checkpoint="/moved", mark=TableMark("", "/moved")),
+        replace(GOOD, written=None, due=(7, 7)),  # the table is of an older version
+        replace(GOOD, written=6, due=(6, 7)),  # killed before the batch's rows
+        replace(GOOD, written=7, due=(6, 7)),  # and behind them
+        replace(GOOD, written=3, due=(6, 7), mark=BY_HAND),  # without the rows that were between
+        replace(NEW, table="/c/t"),
+        replace(NEW, checkpoint="/t_c"),
+        replace(NEW, checkpoint="s3a://t/_c", table="s3a://t/"),
+        replace(NEW, checkpoint="/t/_c"),
+        replace(NEW, checkpoint="/t/.hidden/c"),
     ],
 )
 def test_what_belongs_together(found: Places) -> None:
@@ -50,8 +59,14 @@ def test_what_belongs_together(found: Places) -> None:
         (replace(GOOD, checkpoint="/copy", mark=TableMark("a", "/copy")), "the checkpoint /c writes the table /t"),
         (replace(GOOD, has_batches=False), "the checkpoint /c of /t is gone"),
         (replace(GOOD, mark=None, has_rows=False), "the table /t is gone, or was emptied"),
+        (replace(GOOD, written=8, due=(6, 7)), "the checkpoint /c is older than the table /t, which has batch 8 where the checkpoint is at 7"),
+        (replace(GOOD, written=8, due=(6, 7), mark=BY_HAND), "the checkpoint /c is older than the table /t"),
+        (replace(GOOD, written=5, due=(6, 7)), "the table /t is older than the checkpoint /c, which is at batch 6 where the table has 5"),
+        (replace(NEW, checkpoint="/t"), "the checkpoint /t is in the table /t, whose readers"),
+        (replace(NEW, checkpoint="s3a://t/c", table="s3a://t/"), "whose readers would take its files for rows"),
+        (replace(NEW, checkpoint="/t/c"), "give it a folder outside, or one whose name begins with _"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not(found: Places, said: str) -> None:
     """One sentence with the remedy in it."""
     with pytest.raises(Refused) as refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from millrace.spark_jobs.cluster import Cluster, Stopped
+from millrace.spark_jobs.cluster import Cluster
 from millrace.spark_jobs.config import IngestSettings
 from millrace.spark_jobs.ending import Ending
+from millrace.spark_jobs.files import Files
 from millrace.spark_jobs.jobs import ingest
-from millrace.spark_jobs.refusal import Refused, Unreachable
+from millrace.spark_jobs.lease import Lease
+from millrace.spark_jobs.processes import Process
+from millrace.spark_jobs.refusal import Refused, Stopped, Unreachable
 from millrace.spark_jobs.taking import Taking
 from tests.live import LiveBroker
 from tests.live.client import Client
@@ -99,9 +103,126 @@ def test_a_topic_is_created_anew_during_a_batch(
         taking.close()
 
 
-def test_a_pattern_s_topics(spark: Any, broker: LiveBroker, settings: IngestSettings) -> None:
-    """Those that it matches as Java does; a new one is bound at its first batch; one that is gone is told."""
+def test_the_brokers_go_away_during_a_batch(
+    spark: Any, settings: IngestSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows stay, though it does not count as done: retention may remove its records before the next start, which runs it again."""
+    monkeypatch.setattr("millrace.spark_jobs.taking.IN_BATCH_WITHIN_MS", 1000)
+    written = tmp_path / "table" / "topic=cut" / "date=2026-11-24" / "batch=0"
+    (tmp_path / "broker").mkdir()
+    with LiveBroker(tmp_path / "broker", wal="64MiB") as broker:
+        with Client(broker.address) as client:
+            client.create("cut")
+        taking = Taking(spark, replace(settings, bootstrap_servers=broker.address, topics=("cut",)), lambda: False)
+
+        def write(frame: Any, batch: int) -> None:
+            written.mkdir(parents=True)
+            broker.kill()
+
+        try:
+            taking.open()
+            taking.prepare()
+            around: Any = taking.around_batches(write)
+            with pytest.raises(Unreachable):
+                around("frame", 0)
+        finally:
+            taking.close()
+    assert written.exists()
+
+
+def test_a_driver_that_lost_its_lease(spark: Any, broker: LiveBroker, settings: IngestSettings, tmp_path: Path) -> None:
+    """Ends the batch under way before it counts as done, and takes nothing back: the rows are the other driver's by now."""
+    written = tmp_path / "table" / "topic=leased" / "date=2026-11-24" / "batch=0"
+
+    def write(frame: Any, batch: int) -> None:
+        written.mkdir(parents=True)
+        follow_at_once(spark, taking.checkpoint)
+        with Client(broker.address) as client:
+            client.delete("leased")
+
+    with Client(broker.address) as client:
+        client.create("leased")
+    taking = Taking(spark, replace(settings, topics=("leased",)), lambda: False)
+    taking.open()
+    try:
+        taking.prepare()
+        taking.stop_if_lost()
+        around: Any = taking.around_batches(write)
+        for _ in range(2):  # the second one is not begun
+            with pytest.raises(Refused, match="another driver took the checkpoint"):
+                around("frame", 0)
+        assert written.exists()
+        for asked in (taking.stop_if_lost, taking.prepare):
+            with pytest.raises(Refused, match="another driver took the checkpoint"):
+                asked()
+    finally:
+        taking.close()
+
+
+def follow_at_once(spark: Any, checkpoint: str) -> None:
+    """As another driver does when nothing was heard of this one for long."""
+    other = Lease(Files(spark), checkpoint, Process("far", 12), is_running=lambda _: False)
+    other.take(lambda: False, lambda _: None)
+
+
+def test_a_copy_from_another_time(spark: Any, broker: LiveBroker, settings: IngestSettings, tmp_path: Path) -> None:
+    """An older checkpoint or an older table is refused with each record still there once; both from one moment go on."""
+    copy, table = tmp_path / "copy", Path(settings.table_path)
+    with Client(broker.address) as client:
+        client.create("copied")
+        for moment in range(3):
+            client.produce("copied", [b"x"] * 5)
+            assert take(spark, settings, topics=("copied",)) == 0
+            for name in ("table", "checkpoint"):
+                shutil.copytree(tmp_path / name, copy / f"{name}-{moment}")
+
+    def put_back(name: str, moment: int) -> None:
+        shutil.rmtree(tmp_path / name)
+        shutil.copytree(copy / f"{name}-{moment}", tmp_path / name)
+
+    for name in ("table", "checkpoint"):
+        put_back(name, 0)
+        with pytest.raises(Refused, match=f"the {name} .* is older than the"):
+            take(spark, settings, topics=("copied",))
+        put_back(name, 2)
+        assert take(spark, settings, topics=("copied",)) == 0
+        assert len(rows_of(table)) == len(set(rows_of(table))) == 15
+    put_back("table", 1)
+    put_back("checkpoint", 1)
+    assert take(spark, settings, topics=("copied",)) == 0
+    assert len(rows_of(table)) == len(set(rows_of(table))) == 15
+
+
+def test_another_cluster_at_the_address(spark: Any, settings: IngestSettings, tmp_path: Path) -> None:
+    """Is told as that, whatever is allowed of topics that were created anew, also when it came while the pipeline ran."""
+    first, second = (LiveBroker(tmp_path / name, wal="64MiB") for name in ("first", "second"))
+    second.port, second.address = first.port, first.address
+    taking = Taking(
+        spark, replace(settings, bootstrap_servers=first.address, on_recreated_topic="restart"), lambda: False
+    )
+    try:
+        for broker in (first, second):
+            broker.folder.mkdir()
+            with broker, Client(broker.address) as client:
+                for topic in settings.topics:
+                    client.create(topic)
+                if broker is first:
+                    taking.open()
+                    taking.prepare()
+                else:
+                    with pytest.raises(Refused, match=r"is of the cluster .*, and the brokers are of"):
+                        taking.prepare()
+    finally:
+        taking.close()
+
+
+def test_a_pattern_s_topics(
+    spark: Any, broker: LiveBroker, settings: IngestSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that it matches as Java does, and none is told; a new one is bound at its first batch; one that is gone is told."""
     pattern = replace(settings, topics=(), topic_pattern=r"shop\..*")
+    assert take(spark, pattern) == 0
+    assert f"ingest: no topic of {broker.address} matches [kafka] topic_pattern yet\n" in capsys.readouterr().out
     with Client(broker.address) as client:
         for topic in ("shop.a", "shopxb"):
             client.create(topic)

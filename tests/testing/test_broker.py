@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 
-from millrace.testing import Broker, BrokerNotStarted, NotEnoughRecords, Refused, TopicPartition
+from millrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
+from millrace.testing import (
+    AsyncBroker,
+    Broker,
+    BrokerNotStarted,
+    NotEnoughRecords,
+    Refused,
+    TopicPartition,
+    operations,
+)
 from tests.testing.member import joined
 
 
@@ -111,6 +127,19 @@ def test_a_member_is_expired_by_any_of_its_names(kafka: Broker) -> None:
         assert kafka.groups() == {"billing": "Empty"}
 
 
+@pytest.mark.parametrize("name", ["id-1", "instance-1", "client-1"])
+def test_each_name_of_a_member_is_looked_for(name: str) -> None:
+    """Its member id, its group.instance.id and its client.id; the others of the group stay."""
+    present = [
+        DescribedGroupMember(f"id-{number}", f"instance-{number}", f"client-{number}", "", b"", b"")
+        for number in (1, 2)
+    ]
+    conversation = operations.expire_member("billing", name)
+    assert next(conversation).request.groups == ["billing"]  # type: ignore[union-attr]
+    leaving = conversation.send(DescribeGroupsResponse(groups=[DescribedGroup(0, None, "billing", members=present)]))
+    assert [each.member_id for each in leaving.request.members] == ["id-1"]  # type: ignore[union-attr]
+
+
 def test_what_was_acknowledged_outlives_kill_and_restart(kafka_broker: Broker) -> None:
     """At the same address, orderly and not; between the two nobody answers."""
     address = kafka_broker.bootstrap_servers
@@ -148,6 +177,72 @@ def test_a_broker_that_cannot_start_says_why() -> None:
         broker.start()
     with pytest.raises(BrokerNotStarted, match="was not started"):
         _ = broker.bootstrap_servers
+
+
+def test_the_broker_has_none_of_what_is_the_tests_own(tmp_path: Path) -> None:
+    """Modules of their folder, settings and flags in their environment: none of these becomes the broker's."""
+    for name in ("signal", "wal"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('of the tests')")
+    words = [
+        sys.executable,
+        "-P",
+        "-c",
+        "from millrace.testing import Broker\nwith Broker() as kafka: print(kafka.topics())",
+    ]
+    env = {**os.environ, "PYTHONOPTIMIZE": "1", "KAFKA_NUM_PARTITIONS": "none"}
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_start_without_files_leaves_no_folder(tmp_path: Path) -> None:
+    """It is made behind its guard, which needs some: none can be left that nobody removes."""
+    script = """
+import os, resource, tempfile
+from millrace.testing import Broker
+tempfile.gettempdir()  # tried once, with a file
+broker, used = Broker(), []
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+try:
+    while True:
+        used.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+try:
+    broker.start()
+except OSError as error:
+    print(error.strerror)
+"""
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "Too many open files\n", done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_setting_without_effect_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that the broker does not know, with the one that was meant; where warnings are errors, no broker stays."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    told = r"unknown key num\.partition .*has no effect; did you mean num\.partitions\?"
+    with pytest.warns(UserWarning, match=told), Broker({"num.partition": "3"}) as kafka:
+        assert kafka.topics() == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning), Broker({"num.partition": "3"}):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_asynchronous_form_has_every_call() -> None:
+    """With the parameters and defaults of the blocking one; not what fixtures alone need."""
+
+    def calls(kind: type) -> dict[str, list[str]]:
+        found = {name: member for name, member in vars(kind).items() if inspect.isfunction(member) and name[0] != "_"}
+        return {name: list(map(str, inspect.signature(member).parameters.values())) for name, member in found.items()}
+
+    blocking = calls(Broker)
+    assert {name: blocking.pop(name) for name in ("snapshot", "restore")}
+    assert calls(AsyncBroker) == blocking
 
 
 def test_the_asynchronous_form_is_a_context_of_its_own() -> None:

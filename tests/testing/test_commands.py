@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -27,15 +30,31 @@ sys.exit(7)
 """
 
 
+STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def none_is_left_by_a_failure() -> Iterator[None]:
+    """Commands that a test did not come to end."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.wait()
+
+
 def millrace(*words: str, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "millrace.broker", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(folder)},
+        start_new_session=True,  # without the terminal that the tests may run at
     )
+    STARTED.append(process)
+    return process
 
 
 def test_a_command_has_the_broker_that_it_was_promised(tmp_path: Path) -> None:
@@ -58,11 +77,24 @@ def test_a_command_has_the_broker_that_it_was_promised(tmp_path: Path) -> None:
     [
         (["test"], 2, "there is no command to run"),
         (["test", "--topic", "a:0", "--", "true"], 2, "--topic a:0: is not NAME or NAME:PARTITIONS"),
+        (["test", "--env", "A=B", "--", "true"], 2, "--env A=B: is no name of a variable"),
+        (["test", "--override", "listeners=PLAINTEXT://:1", "--", "true"], 2, "listeners cannot be set"),
         (["test", "--override", "a", "--", "true"], 2, "--override a: is not KEY=VALUE"),
         (["test", "--override", "num.partitions=x", "--", "true"], 125, "num.partitions"),
+        (["test", "--override", "num.partition=3", "--", "true"], 0, "no effect; did you mean num.partitions?"),
         (["test", "--", "no-such-command"], 127, "there is no command 'no-such-command'"),
         (["test", "--", "/"], 126, "'/' cannot be run"),
-        (["test", "--seed", "no-such-file", "--", "true"], 125, "no-such-file"),
+        (
+            ["test", "--seed", "no-such-file", "--", "true"],
+            125,
+            "millrace: --seed no-such-file: No such file or directory",
+        ),
+        (
+            ["test", "--seed", sys.executable, "--", "true"],
+            125,
+            f"--seed {sys.executable}: line 1 or near it: is not UTF-8",
+        ),
+        (["test", "--topic", f"a:{1 << 31}", "--", "true"], 2, "is not NAME or NAME:PARTITIONS"),
         (["test", "--", "sh", "-c", "kill -9 $$"], 137, ""),
         (["dev", "--port", "-1"], 2, "--port is none of"),
         (["dev", "--topic", "a:b"], 2, "--topic a:b"),
@@ -86,11 +118,7 @@ def test_a_signal_ends_all_of_it(number: signal.Signals, tmp_path: Path) -> None
     (folder,) = tmp_path.iterdir()
     process.send_signal(number)
     assert process.wait(60) == (-number if number is signal.SIGKILL else 128 + number)
-    deadline = time.monotonic() + END_S
-    while (is_alive(command) or folder.exists()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_alive(command)
-    assert not folder.exists(), "the guard removes it behind the broker's end"
+    wait_gone([command], folder)
     process.stdout.close()
     process.communicate()
 
@@ -111,8 +139,99 @@ def test_dev_serves_until_a_signal(tmp_path: Path) -> None:
     second = millrace("dev", "--port", port, folder=folder)
     _, err = second.communicate(timeout=60)
     assert second.returncode == 1
-    assert port in err
+    assert err == f"millrace: something else listens on {address} already; port 0 takes a free one\n"
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert list(folder.iterdir()) == []
+
+
+def test_grandchildren_end_with_a_killed_runner(tmp_path: Path) -> None:
+    """kill -9 of `millrace test`: what its command started ends too, also what left its session; others go on."""
+    script = "sleep 1000 & echo $!; setsid sleep 1000 & echo $!; exec sh -c 'echo $$; sleep 1000; true'"
+    other = subprocess.Popen(["sleep", "1000"])
+    process = millrace("test", "--", "sh", "-c", script, folder=tmp_path)
+    assert process.stdout is not None
+    started = [int(process.stdout.readline()) for _ in range(3)]
+    process.kill()
+    process.wait()
+    (folder,) = tmp_path.iterdir()
+    wait_gone(started, folder)
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+    process.communicate()
+
+
+def wait_gone(pids: list[int], folder: Path) -> None:
+    deadline = time.monotonic() + END_S
+    while (any(map(is_alive, pids)) or folder.exists()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [pid for pid in pids if is_alive(pid)] == []
+    assert not folder.exists(), "the guard removes it behind the broker's end"
+
+
+COUNTS_INTERRUPTS = """
+import signal, sys, time
+seen = []
+def end(number, frame):
+    print(f"{len(seen)} interrupts", flush=True)
+    sys.exit(5)
+signal.signal(signal.SIGINT, lambda number, frame: (seen.append(number), print("interrupted", flush=True)))
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_an_interrupt_of_it_alone_is_passed_on(tmp_path: Path) -> None:
+    """As CI sends it, where there is no terminal."""
+    process = millrace("test", "--", sys.executable, "-c", COUNTS_INTERRUPTS, folder=tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "interrupted\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == "1 interrupts\n"
+    assert process.returncode == 5
+
+
+def test_an_interrupt_by_the_terminal_comes_once(tmp_path: Path) -> None:
+    """Ctrl-C goes to the whole foreground group: the command has it without our help."""
+    words = [sys.executable, "-m", "millrace.broker", "test", "--", sys.executable, "-c", COUNTS_INTERRUPTS]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["TMPDIR"] = str(tmp_path)
+        os.execv(sys.executable, words)
+    with os.fdopen(terminal, errors="replace") as screen:
+        until("ready", screen)
+        os.write(terminal, b"\x03")
+        until("interrupted", screen)
+        time.sleep(0.1)  # a second one would be here by now
+        os.kill(pid, signal.SIGTERM)
+        assert until(" interrupts", screen) == "1 interrupts\n"
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def until(text: str, lines: TextIO) -> str:
+    """The next line that has it."""
+    return next(line for line in lines if text in line)
+
+
+def test_a_hangup_that_is_ignored_stays_so(tmp_path: Path) -> None:
+    """As under nohup: the command goes on."""
+    words = [sys.executable, "-m", "millrace.broker", "test", "--", "sh", "-c", "echo ready; read line; exit 4"]
+    process = subprocess.Popen(
+        ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    process.communicate("go on\n", timeout=60)
+    assert process.returncode == 4

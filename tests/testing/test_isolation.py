@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kafka import KafkaConsumer
 
 from millrace.testing import Broker
 from tests.testing.member import joined
@@ -46,6 +47,22 @@ def test_what_a_client_left_running_makes_again_is_gone_for_the_next_test(kafka_
     kafka_broker.produce("made", "by the next test")
     assert kafka_broker.restore(before) == []
     assert kafka_broker.topics() == ["of-a-fixture"]
+
+
+def test_what_a_client_without_a_group_makes_again_is_gone_for_the_next_test(kafka_broker: Broker) -> None:
+    """Its fetch of a topic that is gone makes it anew, as soon as the test is over."""
+    before = kafka_broker.snapshot()
+    kafka_broker.produce("made", "x")
+    consumer = KafkaConsumer("made", bootstrap_servers=kafka_broker.bootstrap_servers, auto_offset_reset="earliest")
+    assert next(consumer).value == b"x"
+    assert kafka_broker.restore(before) == [], "it is in no group, and may well be the application's"
+    deadline = time.monotonic() + END_S
+    while kafka_broker.topics() != ["made"]:
+        assert time.monotonic() < deadline, "it never made it again"
+        consumer.poll(100)
+    consumer.close()
+    kafka_broker.snapshot()
+    assert kafka_broker.topics() == []
 
 
 def test_what_a_closed_client_asked_for_last_makes_no_topic(kafka_broker: Broker) -> None:

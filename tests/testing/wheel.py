@@ -1,8 +1,8 @@
 """The wheel as a stranger uses it: `python -m tests.testing.wheel` (make test-wheel).
 
 Builds the wheel from what is committed, installs it into a fresh environment beside pytest and client libraries from the registry, and runs there the
-examples, two hundred tests with a topic each, one after the other and by four workers, a Node client (npm) and a Java one (the jars of `make
-jars`) through `millrace test`, and a test run that is killed. Some minutes, mostly pip's.
+examples, two hundred tests with a topic each, one after the other and by four workers, asynchronous tests, a Node client (npm) and a Java one (the
+jars of `make jars`) through `millrace test`, a test run that is killed, and a type checker over a test. Some minutes, mostly pip's.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ LIBS = ROOT / "tests" / "compat" / "java" / "libs"
 PACKAGES = (
     "pytest",
     "pytest-xdist",
+    "pytest-asyncio",
+    "mypy",
     "kafka-python",
     "aiokafka",
     "confluent-kafka",
@@ -44,7 +46,33 @@ def test_topic(kafka, number):
     kafka.produce("orders", str(number))
     kafka.produce("made-on-the-way", "x")
     assert [record.text for record in kafka.wait_for_records("orders", 1)] == [str(number)]
+    with open("brokers", "a") as brokers:
+        print(kafka.process.pid, file=brokers)
 '''
+
+ASYNCHRONOUS = """
+import pytest
+from aiokafka import AIOKafkaProducer
+
+@pytest.mark.asyncio
+async def test_publishing(kafka):
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        await producer.send_and_wait("orders", b"1")
+    (record,) = await kafka.aio.wait_for_records("orders", 1)
+    assert record.text == "1"
+"""
+
+HINTS = """
+from typing import assert_type
+
+from millrace.testing import AsyncBroker, Broker, Record, TopicPartition
+
+def test_it(kafka: Broker) -> None:
+    assert_type(kafka.wait_for_records("orders", 1), list[Record])
+    assert_type(kafka.committed("billing"), dict[TopicPartition, int])
+    assert_type(kafka.aio, AsyncBroker)
+    kafka.nothing_of_this_name()  # type: ignore[attr-defined]
+"""
 
 KILLED = """
 import os, signal
@@ -91,18 +119,34 @@ class Stranger:
             assert "passed" in out, out
         self.run("unittest_orders", self.bin / "python", "-m", "unittest", "-q", cwd=self.projects / "unittest_orders")
 
+    def project(self, name: str, text: str) -> Path:
+        """A folder with one file of tests."""
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / f"test_{name}.py").write_text(text)
+        return folder
+
     def many(self) -> None:
-        project = self.folder / "many"
-        project.mkdir()
-        (project / "test_many.py").write_text(MANY)
-        for name, words in (("200 tests", ()), ("200 tests, pytest -n 4", ("-n", "4"))):
+        project = self.project("many", MANY)
+        for name, words, count in (("200 tests", (), 1), ("200 tests, pytest -n 4", ("-n", "4"), 4)):
             out = self.run(name, self.bin / "pytest", "-q", *words, cwd=project)
             assert re.search(r"\b200 passed", out), out
+            brokers = set((project / "brokers").read_text().split())
+            assert len(brokers) == count, f"a broker a worker: {brokers}"
+            left = [pid for pid in brokers if Path(f"/proc/{pid}").exists()]
+            assert not left, f"brokers {left} are left"
+            (project / "brokers").unlink()
+
+    def asynchronous(self) -> None:
+        out = self.run("pytest-asyncio", self.bin / "pytest", "-q", cwd=self.project("asynchronous", ASYNCHRONOUS))
+        assert re.search(r"\b1 passed", out), out
+
+    def hints(self) -> None:
+        project = self.project("hints", HINTS)
+        self.run("mypy --strict", self.bin / "mypy", "--strict", "test_hints.py", cwd=project)
 
     def killed(self) -> None:
-        project = self.folder / "killed"
-        project.mkdir()
-        (project / "test_killed.py").write_text(KILLED)
+        project = self.project("killed", KILLED)
         self.run("a run that is killed", self.bin / "pytest", "-q", cwd=project, code=-signal.SIGKILL)
         pid, folder = (project / "left").read_text().split()
         deadline = time.monotonic() + END_S
@@ -133,6 +177,8 @@ def main() -> int:
         stranger.install()
         stranger.examples()
         stranger.many()
+        stranger.asynchronous()
+        stranger.hints()
         stranger.killed()
         stranger.node()
         stranger.java()

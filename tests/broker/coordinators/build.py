@@ -7,11 +7,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from millrace.broker.coordinators.config import CoordinatorSettings
-from millrace.broker.coordinators.coordinator import GroupCoordinator
-from millrace.broker.coordinators.placement import OFFSETS_TOPIC, partition_for
-from millrace.broker.coordinators.shard import Shard
-from millrace.broker.coordinators.shard_loop import ShardLoop
+from millrace.broker.coordinators.groups.config import OFFSETS_TOPIC, CoordinatorSettings
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
+from millrace.broker.coordinators.groups.state_machine import GroupStateMachine
+from millrace.broker.coordinators.runtime.partitioning import partition_for
 from millrace.broker.handlers.delete_groups import DeleteGroups
 from millrace.broker.handlers.describe_groups import DescribeGroups
 from millrace.broker.handlers.heartbeat import Heartbeat
@@ -218,12 +217,12 @@ class GroupHouse(BrokerHouse):
 
     # -- looking inside
 
-    def shard_loop(self, index: int = 0) -> ShardLoop:
-        return self.coordinator._shards[index]
+    def shard(self, index: int = 0) -> GroupShard:
+        return self.coordinator._shards._shards[index]
 
-    async def loaded(self, index: int = 0) -> Shard:
+    async def loaded(self, index: int = 0) -> GroupStateMachine:
         """The shard's state, loaded if it was not."""
-        outcome = self.coordinator.ask_shard(index, lambda loop: loop.shard, _fail)
+        outcome = self.coordinator.ask_shard(index, lambda shard: shard.machine, _fail)
         return await outcome if asyncio.isfuture(outcome) else outcome
 
     async def log(self, index: int = 0) -> list[tuple[CoordinatorKey, CoordinatorValue | None]]:
@@ -245,11 +244,11 @@ class GroupHouse(BrokerHouse):
         self.settings = replace(self.settings, **values)
 
 
-def _fail(code: int) -> Shard:
+def _fail(code: int) -> GroupStateMachine:
     raise AssertionError(code)
 
 
-def snapshot(shard: Shard) -> Any:
+def snapshot(shard: GroupStateMachine) -> Any:
     """What a shard's log says."""
     offsets = {group_id: shard.offsets.of_group(group_id) for group_id in sorted(shard.offsets.groups())}
     return {group_id: shard.stored[group_id] for group_id in sorted(shard.stored)}, offsets, shard.live_bytes

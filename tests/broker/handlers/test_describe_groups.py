@@ -56,12 +56,7 @@ def test_states() -> None:
         await house.stable_member("left")
         await house.ask_for(13, 1, LeaveGroupRequest("left", (await _only_member(house, "left"))))
         assert joined.member_id
-        assert await described("left", "simple", "g", "simple") == [
-            ("Empty", "consumer", "", 0),
-            ("Empty", "", "", 0),
-            state,
-            ("Empty", "", "", 0),
-        ]
+        assert await described("left", "simple", "g") == [("Empty", "consumer", "", 0), ("Empty", "", "", 0), state]
 
     run(scenario())
 

@@ -9,7 +9,7 @@ import pytest
 
 from millrace.broker.fetch_sessions import FetchSessions
 from millrace.broker.handlers.fetch import Fetch
-from millrace.broker.waiters import tell_change
+from millrace.broker.purgatory import notify_change
 from millrace.protocol.batches import BatchHeader, iter_headers
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -31,11 +31,11 @@ HOT_ONLY: dict[str, str] = {
     "test_replicas_do_not_fetch_here": "reads nothing",
     "test_a_fetch_that_does_not_wait_is_answered_at_once": "reads nothing",
     "test_a_fetch_that_waits_learns_that_its_partition_left": "reads nothing",
-    "test_a_fetch_that_waits_can_be_hurried": "reads nothing",
+    "test_a_delayed_fetch_can_be_force_completed": "reads nothing",
     "test_a_fetch_whose_client_is_gone_is_not_read_for": "reads nothing",
-    "test_a_fetch_that_fails_leaves_no_watch": "reads nothing",
+    "test_a_fetch_that_fails_leaves_no_subscription": "reads nothing",
     "test_a_wake_during_a_read_does_not_begin_another": "cold as far as it is",
-    "test_a_parked_increment_ends_with_its_session": "reads nothing",
+    "test_a_delayed_increment_ends_with_its_session": "reads nothing",
     "test_a_read_for_a_fetch_whose_session_went_on_changes_nothing": "cold as far as it is",
     "test_without_slots_fetches_go_on_without_sessions": "reads nothing",
 }
@@ -126,6 +126,28 @@ def test_readers_of_committed_records_get_a_list_of_aborts(isolation: int) -> No
         (part,) = parts_of(await house.fetch({("a", 0): 0}, isolation_level=isolation)).values()
         assert offsets(part) == [0, 2, 4, 6, 8]
         assert part.aborted_transactions == ([] if isolation else None)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("isolation", "level", "found"), [("everything", 0, [0, 2, 4, 6, 8]), ("committed", 1, [0, 2])]
+)
+def test_a_reader_sees_up_to_the_visible_end_of_its_isolation(
+    isolation: str, level: int, found: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where something holds the last stable offset back, readers of committed records are given nothing behind it, and wait there."""
+    monkeypatch.setattr("millrace.broker.partitions.partition.last_stable_offset", lambda high_watermark: 4)
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        (part,) = parts_of(await house.fetch({("a", 0): 0}, isolation_level=level)).values()
+        assert offsets(part) == found
+        assert (part.high_watermark, part.last_stable_offset) == (10, 4)
+        outcome = begin(house, {("a", 0): 4}, max_wait_ms=20, isolation_level=level)
+        (part,) = parts_of(await house.finish(outcome, 1, 12)).values()
+        assert offsets(part) == found[2:]
 
     run(scenario())
 
@@ -316,8 +338,8 @@ def begin(house: BrokerHouse, wanted: dict[tuple[str, int], int], version: int =
     return house.begin(house.fetch_handler, 1, version, fetch_request(wanted, version, **fields), to=to)
 
 
-def test_a_fetch_waits_for_bytes_and_wakes_when_they_are_durable() -> None:
-    """Parked at the log's end it is answered with the batch once that is durable, well before its time is over."""
+def test_a_fetch_waits_for_bytes_and_completes_when_they_are_durable() -> None:
+    """Delayed at the log's end it is answered with the batch once that is durable, well before its time is over."""
 
     async def scenario() -> None:
         house = await BrokerHouse(World(is_auto=False)).start()
@@ -330,7 +352,7 @@ def test_a_fetch_waits_for_bytes_and_wakes_when_they_are_durable() -> None:
         house.world.wal.confirm()
         (part,) = parts_of(await house.finish(outcome, 1, 12)).values()
         assert offsets(part) == [0]
-        assert partition.watches == {}
+        assert partition.subscriptions == {}
 
     run(scenario())
 
@@ -416,7 +438,7 @@ def test_a_batch_that_does_not_fit_counts_for_its_partitions_limit() -> None:
             assert not outcome.done()
             await house.produce({("a", 0): batch(2)})
             parts = parts_of(await house.finish(outcome, 1, 12))
-        # What was left out comes first at the next look, and whole.
+        # What was left out comes first in the next read pass, and whole.
         assert [offsets(part) for part in parts.values()] == [[0, 2], [0]]
 
     run(scenario())
@@ -450,7 +472,7 @@ def test_when_its_time_is_over_a_fetch_gets_what_there_is() -> None:
         await house.produce({("a", 0): batch(2)})
         (part,) = parts_of(await house.fetch({("a", 0): 0}, max_wait_ms=30, min_bytes=10_000)).values()
         assert offsets(part) == [0]
-        assert partition.watches == {}
+        assert partition.subscriptions == {}
 
     run(scenario())
 
@@ -500,8 +522,8 @@ def test_a_fetch_that_waits_learns_that_its_partition_left() -> None:
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_fetch_that_waits_can_be_hurried(is_open: bool) -> None:
-    """It is answered without news, or let go of with its client; no watch is left, and no time is waited for."""
+def test_a_delayed_fetch_can_be_force_completed(is_open: bool) -> None:
+    """It is answered without news, or let go of with its client; no subscription is left, and no time is waited for."""
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
@@ -509,16 +531,16 @@ def test_a_fetch_that_waits_can_be_hurried(is_open: bool) -> None:
         partition = await house.partition("a")
         client = connection(5)
         outcome = begin(house, {("a", 0): 0}, max_wait_ms=2**31 - 1, to=client)
-        ((future, request),) = client.parked.items()
+        ((future, request),) = client.purgatory.items()
         assert future is outcome
-        assert len(partition.watches) == 1
+        assert len(partition.subscriptions) == 1
         client.is_open = is_open
-        request.hurry()
+        request.force_complete()
         response = await house.finish(outcome, 1, 12)
         assert response.error_code == (0 if is_open else ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        assert partition.watches == {}
-        assert client.parked == {}
-        request.hurry()
+        assert partition.subscriptions == {}
+        assert client.purgatory == {}
+        request.force_complete()
 
     run(scenario())
 
@@ -535,14 +557,14 @@ def test_a_fetch_whose_client_is_gone_is_not_read_for() -> None:
         client.is_open = False
         response = await house.finish(outcome, 1, 12)
         assert response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        assert (await house.partition("a")).watches == {}
+        assert (await house.partition("a")).subscriptions == {}
 
     run(scenario())
 
 
 @pytest.mark.parametrize("version", [4, 12])
-def test_a_fetch_that_fails_leaves_no_watch(version: int) -> None:
-    """A defect at the first look or at a later one is the dispatcher's to answer; the request's partitions tell it nothing any more."""
+def test_a_fetch_that_fails_leaves_no_subscription(version: int) -> None:
+    """A defect in the first read pass or in a later one is the dispatcher's to answer; the request's partitions tell it nothing any more."""
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
@@ -559,17 +581,17 @@ def test_a_fetch_that_fails_leaves_no_watch(version: int) -> None:
 
         wanted, sound = {("a", 0): 0, ("a", 1): 0}, led.partitions
         outcome = begin(house, wanted, version, max_wait_ms=60_000, session_epoch=0)
-        assert [len(partition.watches) for partition in partitions] == [1, 1]
+        assert [len(partition.subscriptions) for partition in partitions] == [1, 1]
         led.partitions = Failing(sound)
         for partition in partitions:
-            tell_change(partition.watches)
-        house.connection.parked[outcome].hurry()
+            notify_change(partition.subscriptions)
+        house.connection.purgatory[outcome].force_complete()
         with pytest.raises(RuntimeError):
             await outcome
-        assert [len(partition.watches) for partition in partitions] == [0, 0]
+        assert [len(partition.subscriptions) for partition in partitions] == [0, 0]
         with pytest.raises(RuntimeError):
             begin(house, wanted, version, max_wait_ms=60_000, session_epoch=0)
-        assert [len(partition.watches) for partition in partitions] == [0, 0]
+        assert [len(partition.subscriptions) for partition in partitions] == [0, 0]
 
     run(scenario())
 
@@ -586,8 +608,8 @@ def test_a_wake_during_a_read_does_not_begin_another() -> None:
         assert await house.engine.upload_all(1000)
         house.engine.drop_caches()
         gate = stand_still(house)
-        house.move("b", 0, 2)  # wakes it, in the next turn
-        house.connection.parked[outcome].hurry()
+        house.move("b", 0, 2)  # completes it, in the next turn
+        house.connection.purgatory[outcome].force_complete()
         await asyncio.sleep(0.01)
         assert not outcome.done()
         gate.set()
@@ -600,8 +622,8 @@ def test_a_wake_during_a_read_does_not_begin_another() -> None:
     run(scenario())
 
 
-def test_only_what_changed_is_looked_at_again() -> None:
-    """A parked fetch over many partitions that one batch wakes reads one partition, not all of them."""
+def test_only_what_changed_is_read_again() -> None:
+    """A delayed fetch over many partitions that one batch wakes reads one partition, not all of them."""
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
@@ -609,23 +631,23 @@ def test_only_what_changed_is_looked_at_again() -> None:
         for index in range(200):
             await house.partition("a", index)
         outcome = begin(house, {("a", index): 0 for index in range(200)}, session_epoch=0, max_wait_ms=20_000)
-        looks: list[int] = []
+        reads: list[int] = []
         led = house.directory.topic_named("a")
         assert led is not None
 
         class Counting(dict[int, Any]):
             def get(self, key: int, default: Any = None) -> Any:
-                looks.append(key)
+                reads.append(key)
                 return super().get(key, default)
 
         led.partitions = Counting(led.partitions)
         await house.produce({("a", 77): batch(2)})
         response = await house.finish(outcome, 1, 12)
         assert len(parts_of(response)) == 200
-        assert looks == [77, 77]  # the produce's and the fetch's
-        looks.clear()
+        assert reads == [77, 77]  # the produce's and the fetch's
+        reads.clear()
         following = begin(house, {}, session_id=response.session_id, session_epoch=1, max_wait_ms=20_000)
-        assert looks == [77]
+        assert reads == [77]
         assert [key for key, part in parts_of(await house.finish(following, 1, 12)).items() if offsets(part)] == [
             ("a", 77)
         ]
@@ -682,12 +704,12 @@ def test_a_session_grows_shrinks_and_ends() -> None:
         gone = await house.fetch({}, 12, session_epoch=4, **session)
         assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         for index in range(2):
-            assert (await house.partition("a", index)).watches == {}
+            assert (await house.partition("a", index)).subscriptions == {}
 
     run(scenario())
 
 
-def test_a_session_parks_and_wakes_like_any_fetch() -> None:
+def test_a_session_is_delayed_and_completes_like_any_fetch() -> None:
     """An increment waits for bytes; when nothing came its answer is empty and the session goes on."""
 
     async def scenario() -> None:
@@ -705,8 +727,8 @@ def test_a_session_parks_and_wakes_like_any_fetch() -> None:
     run(scenario())
 
 
-def test_a_parked_increment_ends_with_its_session() -> None:
-    """The client opened another in its place: the parked one is answered at once, with an error that its reader drops."""
+def test_a_delayed_increment_ends_with_its_session() -> None:
+    """The client opened another in its place: the delayed one is answered at once, with an error that its reader drops."""
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
@@ -717,13 +739,13 @@ def test_a_parked_increment_ends_with_its_session() -> None:
         second = await house.fetch({("a", 0): 2}, 12, session_id=first.session_id, session_epoch=0)
         assert second.session_id not in (0, first.session_id)
         assert (await house.finish(outcome, 1, 12)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        assert len((await house.partition("a")).watches) == 1
+        assert len((await house.partition("a")).subscriptions) == 1
 
     run(scenario())
 
 
 def test_a_fetch_whose_session_went_on_elsewhere_leaves_its_news_to_the_next() -> None:
-    """The client came back on another connection; then the old one is seen to be gone, and what waits there is hurried."""
+    """The client came back on another connection; then the old one is seen to be gone, and what waits there is force completed."""
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
@@ -733,7 +755,7 @@ def test_a_fetch_whose_session_went_on_elsewhere_leaves_its_news_to_the_next() -
         old = begin(house, {}, session_id=first.session_id, session_epoch=1, max_wait_ms=60_000)
         new = begin(house, {}, session_id=first.session_id, session_epoch=2, max_wait_ms=60_000)
         await asyncio.sleep(0)
-        house.connection.parked[old].hurry()
+        house.connection.purgatory[old].force_complete()
         await asyncio.wait([old])
         await house.produce({("a", 0): batch(1)})
         async with asyncio.timeout(20):
@@ -767,7 +789,7 @@ def test_a_read_for_a_fetch_whose_session_went_on_changes_nothing() -> None:
             await house.produce({("a", 0): batch(1)})
             parts = parts_of(await house.finish(new, 1, 12))
         assert [(key, offsets(part)) for key, part in parts.items()] == [(("a", 0), [0])]
-        assert (await house.partition("cold")).watches == {}
+        assert (await house.partition("cold")).subscriptions == {}
 
     run(scenario())
 
@@ -823,7 +845,7 @@ def test_without_slots_fetches_go_on_without_sessions() -> None:
         for _ in range(3):
             response = await house.fetch({("a", 0): 10}, 12, session_epoch=0)
             assert (response.session_id, len(parts_of(response))) == (0, 1)
-        assert (await house.partition("a")).watches == {}
+        assert (await house.partition("a")).subscriptions == {}
 
     run(scenario())
 
@@ -947,7 +969,7 @@ def test_one_batch_an_answer_goes_whole_whatever_is_cold() -> None:
 
 def test_a_share_that_the_store_leaves_unused_goes_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that stands still does not hold back what is at hand for long, and what it owes is not an error beside that."""
-    monkeypatch.setattr("millrace.broker.fetch_look.COLD_READ_BESIDE_RECORDS_S", 0.05)
+    monkeypatch.setattr("millrace.broker.read_pass.REMOTE_READ_BESIDE_RECORDS_S", 0.05)
 
     async def scenario() -> None:
         house = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2)})

@@ -58,6 +58,10 @@ def test_a_group_of_two(version: int) -> None:
         ({"protocols": []}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"group_instance_id": "i" * 32_001}, ErrorCode.INVALID_REQUEST),
+        (
+            {"protocols": [JoinGroupRequestProtocol(f"p{number}", b"") for number in range(1001)]},
+            ErrorCode.INVALID_REQUEST,
+        ),
         ({"member_id": "stranger"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"member_id": "stranger", "group_instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.forwarding import Forwarding
+from millrace.broker.handlers.alter_configs import AlterConfigs
 from millrace.broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirs
 from millrace.broker.handlers.delete_records import DeleteRecords
 from millrace.broker.handlers.describe_configs import DescribeConfigs
@@ -19,8 +21,10 @@ from millrace.broker.handlers.list_config_resources import ListConfigResources
 from millrace.broker.handlers.list_offsets import ListOffsets
 from millrace.broker.handlers.metadata import Metadata
 from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
+from millrace.broker.log_levels import LogLevels
 from millrace.broker.request import Encoded
 from millrace.broker.topic_creation import TopicCreation
+from millrace.broker.transaction_refusals import TransactionRefusals
 from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.messages.alter_replica_log_dirs import (
@@ -36,6 +40,12 @@ from millrace.protocol.messages.describe_producers import DescribeProducersReque
 from millrace.protocol.messages.describe_producers import TopicRequest as ProducersOf
 from millrace.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from millrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from millrace.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from millrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -131,7 +141,7 @@ CASES = {
     "FindCoordinator": Case(
         10,
         6,
-        lambda house: FindCoordinator(house.cache, TopicCreation(NoChannel(), {})),
+        lambda house: FindCoordinator(house.cache, TopicCreation(NoChannel(), {}), TransactionRefusals(lambda: 0.0)),
         450,
         lambda numbers: FindCoordinatorRequest(coordinator_keys=[f"g{n}" for n in numbers]),
         lambda response: response.coordinators,
@@ -174,10 +184,10 @@ CASES = {
     "DescribeConfigs": Case(
         32,
         4,
-        lambda house: DescribeConfigs(house.cache, ConfigLookup(NODE), {}),
+        lambda house: DescribeConfigs(house.cache, ConfigLookup(NODE), {}, dict),
         90,
         lambda numbers: DescribeConfigsRequest(
-            [DescribeConfigsResource(2, ("t", "u", "none")[n % 3], None) for n in numbers], True, True
+            [DescribeConfigsResource(2, ("t", "u")[n] if n < 2 else f"none-{n}", None) for n in numbers], True, True
         ),
         lambda response: response.results,
         5,
@@ -344,12 +354,60 @@ def test_a_large_offset_fetch_of_a_group_that_is_elsewhere() -> None:
     run(scenario())
 
 
+def test_one_thing_of_which_much_is_asked() -> None:
+    """DescribeConfigs that names thousands of keys of one topic or broker gives those that there are, and others have the loop."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        handler = DescribeConfigs(house.cache, ConfigLookup(NODE), {}, dict)
+        house.publish(ConfigRecord(ResourceType.BROKER, "", "another.release", "1"))
+        names = [f"no.such-{number}" for number in range(40_000)]
+        for kind, resource, there in (
+            (ResourceType.TOPIC, "t", ["retention.ms", "segment.ms"]),
+            (ResourceType.BROKER, "", ["another.release"]),
+            (ResourceType.TOPIC, "t", []),
+        ):
+            asked = DescribeConfigsResource(kind, resource, [*names, *there, *names[:10], *there])
+            found, turns = await turns_meanwhile(house, handler, (32, 4, DescribeConfigsRequest([asked, asked])))
+            (result,) = found.results
+            assert [config.name for config in result.configs] == there
+            assert turns >= 5
+
+    run(scenario())
+
+
+def test_many_resources_are_altered() -> None:
+    """What this broker answers itself stands in its place among thousands that the controller answers, and others have the loop."""
+
+    class Granting:
+        async def send(self, request: Any) -> Any:
+            return IncrementalAlterConfigsResponse(
+                responses=[
+                    AlterConfigsResourceResponse(0, None, one.resource_type, one.resource_name)
+                    for one in request.resources
+                ]
+            )
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        rules: Any = None
+        handler = AlterConfigs(Forwarding(Granting(), 10_000), house.cache, rules, rules, LogLevels("INFO"))
+        resources = [AlterConfigsResource(2, f"n{number}", []) for number in range(20_000)]
+        resources[9_999] = AlterConfigsResource(4, "77", [])
+        found, turns = await turns_meanwhile(house, handler, (44, 1, IncrementalAlterConfigsRequest(resources)))
+        assert [one.resource_name for one in found.responses] == [one.resource_name for one in resources]
+        assert [place for place, one in enumerate(found.responses) if one.error_code] == [9_999]
+        assert turns >= 40
+
+    run(scenario())
+
+
 def test_topics_share_what_they_do_not_say_themselves() -> None:
     """One description serves all topics until a broker-wide value changes; a topic's own value is its own."""
 
     async def scenario() -> None:
         house = await GroupHouse().start()
-        handler = DescribeConfigs(house.cache, ConfigLookup(NODE), {})
+        handler = DescribeConfigs(house.cache, ConfigLookup(NODE), {}, dict)
         request = DescribeConfigsRequest([DescribeConfigsResource(2, name, None) for name in ("t", "u")], True, True)
 
         def described() -> list[dict[str, Any]]:

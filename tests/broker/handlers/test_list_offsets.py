@@ -112,6 +112,21 @@ def test_an_empty_partition_has_ends_and_no_times() -> None:
     run(scenario())
 
 
+def test_committed_readers_find_nothing_behind_the_last_stable_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where something holds it back it is their latest offset, and a time whose record lies behind it is not found."""
+    monkeypatch.setattr("millrace.broker.partitions.partition.last_stable_offset", lambda high_watermark: 6)
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house)
+        for isolation, end, found in ((0, 10, (0, 6, START_MS + 30)), (1, 6, (0, -1, -1))):
+            (latest,) = await ask(house, 7, ("a", 0, -1), isolation=isolation)
+            (timed,) = await ask(house, 7, ("a", 0, START_MS + 25), isolation=isolation)
+            assert (latest.offset, shown(timed)) == (end, found)
+
+    run(scenario())
+
+
 def test_what_is_not_durable_is_not_told() -> None:
     """The latest offset is the high watermark for every isolation, and a time finds nothing above it."""
 

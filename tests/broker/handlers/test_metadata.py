@@ -12,6 +12,7 @@ from millrace.broker.handlers.find_coordinator import FindCoordinator
 from millrace.broker.handlers.metadata import Metadata
 from millrace.broker.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from millrace.broker.topic_creation import TopicCreation
+from millrace.broker.transaction_refusals import TransactionRefusals
 from millrace.protocol.apis import API
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
@@ -291,6 +292,34 @@ def test_topics_that_are_not_there_are_named_with_their_code() -> None:
 # FindCoordinator
 
 
+@pytest.mark.parametrize("version", range(1, API[10].max_version + 1))
+def test_a_transactions_coordinator_is_refused_for_good(version: int, caplog: pytest.LogCaptureFixture) -> None:
+    """In a code that the clients of that version end at, with a text; the log names client, address and remedy, once a minute."""
+
+    async def scenario() -> None:
+        house, now_s = await BrokerHouse().start(), [0.0]
+        creation = TopicCreation(CreatingChannel(house), {})
+        handler = FindCoordinator(house.cache, creation, TransactionRefusals(lambda: now_s[0]))
+        request = FindCoordinatorRequest("" if version >= 4 else "t", 1, ["t"] if version >= 4 else [])
+        for at_s, line_count in ((0.0, 1), (59.0, 1), (60.0, 2)):
+            now_s[0] = at_s
+            found = await house.ask(handler, 10, version, request)
+            one = found.coordinators[0] if version >= 4 else found
+            listed, single = ErrorCode.UNSUPPORTED_VERSION, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            assert one.error_code == (listed if version >= 4 else single)
+            assert not ErrorCode(one.error_code).retriable
+            assert one.error_message == "transactions are not served by this broker"
+            lines = [record.getMessage() for record in caplog.records if "transactions: " in record.getMessage()]
+            assert len(lines) == line_count
+        assert lines[0].startswith("transactions: client 'test' at 127.0.0.1:")
+        assert "refused the transactional id 't'" in lines[0]
+        assert "leave transactional.id away" in lines[0]
+        await house.ask(handler, 10, version, request, client_id="other")
+        assert caplog.records[-1].getMessage().startswith("transactions: client 'other' at ")
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("version", range(API[10].max_version + 1))
 def test_a_group_is_where_its_partition_is(version: int) -> None:
     """Every key finds the leader of one partition of __consumer_offsets, at its address for this client; the topic is made on first need."""
@@ -299,7 +328,7 @@ def test_a_group_is_where_its_partition_is(version: int) -> None:
         house = await BrokerHouse().start()
         channel = CreatingChannel(house)
         creation = TopicCreation(channel, {"__consumer_offsets": (4, {})})
-        handler = FindCoordinator(house.cache, creation)
+        handler = FindCoordinator(house.cache, creation, TransactionRefusals(lambda: 0.0))
         keys = ["g", "h"] if version >= 4 else []
         found = await house.ask(
             handler, 10, version, FindCoordinatorRequest(key="" if keys else "g", coordinator_keys=keys)

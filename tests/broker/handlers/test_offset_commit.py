@@ -202,9 +202,9 @@ def test_a_generation_that_is_too_large_harms_no_other_group() -> None:
         joined = await house.ask_for(11, 3, join_request("big", protocols=protocols))
         synced = await house.ask_for(14, 3, SyncGroupRequest("big", 1, joined.member_id))
         assert synced.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-        loop = house.shard_loop()
-        assert repr(loop.shard.groups["big"]).startswith("big PreparingRebalance")
+        loop = house.shard()
+        assert repr(loop.machine.groups["big"]).startswith("big PreparingRebalance")
         assert await house.commit("g", {("t", 0): 2}) == {("t", 0): 0}
-        assert house.shard_loop() is loop
+        assert house.shard() is loop
 
     run(scenario())

@@ -12,6 +12,7 @@ from millrace.broker.handlers.describe_producers import DescribeProducers
 from millrace.broker.handlers.init_producer_id import InitProducerId
 from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
 from millrace.broker.producer_ids import ProducerIds
+from millrace.broker.transaction_refusals import TransactionRefusals
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -213,6 +214,8 @@ def test_producers_are_described() -> None:
 
 # -- InitProducerId
 
+NO_TRANSACTIONS = TransactionRefusals(lambda: 0.0)
+
 
 class Blocks:
     """Blocks of a few ids; may be slow, or refuse."""
@@ -244,7 +247,7 @@ def test_every_producer_gets_an_id_of_its_own(version: int) -> None:
     async def scenario() -> None:
         house = await BrokerHouse().start()
         blocks = Blocks()
-        handler = InitProducerId(ProducerIds(blocks))
+        handler = InitProducerId(ProducerIds(blocks), NO_TRANSACTIONS)
         answers = await asyncio.gather(*(init(house, handler, version) for _ in range(20)))
         assert {(answer.error_code, answer.producer_epoch) for answer in answers} == {(0, 0)}
         assert sorted(answer.producer_id for answer in answers) == list(range(3, 23))
@@ -258,7 +261,7 @@ def test_a_known_id_does_not_matter() -> None:
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
-        handler = InitProducerId(ProducerIds(Blocks()))
+        handler = InitProducerId(ProducerIds(Blocks()), NO_TRANSACTIONS)
         request = InitProducerIdRequest(None, 1000, 77, 5)
         answer = await house.ask(handler, 22, 4, request)
         assert (answer.producer_id, answer.producer_epoch) == (3, 0)
@@ -272,7 +275,7 @@ def test_an_id_goes_with_its_epoch(producer_id: int, epoch: int) -> None:
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
-        handler = InitProducerId(ProducerIds(Blocks()))
+        handler = InitProducerId(ProducerIds(Blocks()), NO_TRANSACTIONS)
         answer = await house.ask(handler, 22, 4, InitProducerIdRequest(None, 1000, producer_id, epoch))
         assert answer.error_code == ErrorCode.INVALID_REQUEST
 
@@ -285,7 +288,7 @@ def test_transactional_ids_are_refused_for_good(version: int) -> None:
 
     async def scenario() -> None:
         house = await BrokerHouse().start()
-        handler = InitProducerId(ProducerIds(Blocks()))
+        handler = InitProducerId(ProducerIds(Blocks()), NO_TRANSACTIONS)
         answer = await init(house, handler, version, "t")
         assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
@@ -300,7 +303,7 @@ def test_the_next_block_is_leased_before_it_is_needed() -> None:
     async def scenario() -> None:
         house = await BrokerHouse().start()
         blocks = Blocks(30)
-        handler = InitProducerId(ProducerIds(blocks))
+        handler = InitProducerId(ProducerIds(blocks), NO_TRANSACTIONS)
         for expected in range(30, 56):
             assert (await init(house, handler, 4)).producer_id == expected
         assert blocks.asked == 1
@@ -326,7 +329,7 @@ def test_without_a_controller_producers_are_asked_to_come_again(monkeypatch: pyt
     async def scenario() -> None:
         house = await BrokerHouse().start()
         blocks = Blocks()
-        handler = InitProducerId(ProducerIds(blocks))
+        handler = InitProducerId(ProducerIds(blocks), NO_TRANSACTIONS)
         blocks.error = KafkaError(ErrorCode.STALE_BROKER_EPOCH)
         assert (await init(house, handler, 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         blocks.error, blocks.gate = None, asyncio.Event()

@@ -119,7 +119,9 @@ class House:
         roles = (StreamRole.META, StreamRole.DATA, StreamRole.TIME)
         return {role: open_stream(self.world, self.engine, first_id + number) for number, role in enumerate(roles)}
 
-    async def open(self, index: int = 0, *, settings: TopicSettings | None = None, leader_epoch: int = 0) -> Partition:
+    async def open(
+        self, index: int = 0, *, settings: TopicSettings | None = None, leader_epoch: int = 0, is_skipping: bool = False
+    ) -> Partition:
         return await open_partition(
             Leadership(TOPIC_ID, "topic", index, leader_epoch),
             self.streams(100 * index),
@@ -127,6 +129,7 @@ class House:
             self.engine,
             self.spawn,
             self.clock,
+            is_skipping=is_skipping,
         )
 
     async def crash(self, unconfirmed_count: int = 0) -> None:

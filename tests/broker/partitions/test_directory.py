@@ -6,16 +6,20 @@ import asyncio
 
 import pytest
 
+from millrace.broker.partitions import directory as directory_module
+from millrace.broker.partitions import producers as producers_module
 from millrace.broker.partitions.directory import OPENS_IN_FLIGHT
-from millrace.broker.partitions.partition import Partition
-from millrace.broker.partitions.producers import BATCH_BYTES, PRODUCER_BYTES
+from millrace.broker.partitions.partition import LOOK_AGAIN_S, Partition
+from millrace.broker.partitions.producers import BATCH_BYTES, PRODUCER_BYTES, Producers
+from millrace.broker.partitions.state import KEY_PRODUCERS
 from millrace.kraft.tables.configs import ResourceType
+from millrace.kraft.tables.features import MILLRACE_VERSION
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.protocol.metadata_records import ConfigRecord, PartitionRecord
+from millrace.protocol.metadata_records import ConfigRecord, FeatureLevelRecord, PartitionRecord
 from millrace.runtime.objectstore import ObjectMissing, StoreFull
 from millrace.s3stream.errors import StreamFenced
-from tests.broker.house import NODE, OTHER, BrokerHouse, topic_id
+from tests.broker.house import NODE, OTHER, BrokerHouse, parts_of, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.s3stream.build import World
 
@@ -182,6 +186,41 @@ def test_a_partition_that_leaves_hands_over_and_may_come_back() -> None:
     run(scenario())
 
 
+def test_a_partition_opens_anew_once_its_damage_is_repaired() -> None:
+    """While batches that no checkpoint tells of are missing it takes none, and stays as it is; put back, the next refused batch has it opened
+    again, and its producer is known."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+
+        async def produce(sequence: int) -> tuple[int, int]:
+            response = await house.produce({("a", 0): batch(5, producer_id=7, sequence=sequence)})
+            part = parts_of(response)["a", 0]
+            return part.error_code, part.base_offset
+
+        house.make_topic("a")
+        assert await produce(0) == (0, 0)
+        assert await house.engine.upload_all(60_000)
+        await house.crash()
+        store = house.world.store
+        away, store.objects = store.objects, {}
+        before = await house.partition("a")
+        for _ in range(2):
+            assert (await produce(5))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+            await asyncio.sleep(2 * LOOK_AGAIN_S)
+            assert await house.partition("a") is before
+        assert house.directory.failed_count == 1
+        store.objects = away
+        assert (await produce(5))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        await asyncio.sleep(2 * LOOK_AGAIN_S)
+        assert not before.is_led
+        assert await produce(5) == (0, 5)
+        assert await produce(0) == (0, 0)
+        assert house.directory.failed_count == 0
+
+    run(scenario(), is_virtual=True)
+
+
 def test_a_deleted_topic_is_dropped_and_its_name_may_be_used_again() -> None:
     """Handles are void at once; the topic of the same name and another id begins at nothing."""
 
@@ -346,7 +385,7 @@ def test_producers_of_many_partitions_go_to_the_log() -> None:
 
     async def scenario() -> None:
         house = await BrokerHouse(World()).start()
-        memory = house.directory._memory
+        memory = house.directory.memory
         memory.hot_bytes_max = 4 * (PRODUCER_BYTES + BATCH_BYTES)
         house.make_topic("a", 20)
         for index in range(20):
@@ -356,6 +395,39 @@ def test_producers_of_many_partitions_go_to_the_log() -> None:
         for index in range(20):
             repeated = await house.produce({("a", index): batch(producer_id=5, sequence=0)})
             assert repeated.responses[0].partition_responses[0].base_offset == 0, "its state is read back"
+
+    run(scenario())
+
+
+def test_at_level_0_the_build_before_finds_every_producer_that_it_would_remember(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It reads checkpoints alone and knows nothing of producers in the log: at millrace.version 0 as many as it remembers
+    stay out of the log, however crowded memory is; once version 1 is finalized they go there."""
+    monkeypatch.setattr(directory_module, "HOT_MIN_AT_LEVEL_0", 30)
+    monkeypatch.setattr(producers_module, "HOT_MAX", 8)
+    monkeypatch.setattr(producers_module, "BLOCK_ROWS", 4)
+
+    async def scenario() -> None:
+        house = await BrokerHouse(World(), level=0).start()
+        memory = house.directory.memory
+        house.make_topic("a")
+        for producer_id in range(40):
+            await house.produce({("a", 0): batch(producer_id=producer_id, sequence=0)})
+        memory.hot_bytes_max = 4 * (PRODUCER_BYTES + BATCH_BYTES)
+        memory.on_crowded()
+        await asyncio.sleep(0.1)
+        partition = await house.partition("a")
+        assert 30 <= partition.state.producers.hot_count <= 34
+        stored = partition.state.checkpoint(40, 0, 0).values[KEY_PRODUCERS]
+        assert stored is not None
+        read = Producers.restore(stored, 0)
+        assert all(producer_id in read for producer_id in range(10, 40))
+        house.publish(FeatureLevelRecord(MILLRACE_VERSION, 1))
+        memory.on_crowded()
+        assert house.directory._cooling is not None
+        await house.directory._cooling
+        assert memory.hot_bytes <= memory.hot_bytes_max
 
     run(scenario())
 

@@ -11,7 +11,7 @@ import pytest
 from millrace.broker.partitions import partition as partition_module
 from millrace.broker.partitions.partition import Appended, Partition
 from millrace.broker.partitions.settings import TopicSettings, parse_settings
-from millrace.broker.waiters import WakeLine, Watch, Watcher
+from millrace.broker.purgatory import CompletionQueue, Subscriber, Subscription
 from millrace.protocol.batches import BatchHeader, Codec, ProduceRules, is_intact
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -31,7 +31,7 @@ HOT_ONLY: dict[str, str] = {
     "test_an_idle_partition_writes_nothing": "reads nothing",
     "test_a_close_finishes_a_deletion_that_is_under_way": "reads nothing",
     "test_a_segment_deleted_before_it_was_written_down_never_is": "reads nothing",
-    "test_watches_hear_of_bytes_starts_and_the_end": "reads nothing",
+    "test_subscriptions_hear_of_bytes_starts_and_the_end": "reads nothing",
 }
 
 
@@ -689,33 +689,33 @@ def test_a_checkpoint_torn_between_its_streams_is_healed() -> None:
     run(scenario())
 
 
-def test_watches_hear_of_bytes_starts_and_the_end() -> None:
-    """A parked fetch wakes for bytes once they are durable, hears of a new log start, and wakes when the leader resigns."""
+def test_subscriptions_hear_of_bytes_starts_and_the_end() -> None:
+    """A delayed fetch completes when bytes are durable, hears of a new log start, and completes when the leader resigns."""
 
     async def scenario() -> None:
         house = await House(World(is_auto=False)).start()
         partition, woken = await house.open(), []
-        watcher, watch = Watcher(WakeLine(asyncio.get_running_loop().call_soon)), Watch()
-        watcher.add(watch)
-        watch.stand_at(partition.watches)
-        watch.countable_bytes = 10**6
-        watcher.settle(watch)
+        subscriber, subscription = Subscriber(CompletionQueue(asyncio.get_running_loop().call_soon)), Subscription()
+        subscriber.add(subscription)
+        subscription.subscribe(partition.subscriptions)
+        subscription.countable_bytes = 10**6
+        subscriber.mark_clean(subscription)
         data = batch(1)
-        watcher.park(len(data) + 1, lambda: woken.append("bytes"))
+        subscriber.delay(len(data) + 1, lambda: woken.append("bytes"))
         start_now(partition, data, [], "")
         house.world.wal.confirm()
-        assert (watcher.missing_bytes, list(watcher.changed)) == (1, [watch])
+        assert (subscriber.missing_bytes, list(subscriber.dirty)) == (1, [subscription])
         start_now(partition, data, [], "")
         await asyncio.sleep(0)
         assert woken == []
         house.world.wal.confirm()
         await asyncio.sleep(0)
         assert woken == ["bytes"]
-        watcher.settle(watch)
+        subscriber.mark_clean(subscription)
         partition.raise_log_start(1, START_MS)
         house.world.wal.confirm()
-        assert list(watcher.changed) == [watch]
-        watcher.park(1, lambda: woken.append("end"))
+        assert list(subscriber.dirty) == [subscription]
+        subscriber.delay(1, lambda: woken.append("end"))
         partition.raise_epoch(5)
         await asyncio.sleep(0)
         assert woken == ["bytes", "end"]

@@ -21,6 +21,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
@@ -35,6 +36,9 @@ import org.apache.kafka.common.utils.Exit;
  * {"do": "read", "topics", "settings"}                          from the beginning to the ends as they are now
  * {"do": "tool", "class", "words", "input"}                     a main method, its exit code, and what it printed: each
  *                                                               character of "output" stands for a byte
+ * {"do": "open", "name", "topic", "settings"}                   a consumer that stays: of partition 0, from its first offset
+ * {"do": "follow", "name", "end", "patience"}                   it reads until it stands at "end" or something is thrown
+ * {"do": "close", "name"}
  */
 public class Clients {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -47,6 +51,7 @@ public class Clients {
     }
 
     private static Integer code;
+    private static final Map<String, KafkaConsumer<byte[], byte[]>> OPEN = new HashMap<>();
 
     public static void main(String[] arguments) throws Exception {
         var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -67,6 +72,9 @@ public class Clients {
             case "produce" -> produce(order);
             case "read" -> read(order);
             case "tool" -> tool(order);
+            case "open" -> open(order);
+            case "follow" -> follow(order);
+            case "close" -> close(order);
             default -> throw new IllegalArgumentException(order.get("do").asText());
         };
     }
@@ -109,6 +117,42 @@ public class Clients {
             }
         }
         return answer;
+    }
+
+    private static ObjectNode open(JsonNode order) {
+        var consumer = new KafkaConsumer<>(settings(order), new ByteArrayDeserializer(), new ByteArrayDeserializer());
+        var partition = new TopicPartition(order.get("topic").asText(), 0);
+        consumer.assign(List.of(partition));
+        consumer.seek(partition, 0);
+        OPEN.put(order.get("name").asText(), consumer);
+        return JSON.createObjectNode();
+    }
+
+    private static ObjectNode follow(JsonNode order) {
+        var consumer = OPEN.get(order.get("name").asText());
+        var partition = consumer.assignment().iterator().next();
+        var answer = JSON.createObjectNode().put("thrown", "");
+        var records = answer.putArray("records");
+        long deadline = System.currentTimeMillis() + order.get("patience").asLong();
+        try {
+            for (long last = -1; last != order.get("end").asLong() - 1;) {
+                if (System.currentTimeMillis() > deadline) {
+                    throw new IllegalStateException("nothing comes at " + consumer.position(partition));
+                }
+                for (var record : consumer.poll(Duration.ofMillis(500))) {
+                    last = record.offset();
+                    records.addArray().add(last).add(new String(record.value(), StandardCharsets.UTF_8));
+                }
+            }
+        } catch (KafkaException e) {
+            answer.put("thrown", e.getClass().getSimpleName());
+        }
+        return answer;
+    }
+
+    private static ObjectNode close(JsonNode order) {
+        OPEN.remove(order.get("name").asText()).close();
+        return JSON.createObjectNode();
     }
 
     private static void show(ConsumerRecord<byte[], byte[]> record, ArrayNode shown) {

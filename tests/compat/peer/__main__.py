@@ -1,5 +1,5 @@
-"""Apache Kafka and the broker, side by side: `make compare`. Ends with 1 where an answer differs and nobody knows why. First what is said of
-configurations, value by value; then the codes of odd requests.
+"""Apache Kafka and the broker, side by side: `make compare`. Ends with 1 where an answer differs and nobody knows why, and where one does not that is
+known to. First what is said of configurations, and whole answers of the describing APIs, value by value and in order; then the codes of odd requests.
 
 python -m tests.compat.peer [--requests 1500] [--seed 1]
 """
@@ -14,6 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 from tests.compat.jvm import kafka_version
+from tests.compat.peer.answers import Difference as AnswerDifference
+from tests.compat.peer.answers import answers_of, compare_answers, shared_versions
 from tests.compat.peer.apache_kafka import ApacheKafka
 from tests.compat.peer.describing import SETTINGS as CONFIG_SETTINGS
 from tests.compat.peer.describing import Difference as ConfigDifference
@@ -32,8 +34,8 @@ def main() -> int:
     options = parser.parse_args()
     counts: Counter[str] = Counter()
     unknown = []
-    unknown_configs = [differing for differing in differing_configs() if not differing.why]
-    for differing in unknown_configs:
+    unexplained = [one for one in (*differing_configs(), *differing_answers()) if not one.why]
+    for differing in unexplained:
         print(f"unexplained: {str(differing)[:600]}")
     with tempfile.TemporaryDirectory() as name:
         ours, theirs = Path(name) / "millrace", Path(name) / "kafka"
@@ -51,7 +53,7 @@ def main() -> int:
     print(f"beside Apache Kafka {kafka_version()}, seed {options.seed}:\n{table(counts)}")
     for one in unknown:
         print(f"unexplained: {str(one)[:600]}")
-    return 1 if unknown or unknown_configs else 0
+    return 1 if unknown or unexplained else 0
 
 
 def differing_configs() -> list[ConfigDifference]:
@@ -67,6 +69,20 @@ def differing_configs() -> list[ConfigDifference]:
         f"{sum(len(said) for _, _, said in mine.values())} values of configurations, {len(found)} differ from Kafka's",
         flush=True,
     )
+    return found
+
+
+def differing_answers() -> list[AnswerDifference]:
+    base_ms = int(time.time()) * 1000
+    with tempfile.TemporaryDirectory() as name:
+        ours, theirs = Path(name) / "millrace", Path(name) / "kafka"
+        ours.mkdir()
+        theirs.mkdir()
+        with LiveBroker(ours, SETTINGS, wal="64MiB") as broker, ApacheKafka(theirs, SETTINGS) as kafka:
+            versions = shared_versions(broker.address, kafka.address)
+            mine, others = (answers_of(address, base_ms, versions) for address in (broker.address, kafka.address))
+    found = compare_answers(mine, others)
+    print(f"{len(others)} answers of describing APIs, {len(found)} values differ from Kafka's", flush=True)
     return found
 
 

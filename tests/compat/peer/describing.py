@@ -1,4 +1,4 @@
-"""What DescribeConfigs says of a broker and of topics beside Apache Kafka: value, source, synonyms, kind, whether it is read-only.
+"""What DescribeConfigs says of a broker and of topics beside Apache Kafka: value, source, synonyms, kind, whether it is read-only, and the order.
 
 Kept true: a difference is in `INTENDED` with its reason, or it is reported; and a reason that nothing needs is reported, too.
 """
@@ -47,30 +47,28 @@ class Difference:
         return f"{self.scene}: {self.key}: {self.ours} here, {self.kafkas} from Kafka"
 
 
+ORDER = "the order of keys"
 OWN_PLACE = "each node has its own"
 ONE_COPY = "one node of Kafka's is told so; the store keeps the copies here"
 SECRET = "a secret that nothing reads yet is not stored"
 REFUSED = "plug-ins are refused here"
-RESTART = "takes a restart here"
-ELR = "Kafka 4.1 and later write it for eligible leader replicas, which one copy in the store does not need"
 INTENDED: Mapping[str, str] = {
+    ORDER: "Kafka's is a hash table's; here it is that of names",
     "advertised.listeners": OWN_PLACE,
     "broker.id": OWN_PLACE,
     "config.providers": REFUSED,
     "controller.listener.names": OWN_PLACE,
     "controller.quorum.bootstrap.servers": OWN_PLACE,
-    "listener.security.protocol.map": RESTART,
-    "listeners": RESTART,
+    "listener.security.protocol.map": OWN_PLACE,
+    "listeners": OWN_PLACE,
     "log.dir": OWN_PLACE,
     "log.dirs": OWN_PLACE,
     "log.retention.hours": "what holds is shown, also where log.retention.ms hides it: Kafka shows the default there",
     "metadata.log.segment.bytes": "a smaller segment is enough for metadata that is saved to the bucket",
-    "min.insync.replicas": ELR,
     "node.id": OWN_PLACE,
     "offsets.topic.replication.factor": ONE_COPY,
     "principal.builder.class": REFUSED,
     "process.roles": OWN_PLACE,
-    "producer.id.expiration.ms": RESTART,
     "queued.max.request.bytes": "memory for requests is bounded here",
     "sasl.jaas.config": SECRET,
     "share.coordinator.state.topic.min.isr": ONE_COPY,
@@ -133,13 +131,17 @@ def _ask(address: str, when: str) -> Iterator[tuple[str, tuple[int, str | None, 
 
 
 def compare_configs(ours: Answers, kafkas: Answers) -> list[Difference]:
-    """Of keys that Kafka has; ours may have more."""
+    """Of keys that Kafka has, and their order; ours may have more."""
     found = []
     used = set()
     for scene, (code, message, theirs) in kafkas.items():
         our_code, our_message, mine = ours[scene]
         if (code, message) != (our_code, our_message):
             found.append(Difference(scene, "the error", (our_code, our_message), (code, message), ""))
+        order = [key for key in mine if key in theirs], [key for key in theirs if key in mine]
+        if order[0] != order[1]:
+            used.add(ORDER)
+            found.append(Difference(scene, ORDER, *order, INTENDED.get(ORDER, "")))
         for key, said in theirs.items():
             if mine.get(key) != said:
                 used.add(key)

@@ -42,6 +42,7 @@ REASONS = (
     Reason("Kafka gives up at once where no time is given", (), "", "REQUEST_TIMED_OUT"),
     Reason("Kafka has just started", (), "", "COORDINATOR_LOAD_IN_PROGRESS"),
     Reason("there are no transactions here", (), "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", ""),
+    Reason("there are no transactions here", (10,), "UNSUPPORTED_VERSION", ""),
     Reason("no node follows another here", (), "CLUSTER_AUTHORIZATION_FAILED", ""),
     Reason("a request makes 10,000 partitions at most", (), "POLICY_VIOLATION", ""),
     Reason(
@@ -55,6 +56,7 @@ REASONS = (
     Reason("a name that no topic can have is told as that", (32,), "INVALID_TOPIC_EXCEPTION", ""),
     Reason("a filter that can match nothing is not judged", (48,), "NONE", ""),
     Reason("what is asked twice is answered twice", (55,), "NONE", ""),
+    Reason("a group that is named again is refused there", (9,), "INVALID_REQUEST", "NONE"),
     Reason("a topic that is made by being asked for is there at once", (3,), "NONE", "UNKNOWN_TOPIC_OR_PARTITION"),
     Reason("no kind of election is needed, known or not", (43,), "INVALID_REQUEST", ""),
     Reason("a request to upgrade is judged before its levels are", (57,), "INVALID_REQUEST", ""),

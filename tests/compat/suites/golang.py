@@ -47,7 +47,7 @@ class GoSuite:
         self.fickle = fickle or {}
         self.overrides = overrides or {}
         self._module, self._version, self._package = module, version, package
-        self._marks, self._flags = re.compile(marks), flags
+        self.marks, self._flags = re.compile(marks), flags
         self._environment = environment or {}
         self._prepare = prepare
         self.unasked = unasked or {}
@@ -59,7 +59,7 @@ class GoSuite:
         source = folder / "source"
         if self._prepare is not None:
             self._prepare(source, address)
-        names = "|".join(live_tests(source / self._package, self._marks))
+        names = "|".join(live_tests(source / self._package, self.marks))
         given = {name: text.replace("ADDRESS", address) for name, text in self._environment.items()}
         words = ["go", "test", "-json", "-count=1", "-timeout=40m", "-mod=mod", *self._flags, "-run", f"^({names})$"]
         words += ["-skip", "|".join(self.unasked)] if self.unasked else []

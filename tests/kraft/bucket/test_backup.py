@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from millrace.kraft.bucket.layout import BackupCorrupt, Kind, frame, log_prefix, newest_key, snapshots_prefix, unframe
 from millrace.kraft.bucket.writer import BackupForked
 from millrace.kraft.log_store import SnapshotId
+from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Fenced
+from millrace.runtime.objectstore import ObjectMissing, PreconditionFailed, StoreContradicts
+from millrace.runtime.objectstore_rounds import ROUNDS_MAX
 from tests.kraft.bucket.build import BackedUp, Bucket, Refusing
 from tests.kraft.build import HandClock, run, sim_disk
+from tests.sim.loop import run_simulation
 
 
 def test_a_frame_that_was_touched_is_refused() -> None:
@@ -362,3 +367,67 @@ def test_a_store_that_refuses_conditions_gets_it_all_the_same() -> None:
         await up.stop()
 
     run(main())
+
+
+def test_a_pointer_about_which_the_store_contradicts_itself() -> None:
+    """It is tried a bounded number of times with pauses in between, and the wait names key and contradiction; it heals by itself."""
+
+    async def main() -> None:
+        bucket = BlindBucket()
+        up = await BackedUp(bucket).start()
+        bucket.blind_key = newest_key(up.node.cluster_id)
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(StoreContradicts, match="a put is told that it exists, a read that there is no such object"):
+            await up.backup._save_snapshot()
+        assert bucket.refusals == ROUNDS_MAX
+        assert asyncio.get_running_loop().time() - began_s > 1
+        bucket.blind_key = ""
+        await up.backup._save_snapshot()
+        assert b"%d" % up.node.publisher.image.offset in bucket.content(newest_key(up.node.cluster_id))
+        await up.stop()
+
+    run_simulation(lambda loop: main())
+
+
+def test_a_refused_piece_that_is_not_there_is_no_other_copy() -> None:
+    """The store's own word that nothing lies there: it is asked again, and the node goes on."""
+
+    async def main() -> None:
+        bucket = DenyingBucket()
+        up = await BackedUp(bucket).start()
+        bucket.denials = 3
+        await up.create("orders")
+        await up.backup.reach_committed()
+        assert bucket.denials == 0
+        await up.stop()
+
+    run_simulation(lambda loop: main())
+
+
+class DenyingBucket(Bucket):
+    """Says so many times that a key is there, where there is none."""
+
+    denials = 0
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        if self.denials:
+            self.denials -= 1
+            raise PreconditionFailed(key)
+        await super().put_if_absent(key, parts)
+
+
+class BlindBucket(Bucket):
+    """Of one key it says that it exists to who puts, and that it does not to who reads."""
+
+    blind_key, refusals = "", 0
+
+    async def get(self, key: str) -> bytes:
+        if key == self.blind_key:
+            raise ObjectMissing(key)
+        return await super().get(key)
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        if key == self.blind_key:
+            self.refusals += 1
+            raise PreconditionFailed(key)
+        await super().put_if_absent(key, parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from millrace.kraft.decision import ConfigRules
@@ -34,9 +36,15 @@ def check_broker(name: str, value: str | None, is_default: bool) -> None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, "unknown")
 
 
+def check_other(resource_type: int, values: Mapping[str, str]) -> None:
+    """As a broker would judge all that a group or client metrics would have: one key is known."""
+    if values.keys() - {"known"}:
+        raise KafkaError(ErrorCode.INVALID_CONFIG if resource_type == GROUP else ErrorCode.INVALID_REQUEST, "unknown")
+
+
 def made() -> Machine:
     machine = Machine()
-    machine.configs = ConfigRules(ConfigLookup(1), check_broker)
+    machine.configs = ConfigRules(ConfigLookup(1), check_broker, check_other)
     create(machine, topic("t", 1, retention_ms="5"))
     return machine
 
@@ -75,10 +83,11 @@ def alter(
         (BROKER, "1", ("read.only", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "1", ("no.such", SET, "1"), ErrorCode.INVALID_CONFIG),
         (BROKER, "one", ("log.retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
-        (GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"), OK),
+        (GROUP, "g", ("known", SET, "50000"), OK),
         (GROUP, "g", ("no.such", SET, "1"), ErrorCode.INVALID_CONFIG),
-        (GROUP, "", ("consumer.session.timeout.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
-        (METRICS, "m", ("metrics", SET, "a,b"), OK),
+        (GROUP, "", ("known", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (METRICS, "m", ("known", SET, "a,b"), OK),
+        (METRICS, "m", ("known", APPEND, "a"), ErrorCode.INVALID_CONFIG),
         (METRICS, "m", ("no.such", SET, "1"), ErrorCode.INVALID_REQUEST),
         (LOGGER, "1", ("kafka", SET, "DEBUG"), ErrorCode.INVALID_REQUEST),
         (0, "x", ("a", SET, "1"), ErrorCode.INVALID_REQUEST),
@@ -95,6 +104,15 @@ def test_one_change(kind: int, name: str, change: tuple[str, int, str | None], c
         assert machine.image.configs.of(kind, name)[change[0]] == change[2]
     elif code is not OK:
         assert machine.image is before
+
+
+def test_blanks_around_a_value_are_not_stored() -> None:
+    """' gzip ' is taken, as by Kafka, and has to be obeyed by who looks for 'gzip'."""
+    machine = made()
+    assert alter(machine, TOPIC, "t", ("compression.type", SET, " gzip ")) is OK
+    assert machine.image.configs.topic("t")["compression.type"] == "gzip"
+    assert alter(machine, BROKER, "1", ("log.retention.ms", SET, " 10 ")) is OK
+    assert machine.image.configs.of(BROKER, "1")["log.retention.ms"] == "10"
 
 
 def test_lists_grow_and_shrink() -> None:
@@ -124,7 +142,7 @@ def test_resources_stand_or_fall_alone() -> None:
     machine = made()
     change = [AlterableConfig("segment.ms", SET, "10")]
     twice = AlterConfigsResource(TOPIC, "t", change)
-    group = AlterConfigsResource(GROUP, "g", [AlterableConfig("share.session.timeout.ms", SET, "45000")])
+    group = AlterConfigsResource(GROUP, "g", [AlterableConfig("known", SET, "45000")])
     results = machine.do(IncrementalAlterConfigsRequest([twice, twice, group])).responses
     assert [result.error_code for result in results] == [ErrorCode.INVALID_REQUEST, 0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.kraft.tables.create_topics import NAMES_A_STEP, TOPICS_A_STEP, decide_create_topics_in_steps
 from millrace.kraft.topic_configs import TOPIC_CONFIGS, ConfigSource
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
@@ -13,7 +14,7 @@ from millrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tests.kraft.check import check_image
 from tests.kraft.tables.build import create, topic
 from tests.kraft.test_replay import CLUSTER, Machine
@@ -72,7 +73,7 @@ def test_what_is_taken(asked: CreatableTopic, code: ErrorCode) -> None:
 def test_a_topic_that_was_created() -> None:
     """Its id, partitions led by the one replica, stored values, and the answer that says what holds."""
     machine = Machine()
-    (result,) = create(machine, topic("t", 2, 3, retention_ms="77"))
+    (result,) = create(machine, topic("t", 2, 3, retention_ms=" 77 "))
     found = machine.image.topics.by_name("t")
     assert found is not None
     assert found.topic_id == result.topic_id != bytes(16)
@@ -108,12 +109,45 @@ def test_topics_of_a_request_stand_or_fall_alone() -> None:
     assert [found.name for found in machine.image.topics] == ["ok", "x.y"]
 
 
+def test_a_request_of_many_names_is_counted_and_refused_in_steps() -> None:
+    """One name again and again, or too many of them: no step is more than so many, and each name is answered once."""
+    for names, answered in ((["same"] * 50_000, 1), ([f"t{place}" for place in range(20_000)], 20_000)):
+        request = CreateTopicsRequest([topic(name, 1) for name in names])
+        machine = Machine()
+        steps = decide_create_topics_in_steps(machine.image, request, machine.creation)
+        count = 0
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                decision = end.value
+                break
+            count += 1
+        assert count >= len(names) // NAMES_A_STEP + answered // TOPICS_A_STEP
+        assert [result.error_code for result in decision.response.topics] == [ErrorCode.POLICY_VIOLATION] * answered
+        assert not decision.records
+
+
 def test_the_bound_on_partitions_is_the_requests() -> None:
     """Ten thousand in all, as Kafka has it: one more and the request is refused whole."""
     machine = Machine()
     results = create(machine, topic("a", 6_000), topic("b", 4_001))
     assert [result.error_code for result in results] == [ErrorCode.POLICY_VIOLATION] * 2
     assert [result.error_code for result in create(machine, topic("a", 6_000), topic("b", 4_000))] == [0, 0]
+
+
+def test_what_is_named_again_is_looked_at_once() -> None:
+    """Of a configuration the last value counts; a broker that is named a million times is not repeated to its client."""
+    machine = Machine()
+    asked = topic("t", 1)
+    asked.configs = [CreatableTopicConfig("retention.ms", value) for value in ["soon"] * 100_000 + ["77"]]
+    (result,) = create(machine, asked)
+    assert result.error_code == 0
+    assert dict(machine.image.configs.topic("t")) == {"retention.ms": "77"}
+    (result,) = create(machine, topic("u", assignments={0: [1] * 1_000_000}))
+    assert result.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert result.error_message is not None
+    assert len(result.error_message) < 1_000
 
 
 def test_nobody_to_lead() -> None:

@@ -77,7 +77,7 @@ def test_the_golden_image_is_read(version: int) -> None:
         disk = SimDisk()
         disk.files[PATH] = SimFile(bytearray(image), image, is_device=True)
         mark = MetadataMark(4031, 4) if version == 2 else NO_MARK
-        assert await identify(disk, PATH) == WalIdentity(WAL_IDS[version], 4, mark, "cluster")
+        assert await identify(disk, PATH) == WalIdentity(WAL_IDS[version], 4, mark, "cluster", 1)
         _, records = await open_wal(disk, 5)
         assert [bytes(record.payload) for record in records] == expected
 

@@ -226,3 +226,21 @@ def test_an_inspection_tells_the_metadata() -> None:
         assert "written when metadata was committed up to offset 50 of epoch 1" in report.about
 
     simulated(scenario)
+
+
+@pytest.mark.parametrize("fence", FENCES)
+def test_who_takes_a_log_is_told_what_it_named(fence: str) -> None:
+    """By its last owner's newest object, also where that was written while the log was being taken; the same again
+    for whoever takes it next, where the one before took it without a mark and wrote nothing."""
+
+    async def scenario() -> None:
+        bucket = make_bucket()
+        wal, _, journal = await start_wal(bucket, knowing(1, 40), fence=fence)
+        assert wal.found_mark == NO_MARK
+        wal.see_metadata(MetadataMark(55, 1))
+        await journal.reach(wal.append(payload(1)).end)
+        for epoch in (2, 3):
+            taken = await open_wal(bucket, knowing(epoch), fence=fence)
+            assert taken.found_mark == MetadataMark(55, 1)
+
+    simulated(scenario)

@@ -101,6 +101,10 @@ class ShelfWal:
         self._shelf.trim = max(self._shelf.trim, end)
         self._shelf.records = [record for record in self._shelf.records if record[1] > self._shelf.trim]
 
+    @property
+    def found_mark(self) -> MetadataMark:
+        return NO_MARK
+
     def see_metadata(self, mark: MetadataMark) -> None:
         if self.wal_id != NO_WAL_ID:
             self._shelf.mark = max(self._shelf.mark, mark)

@@ -1,0 +1,140 @@
+"""Fetches and sessions over so many partitions that they are read in slices: how much in one turn of the loop, and that nothing is missed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from millrace.broker.fetch_sessions import FetchItem, FetchSessions
+from millrace.broker.handlers.fetch import Fetch
+from millrace.broker.read_pass import ITEMS_A_SLICE, ReadPass
+from tests.broker.house import BrokerHouse, parts_of
+from tests.broker.partitions.build import batch, run
+
+WIDTH = 2 * ITEMS_A_SLICE + 100
+WANTED = {("a", index): 0 for index in range(WIDTH)}
+HOT_ONLY: dict[str, str] = dict.fromkeys(
+    (
+        "test_a_wide_fetch_that_waits_never_reads_all_in_one_turn",
+        "test_a_session_in_which_much_changed_is_read_in_slices",
+        "test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices",
+    ),
+    "turns of the loop are counted, and reads from objects are not among them",
+)
+
+
+@asynccontextmanager
+async def reads_a_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
+    """How many partitions were read in each turn of the loop."""
+    counts = [0]
+    read_item = ReadPass._read_item
+
+    def counted(read_pass: ReadPass, item: FetchItem) -> None:
+        counts[-1] += 1
+        read_item(read_pass, item)
+
+    async def turn() -> None:
+        while True:
+            await asyncio.sleep(0)
+            counts.append(0)
+
+    monkeypatch.setattr(ReadPass, "_read_item", counted)
+    turning = asyncio.ensure_future(turn())
+    yield counts
+    turning.cancel()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(100_000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never was")
+
+
+async def filled() -> BrokerHouse:
+    """A record in each of very many partitions."""
+    house = await BrokerHouse().start()
+    house.make_topic("a", WIDTH)
+    await house.produce(dict.fromkeys(WANTED, batch(1)))
+    return house
+
+
+async def asked(house: BrokerHouse, wanted: dict[tuple[str, int], int], **fields: Any) -> Any:
+    return await house.fetch(wanted, 12, **fields)
+
+
+def test_a_wide_fetch_that_waits_never_reads_all_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has something of all its partitions and waits for more: what comes while it reads counts, what comes then wakes it, and each time it reads
+    in slices."""
+
+    async def scenario() -> None:
+        house = await filled()
+        size = len(batch(1))
+        fields = {"max_wait_ms": 60_000, "min_bytes": (WIDTH + 2) * size, "max_bytes": 1 << 30}
+        async with reads_a_turn(monkeypatch) as counts:
+            outcome = asyncio.ensure_future(asked(house, WANTED, **fields))
+            await until(lambda: sum(counts) >= ITEMS_A_SLICE)
+            await house.produce({("a", 0): batch(1)})  # was read
+            assert sum(counts) < WIDTH
+            await until(lambda: sum(counts) >= WIDTH)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not outcome.done()
+            assert sum(counts) == WIDTH
+            await house.produce({("a", WIDTH - 1): batch(1)})
+            parts = parts_of(await outcome)
+        assert max(counts) <= ITEMS_A_SLICE
+        found = [sum(len(piece) for piece in (part.records,)) for part in parts.values()]
+        assert found == [2 * size, *[size] * (WIDTH - 2), 2 * size]
+
+    run(scenario())
+
+
+def test_a_session_in_which_much_changed_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its increment names nothing; the answer has all that is new, once."""
+
+    async def scenario() -> None:
+        house = await filled()
+        opened = await asked(house, WANTED, session_epoch=0, max_bytes=1 << 30)
+        assert opened.session_id
+        await asked(house, dict.fromkeys(WANTED, 1), session_id=opened.session_id, session_epoch=1, max_bytes=1 << 30)
+        await house.produce(dict.fromkeys(WANTED, batch(1)))
+        async with reads_a_turn(monkeypatch) as counts:
+            news = await asked(house, {}, session_id=opened.session_id, session_epoch=2, max_bytes=1 << 30)
+        assert list(parts_of(news)) == list(WANTED)
+        assert max(counts) <= ITEMS_A_SLICE
+        assert sum(counts) == WIDTH
+
+    run(scenario())
+
+
+def test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No partition tells it any more, and no turn ends the subscriptions of more than a slice."""
+
+    async def scenario() -> None:
+        house = await filled()
+        house.fetch_handler = Fetch(house.directory, house.cache, FetchSessions(iter(range(1, 9)).__next__))
+        async with reads_a_turn(monkeypatch) as counts:
+            outcome = asyncio.ensure_future(
+                asked(house, WANTED, max_wait_ms=60_000, min_bytes=1 << 30, max_bytes=1 << 30)
+            )
+            await until(lambda: sum(counts) >= 2 * ITEMS_A_SLICE)
+            outcome.cancel()
+            left = []
+            while (count := watched(house)) or not left:
+                left.append(count)
+                await asyncio.sleep(0)
+        assert max(before - after for before, after in zip(left, [*left[1:], 0], strict=True)) <= ITEMS_A_SLICE
+
+    run(scenario())
+
+
+def watched(house: BrokerHouse) -> int:
+    led = house.directory.topic_named("a")
+    assert led is not None
+    return sum(len(partition.subscriptions) for partition in led.partitions.values())

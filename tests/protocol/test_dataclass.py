@@ -1,0 +1,191 @@
+"""Dataclasses that are made late behave as the library's own."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import threading
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, asdict, field, fields, replace
+from typing import Any, ClassVar
+
+import pytest
+
+from millrace.protocol.dataclass import dataclass
+
+Decorator = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A place."""
+
+    KIND: ClassVar[str] = "place"
+    topic: str
+    partition: int = 0
+
+
+@dataclass(slots=True)
+class Counted:
+    name: str
+    seen: list[int] = field(default_factory=list)
+    made: int = field(init=False, default=7)
+    hidden: str = field(default="", repr=False, compare=False)
+
+    @property
+    def total(self) -> int:
+        return sum(self.seen)
+
+
+@dataclass(slots=True)
+class CountedTwice(Counted):
+    twice: bool = True
+
+    def __post_init__(self) -> None:
+        self.seen.append(1)
+
+
+@dataclass(slots=True, eq=False)
+class Token:
+    number: int = 0
+
+
+@dataclass(slots=True, repr=False)
+class Secret:
+    word: str
+
+
+def test_nothing_is_compiled_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    real = dataclasses.dataclass
+
+    def spy(**options: bool) -> Decorator:
+        def decorate(cls: type[Any]) -> type[Any]:
+            made.append(cls.__name__)
+            return real(**options)(cls)
+
+        return decorate
+
+    monkeypatch.setattr(dataclasses, "dataclass", spy)
+
+    @dataclass(slots=True)
+    class Late:
+        a: int = 1
+
+    assert made == []
+    assert Late().a == 1
+    assert Late(2) == Late(2) != Late(3)
+    assert made == ["Late"]
+
+
+def test_values_compare_hash_and_show_as_ever() -> None:
+    assert Place("a", 1) == Place("a", 1) != Place("a")
+    assert len({Place("a"), Place("a"), Place("b")}) == 2
+    assert Place("a", 1) < Place("a", 2) <= Place("b")
+    assert Place("b") > Place("a") >= Place("a")
+    assert repr(Place("a", 1)) == "Place(topic='a', partition=1)"
+    assert Place.KIND == Place("a").KIND == "place"
+    assert Place.__doc__ == "A place."
+    as_tuple: object = ("a", 0)
+    assert Place("a") != as_tuple
+
+
+def test_a_frozen_one_takes_no_change_and_is_copied() -> None:
+    place = Place("a", 1)
+    with pytest.raises(FrozenInstanceError):
+        place.partition = 2  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        del place.partition
+    assert replace(place, partition=2) == Place("a", 2)
+    assert copy.copy(place) == copy.deepcopy(place) == pickle.loads(pickle.dumps(place)) == place
+
+
+def test_defaults_factories_and_hidden_fields() -> None:
+    one, other = Counted("a"), Counted("a", hidden="x")
+    one.seen.append(3)
+    assert other.seen == []
+    assert one.total == 3
+    assert one.made == 7
+    assert repr(other) == "Counted(name='a', seen=[], made=7)"
+    assert Counted("a", hidden="y") == other
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+    with pytest.raises(TypeError):
+        Counted()  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        one.unknown = 1  # type: ignore[attr-defined]
+    assert not hasattr(one, "__dict__")
+
+
+def test_a_subclass_has_the_fields_of_its_base_first() -> None:
+    @dataclass(slots=True)
+    class Fresh(CountedTwice):
+        last: int = 0
+
+    assert [one.name for one in fields(Fresh)] == ["name", "seen", "made", "hidden", "twice", "last"]
+    assert asdict(Fresh("a", last=2)) == {
+        "name": "a", "seen": [1], "made": 7, "hidden": "", "twice": True, "last": 2,
+    }  # fmt: skip
+    assert isinstance(CountedTwice("a"), Counted)
+    assert CountedTwice("a") != Counted("a", [1])
+
+
+def test_without_comparison_or_repr() -> None:
+    assert Token() != Token()
+    assert len({Token(), Token()}) == 2
+    assert "word" not in repr(Secret("x"))
+
+
+def test_patterns_see_the_fields() -> None:
+    match Place("a", 4):
+        case Place(topic, partition):
+            assert (topic, partition) == ("a", 4)
+
+
+def test_methods_of_its_own_are_kept() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Named:
+        name: str
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Named) and self.name.lower() == other.name.lower()
+
+        def __hash__(self) -> int:
+            return hash(self.name.lower())
+
+    assert Named("A") == Named("a")
+    assert hash(Named("A")) == hash(Named("a"))
+
+
+def test_a_frozen_one_that_only_compares_by_its_own_rule_is_hashed_by_its_fields() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Odd:
+        name: str
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Odd)
+
+    assert hash(Odd("a")) == hash(Odd("a"))
+
+
+def test_threads_may_be_first_together() -> None:
+    for _ in range(50):
+
+        @dataclass(frozen=True, slots=True, order=True)
+        class Shared:
+            number: int
+
+        start = threading.Barrier(4)
+        found: list[object] = []
+
+        def use(cls: Decorator = Shared, start: threading.Barrier = start, found: list[object] = found) -> None:
+            start.wait()
+            found.append(cls(1) < cls(2))
+
+        threads = [threading.Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [True] * 4
