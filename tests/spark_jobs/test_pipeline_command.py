@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -141,10 +142,12 @@ def said(errors: str) -> list[str]:
 
 
 def driver_of(checkpoint: Path) -> Process:
-    """The JVM, as its claim names it."""
+    """The JVM, as its claim names it: read again where it is just being renewed."""
     (path,) = (path for path in (checkpoint / CLAIMS).iterdir() if path.suffix != ".crc")
-    claim = decode_claim(path.read_text())
-    assert claim is not None
+    deadline = time.monotonic() + 60
+    while not (claim := decode_claim(path.read_text())):
+        assert time.monotonic() < deadline, path.read_text()
+        time.sleep(0.01)
     assert is_running(claim.process)
     return claim.process
 
