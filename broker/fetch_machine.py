@@ -14,8 +14,9 @@
         '------------------------------> | DELAYED |
                     too little           '---------'
 
-A request for very many partitions reads in slices, with others between: events may come while it is READING too. A delayed operation that is
-force completed expires, as at its deadline. From any state but DONE a defect leads to DONE, and DONE has no way out.
+A request for very many partitions reads in slices, with others between: events may come while it is READING too. What becomes visible during such
+a pass, or during a remote read, counts: with enough of it, or a partition that changed its leader, READING is next. A delayed operation that
+is force completed expires, as at its deadline. From any state but DONE a defect leads to DONE, and DONE has no way out.
 
 Not here: which bytes a pass finds (read_pass.py), which bytes count meanwhile (purgatory.py), timers, tasks and the response (handlers/fetch.py,
 which carries the effects out). Keeps true: a request is answered once; what expired is never delayed again.
@@ -41,7 +42,7 @@ class FetchEvent(IntEnum):
     NOT_CACHED = 1  # a pass needs bytes that are in objects
     ENOUGH = 2  # there is an answer: the minimum, an error, or whatever there is once it expired
     TOO_LITTLE = 3
-    OVERTAKEN = 4  # too little was found, and so much came during the pass that there may be enough
+    OVERTAKEN = 4  # too little was found, and so much came during the pass or the remote read that there may be enough
     OPENED = 5
     OPENED_LATE = 6  # the wait for partitions is over, and some are not open
     SATISFIED = 7  # the missing bytes came, or a partition of it cannot wait
@@ -84,6 +85,7 @@ _NEXT = {
     (OPENING, EXPIRED): (OPENING, NOTHING),
     (REMOTE_READ, ENOUGH): (DONE, ANSWER),
     (REMOTE_READ, TOO_LITTLE): (DELAYED, DELAY),
+    (REMOTE_READ, OVERTAKEN): (READING, READ),
     (REMOTE_READ, SATISFIED): (REMOTE_READ, NOTHING),
     (REMOTE_READ, EXPIRED): (REMOTE_READ, NOTHING),
     (REMOTE_READ, ABANDONED): (DONE, DROP),
@@ -117,7 +119,7 @@ class FetchMachine:
     `deadline_s`: by the clock of the `now_s` that events bring. `missing_bytes`: what it is delayed for. An event that cannot come in
     its state is a KeyError."""
 
-    __slots__ = ("_heard_bytes", "deadline_s", "is_expired", "min_bytes", "missing_bytes", "state")
+    __slots__ = ("deadline_s", "is_expired", "min_bytes", "missing_bytes", "state")
 
     def __init__(self, min_bytes: int, is_expired: bool) -> None:
         self.state = READING
@@ -125,22 +127,18 @@ class FetchMachine:
         self.is_expired = is_expired
         self.deadline_s = 0.0
         self.missing_bytes = 0
-        self._heard_bytes = 0  # that came during the last pass
 
     def __repr__(self) -> str:
         return f"{self.state.name.lower()}{' expired' if self.is_expired else ''}"
 
     def on_pass(self, found: Found, heard_bytes: int = 0, is_interrupted: bool = False) -> FetchEffect:
         """A read pass is over. Of one in slices: `heard_bytes` became visible meanwhile, `is_interrupted` by what cannot wait."""
-        self._heard_bytes = heard_bytes
         if found.openings:
             event = NOT_OPEN
         elif found.remote:
             event = NOT_CACHED
         else:
-            event = self._judge(found)
-            if event is TOO_LITTLE and (is_interrupted or self.missing_bytes <= 0):
-                event = OVERTAKEN
+            event = self._judge(found, heard_bytes, is_interrupted)
         self.state, effect = TRANSITIONS[self.state, event]
         return effect
 
@@ -149,10 +147,12 @@ class FetchMachine:
         self._look_at_clock(now_s)
         return self._take(OPENED_LATE if is_late else OPENED)
 
-    def on_remote_read(self, found: Found, now_s: float) -> FetchEffect:
-        """What was not cached was read, or failed."""
+    def on_remote_read(
+        self, found: Found, now_s: float, heard_bytes: int = 0, is_interrupted: bool = False
+    ) -> FetchEffect:
+        """What was not cached was read, or failed. `heard_bytes` and `is_interrupted` as of a pass, since that began."""
         self._look_at_clock(now_s)
-        return self._take(self._judge(found))
+        return self._take(self._judge(found, heard_bytes, is_interrupted))
 
     def on_satisfied(self) -> FetchEffect:
         """The bytes that it was delayed for came. It may have expired in the same turn of the loop: then this is nothing."""
@@ -171,12 +171,12 @@ class FetchMachine:
         """A defect of ours was met."""
         return self._take(FAILED)
 
-    def _judge(self, found: Found) -> FetchEvent:
+    def _judge(self, found: Found, heard_bytes: int, is_interrupted: bool) -> FetchEvent:
         counted_bytes, min_bytes = found.counted_bytes, self.min_bytes
         if counted_bytes >= min_bytes or self.is_expired or found.is_urgent or counted_bytes >= found.max_bytes:
             return ENOUGH
-        self.missing_bytes = min_bytes - counted_bytes - self._heard_bytes
-        return TOO_LITTLE
+        self.missing_bytes = min_bytes - counted_bytes - heard_bytes
+        return OVERTAKEN if is_interrupted or self.missing_bytes <= 0 else TOO_LITTLE
 
     def _look_at_clock(self, now_s: float) -> None:
         if now_s >= self.deadline_s:

@@ -144,7 +144,7 @@ class ReadPass:
         if answer.diverging_epoch.epoch >= 0:
             self.is_urgent = True
             return
-        item.countable_bytes = item.max_bytes
+        item.countable_bytes = max(0, item.max_bytes)
         end = partition.visible_end(self._isolation)
         if item.fetch_offset >= end:
             self._subscriber.mark_clean(item)
@@ -224,9 +224,11 @@ class ReadPass:
         return answer
 
     def _count(self, item: FetchItem, size_bytes: int) -> None:
-        """So much of the item is there to be read: what comes behind it counts as far as its limit goes."""
-        self.counted_bytes += size_bytes
-        item.countable_bytes = max(0, item.max_bytes - size_bytes)
+        """So much of the item is there to be read: as far as its limit goes, what came behind it since the pass began has counted already, and
+        what comes will count. The first batch of an answer counts whole."""
+        countable_bytes = item.countable_bytes
+        self.counted_bytes += min(size_bytes, countable_bytes) + max(0, size_bytes - item.max_bytes)
+        item.countable_bytes = max(0, countable_bytes - size_bytes)
 
     def _count_limit(self, item: FetchItem) -> None:
         """It has records, and none is taken: they are there to be asked for."""

@@ -6,7 +6,8 @@ until enough bytes were counted (purgatory.py) or its time is over, and then rea
 its effects are carried out.
 
 A request for very many partitions, or of a session in which very many are dirty, is a task from the beginning: it reads them, and answers, in
-slices. What comes while it reads is counted, so that it need not read all of them at once before it is delayed.
+slices. What comes while it does, or while anybody reads from objects, is counted, so that nothing need be read at one moment before it is
+delayed.
 
 Not here: sessions (fetch_sessions.py), counting (purgatory.py). Replicas do not fetch: a partition has one, and that is the store.
 """
@@ -113,6 +114,14 @@ class _Operation:
     def begin_pass(self) -> None:
         """With as much as it may take by now."""
         self.read_pass.max_bytes = min(self.asked_bytes, self._share_bytes())
+
+    def listen(self) -> None:
+        """From now on what becomes visible is counted, so that nobody waits for what is there."""
+        self.subscriber.delay(COUNTED_BYTES_MAX, lambda: None)
+
+    def heard(self) -> tuple[int, bool]:
+        """The bytes that were counted since, and whether something came that cannot wait."""
+        return COUNTED_BYTES_MAX - self.subscriber.missing_bytes, not self.subscriber.is_delayed
 
     @property
     def is_superseded(self) -> bool:
@@ -241,9 +250,7 @@ class Fetch:
     def _begin(self, operation: _Operation, max_wait_ms: int) -> Any:
         """The first pass, in the order of the connection: an answer, or a future of it."""
         try:
-            operation.begin_pass()
-            operation.read_pass.run()
-            effect = operation.machine.on_pass(operation.read_pass)
+            effect = self._pass(operation, READ)
             if effect is ANSWER:
                 return self._answer(operation)
         except Exception:
@@ -313,36 +320,43 @@ class Fetch:
             await read_pass.read_remote(self._remote_reads)
             if operation.is_abandoned:
                 return machine.on_abandoned()
-            return machine.on_remote_read(read_pass, loop.time())
+            return machine.on_remote_read(read_pass, loop.time(), *operation.heard())
         if operation.is_wide:
             return await self._read_in_slices(operation, effect)
         return self._read(operation, effect)
 
     def _read(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
         """A pass that is not the first."""
-        machine, read_pass = operation.machine, operation.read_pass
         if not self._is_wanted(operation):
-            return machine.on_abandoned()
+            return operation.machine.on_abandoned()
+        return self._pass(operation, effect)
+
+    def _pass(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
+        """A pass in one piece."""
+        read_pass = operation.read_pass
         operation.begin_pass()
         read_pass.run()
         if effect is READ_OR_REFUSE:
             read_pass.refuse_unopened()
-        return machine.on_pass(read_pass)
+        effect = operation.machine.on_pass(read_pass)
+        if effect is READ_REMOTE:
+            operation.listen()
+        return effect
 
     async def _read_in_slices(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
-        """A pass of a wide one. What becomes visible meanwhile is counted, so that nobody waits for what is there."""
-        machine, read_pass, subscriber = operation.machine, operation.read_pass, operation.subscriber
+        """A pass of a wide one."""
+        machine, read_pass = operation.machine, operation.read_pass
         if not self._is_wanted(operation):
             return machine.on_abandoned()
         operation.begin_pass()
-        subscriber.delay(COUNTED_BYTES_MAX, lambda: None)
+        operation.listen()
         await read_pass.run_in_slices()
-        is_interrupted = not subscriber.is_delayed
-        if not self._is_wanted(operation):
+        heard_bytes, is_interrupted = operation.heard()
+        if operation.is_abandoned:  # else it goes on to listen, to the end of a remote read
             return machine.on_abandoned()
         if effect is READ_OR_REFUSE:
             read_pass.refuse_unopened()
-        return machine.on_pass(read_pass, COUNTED_BYTES_MAX - subscriber.missing_bytes, is_interrupted)
+        return machine.on_pass(read_pass, heard_bytes, is_interrupted)
 
     def _is_wanted(self, operation: _Operation) -> bool:
         """Whether somebody reads its answer. It is delayed at its subscriber no longer, where another may be."""

@@ -4,7 +4,8 @@ fetch min=100 max=1000 wait=500ms     a new request, whose first pass is due; th
 pass [openings] [remote] [error] [bytes=N] [heard=N] [interrupted]
                                       a read pass found so much, or what has to be opened or read first; in slices: what came meanwhile
 opened [late]                         partitions are open, or some are not in time
-remote [error] [bytes=N]              a remote read is over
+remote [error] [bytes=N] [heard=N] [interrupted]
+                                      a remote read is over
 satisfied / expired / abandoned / failed
 time 5s                               so late it is
 """
@@ -67,7 +68,8 @@ class FetchDialogue:
         return self.machine.on_opened(self.now_s, is_late="late" in words)
 
     def say_remote(self, words: list[str], values: dict[str, str]) -> FetchEffect:
-        return self.machine.on_remote_read(self.found(words, values), self.now_s)
+        heard_bytes, is_interrupted = int(values.get("heard", 0)), "interrupted" in words
+        return self.machine.on_remote_read(self.found(words, values), self.now_s, heard_bytes, is_interrupted)
 
     def say_satisfied(self, words: list[str], values: dict[str, str]) -> FetchEffect:
         return self.machine.on_satisfied()

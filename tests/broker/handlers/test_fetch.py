@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.fetch_machine import FetchState
 from millrace.broker.fetch_sessions import FetchSessions
 from millrace.broker.handlers.fetch import Fetch
 from millrace.broker.purgatory import notify_change
@@ -27,6 +28,9 @@ HOT_ONLY: dict[str, str] = {
     "test_cold_and_hot_partitions_of_a_session_take_turns": "cold as far as it is",
     "test_one_batch_an_answer_goes_whole_whatever_is_cold": "cold as far as it is",
     "test_a_share_that_the_store_leaves_unused_goes_to_others": "cold as it is, and the store stands still",
+    "test_bytes_that_come_during_a_remote_read_count_towards_the_minimum": "cold as far as it is",
+    "test_bytes_behind_a_remote_read_count_as_far_as_the_partitions_limit_goes": "cold as far as it is",
+    "test_a_partition_that_goes_during_a_remote_read_is_told_behind_it": "cold as far as it is",
     "test_records_are_views_of_what_is_cached": "is about the log cache",
     "test_replicas_do_not_fetch_here": "reads nothing",
     "test_a_fetch_that_does_not_wait_is_answered_at_once": "reads nothing",
@@ -963,6 +967,77 @@ def test_one_batch_an_answer_goes_whole_whatever_is_cold() -> None:
         lost = -ErrorCode.KAFKA_STORAGE_ERROR
         assert await counts("cold", "hot", "small") == [lost, 1, 1]
         assert await counts("cold", "hot", "old") == [lost, 1, lost]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_before", [False, True])
+def test_bytes_that_come_during_a_remote_read_count_towards_the_minimum(is_before: bool) -> None:
+    """The minimum is there as soon as the read is over, whether they came before its task ran or later; one byte less is waited for."""
+
+    async def scenario() -> None:
+        house = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
+        gate = stand_still(house)
+        minimum = 7 * size_of_one()
+        outcome = begin(house, {("cold", 0): 0, ("hot", 0): 10}, max_wait_ms=60_000, min_bytes=minimum)
+        await asyncio.sleep(0 if is_before else 0.01)
+        await house.produce({("hot", 0): batch(2)})
+        more = begin(house, {("cold", 0): 0, ("hot", 0): 12}, max_wait_ms=60_000, min_bytes=minimum)
+        await house.produce({("cold", 0): batch(2)})
+        gate.set()
+        async with asyncio.timeout(5):
+            parts = parts_of(await house.finish(outcome, 1, 12))
+        assert [offsets(part) for part in parts.values()] == [[0, 2, 4, 6, 8, 10], [10]]
+        await asyncio.sleep(0.01)
+        assert not more.done()
+        await house.produce({("hot", 0): batch(2)})
+        async with asyncio.timeout(5):
+            parts = parts_of(await house.finish(more, 1, 12))
+        assert [offsets(part) for part in parts.values()] == [[0, 2, 4, 6, 8, 10], [12]]
+
+    run(scenario())
+
+
+def test_bytes_behind_a_remote_read_count_as_far_as_the_partitions_limit_goes() -> None:
+    """A partition of which only so much may be told does not make up a larger minimum, however much comes while it is read."""
+
+    async def scenario() -> None:
+        house = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
+        gate = stand_still(house)
+        one = size_of_one()
+        fields = {"max_wait_ms": 60_000, "min_bytes": 7 * one, "partition_max_bytes": 6 * one}
+        outcome = begin(house, {("cold", 0): 0, ("hot", 0): 10}, **fields)
+        await asyncio.sleep(0.01)
+        for _ in range(5):
+            await house.produce({("cold", 0): batch(2)})
+        gate.set()
+        await asyncio.sleep(0.05)
+        assert not outcome.done()
+        assert house.connection.purgatory[outcome].machine.state is FetchState.DELAYED
+        await house.produce({("hot", 0): batch(2)})
+        async with asyncio.timeout(5):
+            parts = parts_of(await house.finish(outcome, 1, 12))
+        assert [len(offsets(part)) for part in parts.values()] == [6, 1]
+
+    run(scenario())
+
+
+def test_a_partition_that_goes_during_a_remote_read_is_told_behind_it() -> None:
+    """Whoever waits for more would wait for what does not come."""
+
+    async def scenario() -> None:
+        house = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
+        gate = stand_still(house)
+        outcome = begin(house, {("cold", 0): 0, ("hot", 0): 10}, max_wait_ms=60_000, min_bytes=10**6)
+        await asyncio.sleep(0.01)
+        house.move("hot", 0, 2)
+        gate.set()
+        async with asyncio.timeout(5):
+            parts = parts_of(await house.finish(outcome, 1, 12))
+        assert [(part.error_code, len(offsets(part))) for part in parts.values()] == [
+            (0, 5),
+            (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0),
+        ]
 
     run(scenario())
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.fetch_machine import FetchState
 from millrace.broker.fetch_sessions import FetchItem, FetchSessions
 from millrace.broker.handlers.fetch import Fetch
 from millrace.broker.read_pass import ITEMS_A_SLICE, ReadPass
-from tests.broker.house import BrokerHouse, parts_of
+from tests.broker.house import BrokerHouse, fetch_request, parts_of
 from tests.broker.partitions.build import batch, run
 
 WIDTH = 2 * ITEMS_A_SLICE + 100
@@ -24,7 +25,7 @@ HOT_ONLY: dict[str, str] = dict.fromkeys(
         "test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices",
     ),
     "turns of the loop are counted, and reads from objects are not among them",
-)
+) | {"test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing": "cold as far as it is"}
 
 
 @asynccontextmanager
@@ -138,3 +139,38 @@ def watched(house: BrokerHouse) -> int:
     led = house.directory.topic_named("a")
     assert led is not None
     return sum(len(partition.subscriptions) for partition in led.partitions.values())
+
+
+def test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing() -> None:
+    """What comes during its passes, or while it reads from objects, is not waited for again; with less it is delayed, and reads nothing meanwhile."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("a", WIDTH)
+        await house.produce({("a", 0): batch(2)})
+        assert await house.engine.upload_all(1000)
+        house.engine.drop_caches()
+        await house.fetch({("a", index): 0 for index in range(1, WIDTH)}, min_bytes=0, max_wait_ms=1)  # opens them
+        gate = asyncio.Event()
+
+        async def wait() -> None:
+            await gate.wait()
+
+        house.world.store.fault = lambda operation, key: wait()
+        request = fetch_request(WANTED, 12, min_bytes=3 * len(batch(2)), max_wait_ms=60_000)
+        outcome = asyncio.ensure_future(house.finish(house.begin(house.fetch_handler, 1, 12, request), 1, 12))
+        await until(lambda: any(one.machine.state is FetchState.REMOTE_READ for one in purgatory(house)))
+        await house.produce({("a", 1): batch(2)})
+        gate.set()
+        await until(lambda: purgatory(house)[0].machine.state is not FetchState.REMOTE_READ)
+        assert purgatory(house)[0].machine.state is FetchState.DELAYED
+        await house.produce({("a", 2): batch(2)})
+        async with asyncio.timeout(10):
+            parts = parts_of(await outcome)
+        assert [key[1] for key, part in parts.items() if part.records] == [0, 1, 2]
+
+    run(scenario())
+
+
+def purgatory(house: BrokerHouse) -> list[Any]:
+    return list(house.connection.purgatory.values())
