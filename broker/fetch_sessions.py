@@ -184,16 +184,11 @@ class FetchSessions:
         return FetchPlan(FetchKind.INCREMENT, items, session, session.epoch)
 
     def fold(self, plan: FetchPlan, forgotten: Iterable[Key], items: Iterable[tuple[Key, FetchItem]]) -> None:
-        """Makes its session what an increment asks for, or a part of that. Nothing where the session went on without it. Changes the plan where it
-        would be too much."""
+        """Makes its session what an increment asks for, or a part of that; what it both asks for and forgets is forgotten, as in Kafka. Nothing
+        where the session went on without it. Changes the plan where it would be too much."""
         session = plan.session
         if session is None or session.epoch != plan.epoch:
             return
-        for key in forgotten:
-            gone = session.items.pop(key, None)
-            if gone is not None:
-                self._partitions_count -= 1
-                session.subscriber.remove(gone)
         for key, item in items:
             known = session.items.get(key)
             if known is not None:
@@ -207,13 +202,18 @@ class FetchSessions:
                 session.items[key] = item
                 self._partitions_count += 1
                 session.subscriber.add(item)
+        for key in forgotten:
+            gone = session.items.pop(key, None)
+            if gone is not None:
+                self._partitions_count -= 1
+                session.subscriber.remove(gone)
 
     def end_fold(self, plan: FetchPlan) -> None:
-        """All of it was: a session that has nothing left ends."""
+        """All of it was: a session that has nothing left ends, and what was asked for is answered without one."""
         session = plan.session
         if session is not None and not session.items:
             self._drop(session)
-            plan.kind, plan.items, plan.session = FetchKind.SESSIONLESS, {}, None
+            plan.kind, plan.session = FetchKind.SESSIONLESS, None
 
     def open(
         self, items: dict[Key, FetchItem], uses_ids: bool, subscriber: Subscriber, now_ms: int

@@ -187,10 +187,10 @@ class Fetch:
             items.update(named)
         plan = self._plan(request, version, items)
         if plan.session is not None:
-            async for forgotten in _in_turns(_forgotten(request, version)):
-                self._sessions.fold(plan, forgotten, ())
             async for wanted in _in_turns(items.items()):
                 self._sessions.fold(plan, (), wanted)
+            async for forgotten in _in_turns(_forgotten(request, version)):
+                self._sessions.fold(plan, forgotten, ())
             self._sessions.end_fold(plan)
         if plan.error_code:
             return FetchResponse(error_code=int(plan.error_code))

@@ -250,3 +250,18 @@ def test_an_increment_holds_news_only() -> None:
     assert item.is_news(6, -1, -1, False)
     assert item.is_news(0, 5, 3, False)
     assert not item.is_news(0, 5, 3, False)
+
+
+def test_what_an_increment_asks_for_and_forgets_is_forgotten() -> None:
+    """In Kafka's order: it leaves a session that knew it, and one that did not; a session that has nothing left ends, and the request is answered
+    as one without a session."""
+    sessions = made()
+    session = opened(sessions, 0, 1)
+    wanted = items(1, 2)
+    plan = begin(sessions, session.id, 1, False, wanted, [("t", 1), ("t", 2)], 0)
+    assert (plan.session, list(session.items)) == (session, [("t", 0)])
+    assert sessions.partitions_count == 1
+    plan = begin(sessions, session.id, 2, False, wanted, [("t", 1), ("t", 2), ("t", 0)], 0)
+    assert (plan.kind, plan.session, plan.items) == (FetchKind.SESSIONLESS, None, wanted)
+    assert (sessions.partitions_count, len(sessions)) == (0, 0)
+    assert all(item.subscriber is None for item in wanted.values())
