@@ -79,6 +79,12 @@ class Subscriber:
         """Everything there was to see in it was seen."""
         self.dirty.pop(subscription, None)
 
+    def requeue(self, subscription: Subscription) -> None:
+        """One that has more to be read goes behind the others; not one that was removed meanwhile."""
+        if subscription in self.dirty:
+            del self.dirty[subscription]
+            self.dirty[subscription] = None
+
     def remove(self, subscription: Subscription) -> None:
         subscription.unsubscribe()
         subscription.subscriber = None

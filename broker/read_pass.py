@@ -2,7 +2,7 @@
 read is an error.
 
 A pass goes over the items that are dirty, in the order in which they changed. Sizes (KIP-74): the first batch of an answer is taken whole whatever
-the limits say, further ones while they fit both limits. What was taken moves behind what was not, so nobody starves. Towards a minimum
+the limits say, further ones while they fit both limits. What is answered with records moves behind what is not, so nobody starves. Towards a minimum
 counts what could be read at once within the limits, as in Kafka: where more lies behind the whole batches taken, the limit.
 
 A remote read comes after what is cached, yet its turn is where it stands: its share of the answer is set aside, and so is the right to the
@@ -250,10 +250,6 @@ class ReadPass:
         self.left_bytes -= size_bytes
         if is_first and size_bytes:
             self._is_oversize_allowed = False
-        subscriber = self._subscriber
-        if item.subscriber is subscriber:  # a session may have forgotten it during a read
-            subscriber.mark_clean(item)  # to the end of the line
-            subscriber.mark_dirty(item)
         return True
 
     def _fail(self, item: FetchItem, error: Exception) -> None:

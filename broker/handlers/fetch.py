@@ -505,6 +505,7 @@ class Fetch:
             group.partitions.append(answer)
             if answer.records:
                 self._count_out(topic, answer)
+                operation.subscriber.requeue(item)
             if answer.error_code in HINTED and operation.context.api_version >= VERSION_WITH_HINTS:
                 self._hint(operation, response, item, answer)
 

@@ -309,6 +309,24 @@ def test_in_a_session_nobody_starves() -> None:
     run(scenario())
 
 
+def test_a_fetch_that_reads_twice_serves_whom_it_served_first() -> None:
+    """With batches above the partition's limit one is taken an answer: that of the first in the request, or in a session of each in turn, also where
+    the minimum is waited for and all is read again at the deadline."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        await filled(house, partitions=2)
+        one = size_of_one()
+        fields = {"min_bytes": 99 * one, "partition_max_bytes": one - 1, "max_wait_ms": 30}
+        wanted = {("a", 0): 0, ("a", 1): 0}
+        assert await served(house, wanted, 4, **fields) == [("a", 0), ("a", 1)] * 2
+        for _ in range(2):
+            parts = parts_of(await house.fetch(wanted, 12, **fields))
+            assert [key for key, part in parts.items() if offsets(part)] == [("a", 0)]
+
+    run(scenario())
+
+
 def test_a_batch_that_does_not_fit_keeps_its_place() -> None:
     """A large batch behind smaller ones is left out, and comes first in the next increment, where it is sent whole."""
 
@@ -442,8 +460,8 @@ def test_a_batch_that_does_not_fit_counts_for_its_partitions_limit() -> None:
             assert not outcome.done()
             await house.produce({("a", 0): batch(2)})
             parts = parts_of(await house.finish(outcome, 1, 12))
-        # What was left out comes first in the next read pass, and whole.
-        assert [offsets(part) for part in parts.values()] == [[0, 2], [0]]
+        # A further read pass serves in the order of the request, too.
+        assert [offsets(part) for part in parts.values()] == [[0, 2], []]
 
     run(scenario())
 
