@@ -50,12 +50,12 @@ class DeleteGroups:
             return _refused(group_id, code)
         self._coordinator.deleting.add(group_id)
         try:
-            while shard.machine.offsets.count_of(group_id) > OFFSETS_A_SLICE:
+            while not shard.is_ended and shard.machine.offsets.count_of(group_id) > OFFSETS_A_SLICE:
                 shard.carry_out(shard.machine.delete_some_offsets(group_id, OFFSETS_A_SLICE, shard.now()))
                 await shard.drained()
                 await pause()
-                if shard.is_ended:
-                    return _refused(group_id, ErrorCode.NOT_COORDINATOR)
+            if shard.is_ended:
+                return _refused(group_id, ErrorCode.NOT_COORDINATOR)
             outcome = _delete_rest(shard, group_id)
         finally:
             self._coordinator.deleting.discard(group_id)

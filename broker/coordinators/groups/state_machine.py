@@ -444,6 +444,8 @@ class GroupStateMachine:
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is GroupState.DEAD:  # its shard ends: the next one knows it
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE if group.state is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
 
     def delete_some_offsets(self, group_id: str, count_max: int, now: Now) -> Decision:

@@ -123,6 +123,25 @@ def test_a_group_of_many_offsets_is_deleted_over_many_turns() -> None:
     run(scenario())
 
 
+def test_a_wide_deletion_ends_with_its_shard() -> None:
+    """Whenever the shard is unloaded, before the first part or between two: the client is told to look for the coordinator, and no defect is met."""
+
+    async def scenario() -> None:
+        house = await GroupHouse().start()
+        house.make_topic("w", WIDE)
+        for turns in range(6):
+            await house.commit("g", PLACES)
+            (shard,) = house.coordinator._shards.loaded()
+            deleting = house.later(42, 2, DeleteGroupsRequest(["g"]))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            shard.end(ErrorCode.NOT_COORDINATOR)
+            code = (await deleting).results[0].error_code
+            assert code in (0, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE), turns
+
+    run(scenario())
+
+
 def test_a_group_that_was_deleted_in_part_is_there_with_the_rest() -> None:
     """A crash between two parts; the client was not answered, and asks again."""
 
