@@ -75,7 +75,7 @@ docker-test: $(DEV_READY) ## Dockerfile and docker-compose.yml in a real engine:
 compat: $(SPARK_READY) tools-system jars ## every client against every kind of record, group and tool; some minutes
 	@MILLRACE_COMPAT=full $(BIN)/python -m pytest tests/compat --durations=15
 
-compare: $(DEV_READY) jars ## whole answers of the describing APIs and the codes of odd requests beside Apache Kafka (REQUESTS, SEED)
+compare: $(DEV_READY) jars ## whole answers of the describing APIs, sequences of groups and fetches, codes of odd requests: beside Apache Kafka (REQUESTS, SEED)
 	@$(BIN)/python -m tests.compat.peer --requests $${REQUESTS:-1500} --seed $${SEED:-1}
 
 client-suites: $(DEV_READY) jars ## the tests that clients' authors wrote, from their packages: docs/clients.md; ONLY="NAME ..." for some

@@ -1,5 +1,6 @@
 """Apache Kafka and the broker, side by side: `make compare`. Ends with 1 where an answer differs and nobody knows why, and where one does not that is
-known to. First what is said of configurations, and whole answers of the describing APIs, value by value and in order; then the codes of odd requests.
+known to. First what is said of configurations, and whole answers of the describing APIs, value by value and in order; then sequences of group
+requests and of fetches; then the codes of odd requests.
 
 python -m tests.compat.peer [--requests 1500] [--seed 1]
 """
@@ -21,6 +22,9 @@ from tests.compat.peer.describing import SETTINGS as CONFIG_SETTINGS
 from tests.compat.peer.describing import Difference as ConfigDifference
 from tests.compat.peer.describing import compare_configs, describe
 from tests.compat.peer.requests import compare, table
+from tests.compat.peer.sequences import SETTINGS as SEQUENCE_SETTINGS
+from tests.compat.peer.sequences import Difference as SequenceDifference
+from tests.compat.peer.sequences import compare_sequences
 from tests.live import LiveBroker
 
 KAFKA_SETTLES_S = 1.0  # until a change is seen everywhere
@@ -34,9 +38,10 @@ def main() -> int:
     options = parser.parse_args()
     counts: Counter[str] = Counter()
     unknown = []
-    unexplained = [one for one in (*differing_configs(), *differing_answers()) if not one.why]
-    for differing in unexplained:
-        print(f"unexplained: {str(differing)[:600]}")
+    differing = (*differing_configs(), *differing_answers(), *differing_sequences())
+    unexplained = [one for one in differing if not one.why]
+    for one in unexplained:
+        print(f"unexplained: {str(one)[:600]}")
     with tempfile.TemporaryDirectory() as name:
         ours, theirs = Path(name) / "millrace", Path(name) / "kafka"
         ours.mkdir()
@@ -51,8 +56,8 @@ def main() -> int:
                     told = time.monotonic()
                     print(f"{counts.total()} of {options.requests} requests, {len(unknown)} unexplained", flush=True)
     print(f"beside Apache Kafka {kafka_version()}, seed {options.seed}:\n{table(counts)}")
-    for one in unknown:
-        print(f"unexplained: {str(one)[:600]}")
+    for request in unknown:
+        print(f"unexplained: {str(request)[:600]}")
     return 1 if unknown or unexplained else 0
 
 
@@ -83,6 +88,21 @@ def differing_answers() -> list[AnswerDifference]:
             mine, others = (answers_of(address, base_ms, versions) for address in (broker.address, kafka.address))
     found = compare_answers(mine, others)
     print(f"{len(others)} answers of describing APIs, {len(found)} values differ from Kafka's", flush=True)
+    return found
+
+
+def differing_sequences() -> list[SequenceDifference]:
+    with tempfile.TemporaryDirectory() as name:
+        ours, theirs = Path(name) / "millrace", Path(name) / "kafka"
+        ours.mkdir()
+        theirs.mkdir()
+        with (
+            LiveBroker(ours, SEQUENCE_SETTINGS, wal="64MiB") as broker,
+            ApacheKafka(theirs, SEQUENCE_SETTINGS) as kafka,
+        ):
+            each = list(compare_sequences(broker.address, kafka.address))
+    found = [one for one in each if one is not None]
+    print(f"{len(each)} sequences of group requests and fetches, {len(found)} differ from Kafka's", flush=True)
     return found
 
 
