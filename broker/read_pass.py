@@ -53,9 +53,9 @@ ANSWERABLE = frozenset(
 
 
 class ReadPass:
-    """`max_bytes`: of one answer, as of the next pass. `left_bytes` (neither taken nor set aside), `total_bytes` (taken), `counted_bytes`
-    (towards the request's minimum), `remote` (reads to come: item, partition, end, share) and `openings` are of the current pass; `answers` of all,
-    the last word on each item."""
+    """`max_bytes`: of one answer, as of the next pass. `is_urgent`, `left_bytes` (neither taken nor set aside), `total_bytes` (taken),
+    `counted_bytes` (towards the request's minimum), `remote` (reads to come: item, partition, end, share) and `openings` are of the
+    current pass; `answers` of all, the last word on each item."""
 
     __slots__ = (
         "_directory",
@@ -115,6 +115,7 @@ class ReadPass:
             self._read_all(changed[start : start + ITEMS_A_SLICE])
 
     def _begin(self) -> None:
+        self.is_urgent = False
         self.left_bytes = self.max_bytes
         self.total_bytes = 0
         self.counted_bytes = 0

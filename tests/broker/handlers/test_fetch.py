@@ -1135,6 +1135,25 @@ def test_partitions_open_for_a_fetch() -> None:
     run(scenario())
 
 
+def test_an_error_that_has_passed_by_the_next_read_is_waited_behind() -> None:
+    """A topic that was not there comes while another partition opens: neither has records, and the fetch waits for some."""
+
+    async def scenario() -> None:
+        house = await BrokerHouse().start()
+        house.make_topic("closed")
+        outcome = begin(house, {("later", 0): 0, ("closed", 0): 0}, max_wait_ms=60_000)
+        house.make_topic("later")
+        await house.partition("later")
+        await asyncio.sleep(0.05)
+        assert not outcome.done()
+        await house.produce({("later", 0): batch(1)})
+        async with asyncio.timeout(5):
+            parts = parts_of(await house.finish(outcome, 1, 12))
+        assert [(part.error_code, offsets(part)) for part in parts.values()] == [(0, [0]), (0, [])]
+
+    run(scenario())
+
+
 def test_a_partition_that_takes_too_long_to_open_does_not_hold_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while its client is told to ask again; it opens in the background all the same."""
     monkeypatch.setattr("millrace.broker.handlers.fetch.OPENING_TIMEOUT_MS", 20)
