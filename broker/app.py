@@ -331,7 +331,8 @@ class Broker:
         )
         disk, log_dir = self._runtime.disk, settings.controller.log_dir
         if self._is_log_shared:
-            await note_claim_basis(disk, log_dir, node.epoch_at_open, node.history_at_open.end)
+            basis = partial(note_claim_basis, disk, log_dir, node.epoch_at_open, node.history_at_open.end)
+            await node.driver.reserve.at_need(basis)
         claims = [await claimant.claim(series) for series in (METADATA_SERIES, settings.node_id)]
         self._ends_with("claims", lambda: self._release(claimant, claims))
         is_conditional = claimant.has_conditions
@@ -348,7 +349,8 @@ class Broker:
             owner.close()
 
         self._ends_with("ownership", end)
-        await check_restored_from(patient, str(settings.data), node.cluster_id, disk, log_dir)
+        check = partial(check_restored_from, patient, str(settings.data), node.cluster_id, disk, log_dir)
+        await node.driver.reserve.at_need(check)
         # Also of a start with another kind of log: the node puts metadata of its own from here on.
         await check_claim_basis(patient, str(settings.data), node.cluster_id, disk, log_dir)
 

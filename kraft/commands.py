@@ -97,7 +97,7 @@ ROWS: Final[dict[str, Row]] = {
     "GetOpeningStreams": Row("stream_commands.decide_get_opening_streams", _plain),
     "OpenPartitionStreams": Row("stream_commands.decide_open_partition_streams", _plain, is_growing=True),
     "PrepareObjects": Row("object_commands.decide_prepare_objects", _timed, is_growing=True),
-    "RegisterNodeWal": Row("wal_commands.decide_register_node_wal", _plain, is_growing=True),
+    "RegisterNodeWal": Row("wal_commands.decide_register_node_wal", _plain),
     "RemoveObjects": Row("object_commands.decide_remove_objects", _plain),
     "TrimStreams": Row("stream_commands.decide_trim_streams", _timed),
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from millrace.kraft.applier import Applier, StoredBatch
@@ -172,7 +173,7 @@ class Driver:
             self._machine_or_fail().on_writing()
         is_work = bool(ready.state or ready.entries or ready.messages or ready.truncate_to is not None)
         if ready.state is not None:
-            await self._store.save_state(ready.state)
+            await self.reserve.at_need(partial(self._store.save_state, ready.state))
         if ready.truncate_to is not None:
             await self._store.truncate(ready.truncate_to)
         if ready.snapshot is not None:
@@ -236,22 +237,19 @@ class Driver:
     async def _persist(self, group: Sequence[Entry]) -> bool:
         """Makes a group durable. False when there was no room for it, and nothing of it, or proposed after it, remains."""
         batch, end = await self._encode(group), group[-1].end
-        while True:
-            try:
-                await self._store.append(batch, end)
-                if self.before_commit is not None:
-                    await self.before_commit()
-                self.raft.on_persisted(group)
-                return True
-            except DiskFull as error:
-                if await self.reserve.give_up():
-                    continue
-                if any(entry.is_control for entry in self.raft.log.unstable):
-                    raise
-                log.error("no room for %d bytes of metadata: %s", len(batch), in_words(error))
-                self.raft.drop_unstable()
-                self._machine_or_fail().on_dropped(self.raft.log.end, LogFull(self.reserve.path))
-                return False
+        try:
+            await self.reserve.at_need(partial(self._store.append, batch, end))
+        except DiskFull as error:
+            if any(entry.is_control for entry in self.raft.log.unstable):
+                raise
+            log.error("no room for %d bytes of metadata: %s", len(batch), in_words(error))
+            self.raft.drop_unstable()
+            self._machine_or_fail().on_dropped(self.raft.log.end, LogFull(self.reserve.path))
+            return False
+        if self.before_commit is not None:
+            await self.before_commit()
+        self.raft.on_persisted(group)
+        return True
 
     async def _encode(self, group: Sequence[Entry]) -> bytes:
         first = group[0]

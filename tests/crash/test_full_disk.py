@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.node import SimNode
 from tests.sim.plan import Plan, Strike
 from tests.sim.run import run_plan
+from tests.sim.settings import node_settings
 from tests.sim.workload import Actor, part_of
 from tests.sim.world import World
 
@@ -39,9 +40,9 @@ OK, TIMED_OUT, STORAGE_ERROR = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, Erro
 class House:
     """A node with two topics, and a client that remembers what it was told."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self, loop: SimLoop, variants: Sequence[str] = ()) -> None:
         self.world = World(loop, "full")
-        self.node = SimNode(self.world)
+        self.node = SimNode(self.world, settings=node_settings(1, "10.0.0.1", variants))
         self.history = History()
         self.client: SimClient = self.world.client("client", self.node.address)
         self._actor = Actor(self.client, self.history, self.world.rand, self.world.clock)
@@ -93,9 +94,9 @@ class House:
         assert all(checker.count for checker in checkers)
 
 
-def drive(test: Callable[[House], Coroutine[Any, Any, None]]) -> None:
+def drive(test: Callable[[House], Coroutine[Any, Any, None]], variants: Sequence[str] = ()) -> None:
     async def main(loop: SimLoop) -> None:
-        await test(await House(loop).open())
+        await test(await House(loop, variants).open())
         assert loop.problems == []
 
     run_simulation(main)
@@ -168,6 +169,24 @@ def test_a_start_without_a_byte_of_room() -> None:
         await house.check()
 
     drive(test)
+
+
+@pytest.mark.parametrize("variants", [(), ("object wal",)])
+def test_a_start_on_a_disk_that_is_full_but_for_the_reserve(variants: Sequence[str]) -> None:
+    """Whatever a start has to write beside the log takes of the reserve, as the log does: it serves, and takes deletions."""
+
+    async def test(house: House) -> None:
+        await house.node.stop()
+        house.node.disk.capacity_bytes = house.node.disk.used_bytes()
+        await house.node.start()
+        await house.delete_doomed()
+        assert await house.create("more") == STORAGE_ERROR
+        house.node.disk.capacity_bytes = ROOM_BYTES
+        await asyncio.sleep(10)
+        assert await house.create("more") == OK
+        await house.check()
+
+    drive(test, variants)
 
 
 def test_a_full_bucket() -> None:

@@ -399,8 +399,7 @@ class SimDisk:
         return None if file is None else bytes(file.visible)
 
     async def write_file(self, path: str, data: bytes) -> None:
-        had = len(self.files[path].visible) if path in self.files else 0
-        self.take_space(path, len(data) - had)
+        self.take_space(path, len(data))  # beside what is there, until it is replaced
         torn = (f"{path}.tmp", data[: self.rand.below(len(data) + 1)])
         await self._change("write_file", path, partial(_leave, path, data), torn)
 
@@ -445,7 +444,8 @@ class SimDisk:
         await self._change("rename", source, change)
 
     async def reserve(self, path: str, size_bytes: int) -> None:
-        self.take_space(path, size_bytes)
+        had_bytes = len(self.files[path].visible) if path in self.files else 0
+        self.take_space(path, max(0, size_bytes - had_bytes))
         await self._change("reserve", path, partial(_leave, path, bytes(size_bytes)), (path, bytes(size_bytes // 2)))
 
     def free_bytes(self, path: str) -> int:
