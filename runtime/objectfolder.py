@@ -70,6 +70,11 @@ def store_error(error: OSError, key: str) -> Exception:
     return StoreUnavailable(key, error.strerror)
 
 
+def _id_of(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
 def kept_by(size_bytes: int) -> int:
     """Free bytes that a put of such an object leaves, unless it is data."""
     return KEPT_FROM_SMALL_BYTES if size_bytes <= SMALL_BYTES_MAX else KEPT_FREE_BYTES
@@ -90,6 +95,7 @@ class ObjectFolder:
         self._mode = mode
         self._root = os.path.abspath(root)
         self._new = f"{self._root}/{NEW_FOLDER}"
+        self._root_id = (-1, -1)  # of the folder that was prepared: its device and number
         self._calls = calls
         self._numbers = itertools.count()
         # Folders two or more above an object whose own names are known to be synced. Such a folder is never removed.
@@ -104,6 +110,7 @@ class ObjectFolder:
         try:
             self._make_folder(self._root)
             Path(self._new).mkdir(mode=0o700, exist_ok=True)
+            self._root_id = _id_of(self._root)
         except (NotADirectoryError, FileExistsError):
             raise ValueError(f"{self._root} is a file, or lies below one, and a folder is needed") from None
         except OSError as error:
@@ -177,12 +184,25 @@ class ObjectFolder:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
             except FileExistsError:
                 continue  # another container's process has our number
+            except FileNotFoundError:
+                if not self._has_made_new():
+                    raise
+                continue
             if _take(fd):
                 if self._mode is not None:
                     os.fchmod(fd, self._mode)
                 return NewFile(fd, path, key)
             os.close(fd)
         raise OSError(errno.EEXIST, "no free name for a new file", self._new)
+
+    def _has_made_new(self) -> bool:
+        """Of a folder for unfinished files that is gone: whoever removes empty folders takes it. Not where the whole folder is gone or
+        another one, for its volume may not be mounted."""
+        if _id_of(self._root) != self._root_id:
+            return False
+        with suppress(FileExistsError):
+            os.mkdir(self._new, 0o700)
+        return True
 
     def write_at(self, new: NewFile, parts: Sequence[Buffer], position: int, kept_bytes: int = KEPT_FREE_BYTES) -> None:
         """Writes all of `parts` from `position` on; not yet durable. Threads may write different places at once. ENOSPC, with nothing

@@ -452,6 +452,45 @@ def _die_while_writing(root: str) -> None:
     os._exit(9)
 
 
+def test_the_folder_of_unfinished_files_is_made_again(tmp_path: Path) -> None:
+    """Whoever removes empty folders removes it, a refused first start of another process say; puts go on, small ones and in parts."""
+    root = tmp_path / "objects"
+
+    async def main() -> None:
+        store = await LocalObjectStore.open(str(root))
+        (root / ".new").rmdir()
+        await store.put("a", [b"1"])
+        (root / ".new").rmdir()
+        upload = await store.start_multipart("b")
+        await upload.put_part([b"2"])
+        await upload.complete()
+        assert [await store.get(key) for key in "ab"] == [b"1", b"2"]
+        await store.close()
+
+    asyncio.run(main())
+    assert (root / ".new").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_nothing_is_made_in_a_folder_that_is_not_the_stores(tmp_path: Path, is_there: bool) -> None:
+    """Its volume is not mounted any more: nothing is there, or the folder that it was mounted on."""
+    root = tmp_path / "objects"
+
+    async def main() -> None:
+        store = await LocalObjectStore.open(str(root))
+        root.rename(tmp_path / "volume")
+        if is_there:
+            root.mkdir()
+        with pytest.raises(ObjectMissing):
+            await store.put("a", [b"1"])
+        assert [path.name for path in tmp_path.glob("objects/*")] == []
+        (tmp_path / "volume").rename(root)
+        await store.put("a", [b"1"])
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_killed_writer_leaves_no_object(tmp_path: Path) -> None:
     """A process that dies between write and rename leaves a file that no verb shows and the next start removes."""
     process = multiprocessing.get_context("fork").Process(target=_die_while_writing, args=(str(tmp_path),))
