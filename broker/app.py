@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from millrace.broker.addresses import Endpoint
 from millrace.broker.admin_http import AdminHttp, health_pages
-from millrace.broker.binding import MARKER_KEY, BindingRefused, bind_bucket, check_first_start, read_bound_cluster
+from millrace.broker.binding import (
+    MARKER_KEY,
+    BindingRefused,
+    bind_bucket,
+    check_first_look,
+    check_first_start,
+    read_bound_cluster,
+)
 from millrace.broker.bucket_age import check_bucket_age
 from millrace.broker.change_log import ChangeLog
 from millrace.broker.claim_format import OwnerClaim
@@ -72,7 +79,7 @@ from millrace.broker.start_watch import RetryLog, StartWatch
 from millrace.broker.state_memory import StateMemory
 from millrace.broker.state_refusals import StateRefusals
 from millrace.broker.stores import NodeStores, stack_stores
-from millrace.broker.topic_creation import TopicCreation
+from millrace.broker.topic_creation import TopicCreation, internal_topics
 from millrace.broker.topic_meters import show_topics
 from millrace.broker.unclaimed import Unclaimed
 from millrace.broker.unfinished_uploads import UploadSweep
@@ -259,8 +266,10 @@ class Broker:
             on_failed=self._on_failed,
         )
         self.controller = node
+        self._first.is_kept = not node.is_new
         self._ends_with("controller", lambda: node.close(is_void=not self._first.is_kept))
-        log.info("%s %s", "new cluster, for nothing was there yet:" if is_new else "cluster", node.cluster_id)
+        check_first_look(is_new, node.is_new, settings.controller.log_dir)
+        log.info("%s %s", "new cluster, for nothing was there yet:" if node.is_new else "cluster", node.cluster_id)
         self._watch.enter("looking at the metadata in the bucket")
         image = node.publisher.image
         patient = self._patient(stores.plain, "claims at start")
@@ -295,7 +304,7 @@ class Broker:
         try:
             await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, image, is_remote=is_remote)
         except (StoreDenied, StoreFull):
-            self._first.is_kept = not is_new or await read_bound_cluster(stores.plain, bucket) is not None
+            self._first.is_kept = not node.is_new or await read_bound_cluster(stores.plain, bucket) is not None
             raise
         await node.start()
         return node
@@ -671,17 +680,6 @@ def follow_expiration(memory: StateMemory, cache: MetadataCache, publisher: Meta
 
 def listener_rules(settings: BrokerSettings) -> ListenerRules:
     return ListenerRules(settings.listeners, {key: settings.shown[key].text or "" for key in LISTENER_KEYS})
-
-
-def internal_topics(settings: BrokerSettings) -> dict[str, tuple[int, dict[str, str]]]:
-    """Partitions and configuration of topics that the broker makes for itself."""
-    groups = settings.groups
-    offsets = {
-        "cleanup.policy": "compact",
-        "compression.type": "producer",
-        "segment.bytes": str(groups.offsets_segment_bytes),
-    }
-    return {"__consumer_offsets": (groups.offsets_partitions_count, offsets)}
 
 
 def coordinator_settings(settings: BrokerSettings) -> CoordinatorSettings:

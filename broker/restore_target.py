@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 
 from millrace.kraft.log_store import FOLDER
-from millrace.kraft.node import LOCK_FILE, remove_made
+from millrace.kraft.node import lock_folder, remove_made
 from millrace.kraft.restored_log import UNFINISHED
 from millrace.runtime.disk import Disk, DiskFailed, DiskLock
 
@@ -32,7 +32,7 @@ class RestoreTarget:
     async def take(self) -> None:
         """Raises DiskLocked and what making a folder raises."""
         self._missing = await self._disk.missing_folders(self._log_dir)
-        self._lock, self._names_before = await _lock_folder(self._disk, self._log_dir)
+        self._lock, self._names_before = await lock_folder(self._disk, self._log_dir)
 
     def keep(self) -> None:
         self._is_kept = True
@@ -65,16 +65,3 @@ class RestoreTarget:
             for name in await disk.list_folder(f"{self._log_dir}/{FOLDER}"):
                 await disk.remove(f"{self._log_dir}/{FOLDER}/{name}")
         await remove_made(disk, self._log_dir, before)
-
-
-async def _lock_folder(disk: Disk, log_dir: str) -> tuple[DiskLock, list[str]]:
-    """Makes and locks a log's directory; what it held before. Asked under the lock: what another process left there until then is not
-    ours to remove. Raises DiskLocked and what making a folder raises."""
-    names = await disk.list_folder(log_dir)
-    await disk.make_folder(log_dir)
-    lock = disk.lock(f"{log_dir}/{LOCK_FILE}")
-    try:
-        return lock, [name for name in await disk.list_folder(log_dir) if name != LOCK_FILE or name in names]
-    except BaseException:
-        lock.release()
-        raise

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from millrace.broker.config import BrokerSettings
 from millrace.broker.metadata_cache import INTERNAL_TOPICS
 from millrace.broker.request import RequestContext
 from millrace.broker.slices import pause
@@ -98,3 +99,14 @@ class TopicCreation:
             replication_factor=-1,
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
         )
+
+
+def internal_topics(settings: BrokerSettings) -> dict[str, tuple[int, dict[str, str]]]:
+    """Partitions and configuration of topics that the broker makes for itself."""
+    groups = settings.groups
+    offsets = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(groups.offsets_segment_bytes),
+    }
+    return {"__consumer_offsets": (groups.offsets_partitions_count, offsets)}

@@ -57,6 +57,19 @@ def accept_other_config(resource_type: int, values: Values) -> None:
     """The same of groups and client metrics."""
 
 
+async def lock_folder(disk: Disk, log_dir: str) -> tuple[DiskLock, list[str]]:
+    """Makes and locks a log's directory; what it held before. Asked under the lock: what another process left there until then is not
+    ours to remove. Raises DiskLocked and what making a folder raises."""
+    names = await disk.list_folder(log_dir)
+    await disk.make_folder(log_dir)
+    lock = disk.lock(f"{log_dir}/{LOCK_FILE}")
+    try:
+        return lock, [name for name in await disk.list_folder(log_dir) if name != LOCK_FILE or name in names]
+    except BaseException:
+        lock.release()
+        raise
+
+
 async def remove_made(disk: Disk, log_dir: str, names_before: Sequence[str]) -> None:
     """What a start made in a log's directory that held no log before. Under the directory's lock, whose file goes last:
     from then on another process may have the directory."""
@@ -140,7 +153,8 @@ class ControllerNode:
         self._tasks = Tasks()
         self._on_failed = on_failed
         self._is_closed = False
-        self._names_before: Sequence[str] = ()  # in the log's directory
+        self._names_before: Sequence[str] = ()  # in the log's directory, once it was locked
+        self.is_new: bool  # this start made the log
         self.history_at_open: LogHistory  # before this start wrote anything
         self.epoch_at_open: int  # of its last record
         self.driver: Driver
@@ -167,15 +181,13 @@ class ControllerNode:
         `on_failed` is told once when the log fails while running: nothing can be promised any more, and the process ends.
         """
         voters = settings.voters or (settings.node_id,)
-        names_before = await disk.list_folder(settings.log_dir)
-        await disk.make_folder(settings.log_dir)
-        lock = disk.lock(f"{settings.log_dir}/{LOCK_FILE}")
+        lock, names_before = await lock_folder(disk, settings.log_dir)
         try:
             store = LogStore(disk, settings.log_dir, voters, settings.segment_bytes)
             meta, recovery, state, log_view = await recover(disk, rand, settings, store)
             node = cls(disk, clock, settings, meta, lock, store, recovery, on_failed)
             node.history_at_open, node.epoch_at_open = log_view.history, log_view.last_epoch
-            node._names_before = names_before
+            node._names_before, node.is_new = names_before, META_FILE not in names_before
             raft = Raft(RaftSettings(settings.node_id, voters), state, log_view, rand.split("elections").below)
             reserve = Reserve(disk, settings.log_dir, settings.reserve_bytes)
             await reserve.hold()
@@ -234,7 +246,7 @@ class ControllerNode:
         if self.publisher.image.offset - self._snapshot_offset > self._settings.snapshot_records_at_close:
             await self._snapshot(self.publisher.image)
         await self._store.close()
-        if is_void:
+        if is_void and self.is_new:
             await remove_made(self._disk, self._settings.log_dir, self._names_before)
         self._lock.release()
 

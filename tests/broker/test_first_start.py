@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from millrace.broker.app import Broker
+from millrace.broker.binding import BindingRefused
 from millrace.broker.config import BrokerSettings, load
 from millrace.broker.first_start import FirstStart
-from millrace.runtime.disk import DiskFailed
+from millrace.runtime.disk import DiskFailed, DiskLock
+from tests.sim import asking
+from tests.sim.disk import SimDisk
+from tests.sim.loop import Life, SimLoop, run_simulation
+from tests.sim.node import SimNode
+from tests.sim.settings import WAL_FILE
+from tests.sim.world import World
 
 
 class StubbornDisk:
@@ -51,3 +60,50 @@ def test_what_cannot_be_removed_is_told(caplog: pytest.LogCaptureFixture) -> Non
     refused_start(StubbornDisk("/d"))
     (line,) = caplog.messages
     assert line.startswith("first start: a folder that this start made is left: /d: Read-only file system")
+
+
+def refused_behind(at_lock: Callable[[SimDisk, dict[str, Any]], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that is refused, of which `at_lock` changes the disk as it locks the log directory; given the files of a node that was killed."""
+    lock = SimDisk.lock
+
+    async def main(loop: SimLoop) -> None:
+        world = World(loop, "before")
+        before = SimNode(world)
+        await before.start()
+        await asking.create_topic(world.client("client", before.address), "kept", 1, {})
+        before.kill()
+        left = {path: file for path, file in before.disk.files.items() if path != WAL_FILE}
+        node = SimNode(World(loop, "after"))
+        node.disk.files |= left if at_lock is take_away else {}
+
+        def late(disk: SimDisk, path: str) -> DiskLock:
+            at_lock(disk, left)
+            return lock(disk, path)
+
+        monkeypatch.setattr(SimDisk, "lock", late)
+        broker = Broker(node.settings, node._runtime(Life("late")))
+        with pytest.raises(BindingRefused):
+            await broker.start()
+        await broker.stop()
+        assert node.disk.files.keys() == (set() if at_lock is take_away else left.keys())
+
+    run_simulation(main)
+
+
+def bring(disk: SimDisk, left: dict[str, Any]) -> None:
+    disk.files |= left
+
+
+def take_away(disk: SimDisk, left: dict[str, Any]) -> None:
+    for path in left:
+        disk.files.pop(path, None)
+
+
+def test_a_log_that_another_start_made_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between our first look at the log directory and our lock on it: what this start did not make it does not take back."""
+    refused_behind(bring, monkeypatch)
+
+
+def test_no_cluster_where_another_start_took_its_log_back_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a first start is to look at was not looked at: refused, with nothing left."""
+    refused_behind(take_away, monkeypatch)

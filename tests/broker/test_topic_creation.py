@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.app import internal_topics
 from millrace.broker.config import load
 from millrace.broker.config_source import gather
 from millrace.broker.config_table import all_keys
 from millrace.broker.request import ConnectionInfo, RequestContext
-from millrace.broker.topic_creation import NAMES_A_REQUEST, REFUSAL_PERIOD_S, TopicCreation
+from millrace.broker.topic_creation import NAMES_A_REQUEST, REFUSAL_PERIOD_S, TopicCreation, internal_topics
 from millrace.kraft.errors import NotLeader, TooManyCommands
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse

@@ -23,7 +23,7 @@ from millrace.protocol.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
 )
 from millrace.protocol.messages.get_opening_streams import GetOpeningStreamsRequest
-from millrace.runtime.disk import DiskFailed, DiskLocked
+from millrace.runtime.disk import DiskFailed, DiskLock, DiskLocked
 from millrace.runtime.errors import Closed, Fenced
 from millrace.runtime.rand import Rand
 from millrace.s3stream.ids import ObjectId
@@ -541,5 +541,28 @@ def test_the_lock_is_the_last_that_a_refused_first_start_takes_back(monkeypatch:
         monkeypatch.setattr(SimDisk, "remove", watched)
         await node.close(is_void=True)
         assert left[-2:] == [[LOCK_FILE], []]
+
+    run(main())
+
+
+def test_a_log_that_another_start_made_before_the_lock_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made between our first look and our lock: it is gone on with, and whoever gives up takes nothing of it back."""
+
+    async def main() -> None:
+        other = await open_node(sim_disk())
+        made = dict(other._disk.files)  # type: ignore[attr-defined]
+        await other.close()
+        disk = sim_disk()
+        lock = SimDisk.lock
+
+        def late(disk: SimDisk, path: str) -> DiskLock:
+            disk.files |= made
+            return lock(disk, path)
+
+        monkeypatch.setattr(SimDisk, "lock", late)
+        node = await open_node(disk)
+        assert (node.is_new, node.cluster_id) == (False, other.cluster_id)
+        await node.close(is_void=True)
+        assert set(made) <= set(disk.files)
 
     run(main())
