@@ -35,7 +35,6 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.config_table import all_keys
 from millrace.broker.connection_limits import DynamicLimits
 from millrace.broker.controller_client import ControllerClient
-from millrace.broker.coordinators.groups.config import CoordinatorSettings
 from millrace.broker.coordinators.groups.coordinator import GroupCoordinator
 from millrace.broker.damage_log import DamageLog, show_damage
 from millrace.broker.dispatch import Dispatcher
@@ -74,6 +73,7 @@ from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.validation import slow_validation
 from millrace.broker.process_meters import show_process
+from millrace.broker.room_makers import RoomMakers
 from millrace.broker.server import BoundEndpoint, Server, bind_all, unbind
 from millrace.broker.start_watch import RetryLog, StartWatch
 from millrace.broker.state_memory import StateMemory
@@ -149,6 +149,7 @@ class Broker:
         self._first = FirstStart(runtime.disk)
         self._bound: Sequence[BoundEndpoint] = ()
         self._known: KnownTime  # once the controller is open
+        self._makers: RoomMakers  # once there is an engine
         self._bucket_metadata = BucketMetadata()
         self._changes = ChangeLog()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -171,11 +172,11 @@ class Broker:
         await self._register(client, incarnation)
         self._watch.enter("recovering what the WAL holds")
         wal = await self._open_wal(node, client, stores)
-        storage = await self._start_engine(node, client, stores, wal, backup)
+        storage = await self._start_engine(node, cache, client, stores, wal, backup)
         await self._register_wal(node, client, wal)
         await forget_restored_from(self._runtime.disk, self._settings.controller.log_dir)
         parts = self._build_parts(node, cache, client, storage)
-        self._start_tasks(node, parts, stores, backup)
+        self._start_tasks(parts, stores)
         await self._serve(node, parts)
         self._watch.leave()
 
@@ -424,6 +425,7 @@ class Broker:
     async def _start_engine(
         self,
         node: ControllerNode,
+        cache: MetadataCache,
         client: ControllerClient,
         stores: NodeStores,
         wal: WriteAheadLog,
@@ -450,7 +452,8 @@ class Broker:
         self._watch.blocked_reason = lambda: (
             wal.blocked_reason or storage.upload_blocked_reason or backup.blocked_reason or self._wal_store.reason
         )
-        binding = self._wal_binding
+        binding, self._makers = self._wal_binding, self._room_makers(node, cache, client, stores, storage, backup)
+        self._ends_with("what makes room", self._makers.stop)
 
         async def accept_loss(recovered: Recovered) -> None:
             await self._judge_unknown(node.publisher.image, recovered)
@@ -529,7 +532,7 @@ class Broker:
             directory,
             storage,
             cache,
-            coordinator_settings(settings),
+            settings.groups.of_coordinator(),
             runtime.clock,
             self._known.judged,
             self._runtime.rand.split("groups"),
@@ -577,37 +580,50 @@ class Broker:
         follow()
         return levels
 
-    def _start_tasks(self, node: ControllerNode, parts: Parts, stores: NodeStores, backup: MetadataBackup) -> None:
-        settings, clock, judged = self._settings, self._runtime.clock, self._known.judged
-        grace_ms, owned = settings.object_grace_ms, self._ownership
+    def _room_makers(
+        self,
+        node: ControllerNode,
+        cache: MetadataCache,
+        client: ControllerClient,
+        stores: NodeStores,
+        storage: Storage,
+        backup: MetadataBackup,
+    ) -> RoomMakers:
+        settings, owned = self._settings, self._ownership
+        clock, judged, grace_ms = self._runtime.clock, self._known.judged, settings.object_grace_ms
         before_delete = partial(backup.reach_for_deletion, is_urgent=grace_ms <= settings.backup.interval_ms)
-        cleaner = ObjectCleaner(stores.plain, parts.client, parts.cache, judged, grace_ms, before_delete, owned)
+        cleaner = ObjectCleaner(stores.plain, client, cache, judged, grace_ms, before_delete, owned)
         node.publisher.subscribe(lambda delta, image: cleaner.on_image())
-        rounds = MaintenanceSettings(
-            settings.topics.retention_check_interval_ms, settings.producers.expiration_check_interval_ms
-        )
-        maintenance = Maintenance(parts.directory, parts.cache, judged, rounds)
         compaction = CompactionTask(
             stores.compaction,
-            parts.client,
+            client,
             settings.compaction,
             node.cluster_id,
             clock,
             self._runtime.rand.split("compaction"),
             self._on_failed,
             owned,
-            lambda: parts.storage.uploader.is_full,
+            lambda: storage.uploader.is_full or backup.is_full,
         )
-        parts.storage.uploader.on_full = compaction.on_full
         node.publisher.subscribe(lambda delta, image: compaction.on_image(image))
         show_compaction(self._registry, compaction)
+        makers = RoomMakers(cleaner, compaction)
+        storage.uploader.on_full = backup.on_full = makers.on_full
+        return makers
+
+    def _start_tasks(self, parts: Parts, stores: NodeStores) -> None:
+        settings, judged = self._settings, self._known.judged
+        rounds = MaintenanceSettings(
+            settings.topics.retention_check_interval_ms, settings.producers.expiration_check_interval_ms
+        )
+        maintenance = Maintenance(parts.directory, parts.cache, judged, rounds)
         upload_ms_max = max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
-        sweep = UploadSweep(stores.compaction, parts.cache, judged, upload_ms_max, owned)
-        self._tasks.start("object cleaner", cleaner.run)
+        sweep = UploadSweep(stores.compaction, parts.cache, judged, upload_ms_max, self._ownership)
+        self._makers.begin()
         self._tasks.start("upload sweep", sweep.run)
-        self._tasks.start("compaction", compaction.run)
         self._tasks.start("maintenance", maintenance.run)
         self._tasks.start("clock", lambda: self._known.run(lambda: stores.plain.head(MARKER_KEY)))
+        self._ends_with("what makes room", self._makers.stop)
         self._ends_with("background tasks", self._tasks.stop)
 
     async def _serve(self, node: ControllerNode, parts: Parts) -> None:
@@ -680,16 +696,3 @@ def follow_expiration(memory: StateMemory, cache: MetadataCache, publisher: Meta
 
 def listener_rules(settings: BrokerSettings) -> ListenerRules:
     return ListenerRules(settings.listeners, {key: settings.shown[key].text or "" for key in LISTENER_KEYS})
-
-
-def coordinator_settings(settings: BrokerSettings) -> CoordinatorSettings:
-    groups = settings.groups
-    return CoordinatorSettings(
-        initial_rebalance_delay_ms=groups.initial_rebalance_delay_ms,
-        session_timeout_min_ms=groups.session_timeout_min_ms,
-        session_timeout_max_ms=groups.session_timeout_max_ms,
-        members_max=groups.members_max,
-        offset_metadata_bytes_max=groups.offset_metadata_bytes_max,
-        offsets_retention_ms=groups.offsets_retention_ms,
-        offsets_retention_check_interval_ms=groups.offsets_retention_check_interval_ms,
-    )

@@ -27,6 +27,7 @@ from millrace.broker.config_source import Given
 from millrace.broker.config_table import all_keys
 from millrace.broker.config_values import ShownValue, Values
 from millrace.broker.connection_limits import ConnectionLimits
+from millrace.broker.coordinators.groups.config import CoordinatorSettings
 from millrace.broker.dynamic_configs import DYNAMIC
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.server import ServerSettings
@@ -73,6 +74,17 @@ class GroupSettings:
     offsets_retention_ms: int
     offsets_retention_check_interval_ms: int
     offset_metadata_bytes_max: int
+
+    def of_coordinator(self) -> CoordinatorSettings:
+        return CoordinatorSettings(
+            initial_rebalance_delay_ms=self.initial_rebalance_delay_ms,
+            session_timeout_min_ms=self.session_timeout_min_ms,
+            session_timeout_max_ms=self.session_timeout_max_ms,
+            members_max=self.members_max,
+            offset_metadata_bytes_max=self.offset_metadata_bytes_max,
+            offsets_retention_ms=self.offsets_retention_ms,
+            offsets_retention_check_interval_ms=self.offsets_retention_check_interval_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True)

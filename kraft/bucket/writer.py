@@ -90,6 +90,10 @@ async def no_owner(since_s: float) -> None:
     """Where nobody can take the node over."""
 
 
+def _nobody() -> None:
+    """Makes room."""
+
+
 class MetadataBackup:
     """`found` is what the bucket held when this node began to lead. Runs until cancelled; `close` before that gives the rest a chance."""
 
@@ -130,6 +134,7 @@ class MetadataBackup:
         self._snapshotting: asyncio.Task[None] | None = None
         self.blocked_reason = ""
         self._is_full = asyncio.Event()  # the bucket refused the last put for want of room
+        self.on_full: Callable[[], None] = _nobody  # called when it begins to: somebody may be able to make some
         self.pieces_put = 0
         self.snapshots_put = 0
         self.bytes_put = 0
@@ -140,6 +145,11 @@ class MetadataBackup:
     @property
     def is_on(self) -> bool:
         return self._publisher.image.features.has_identities
+
+    @property
+    def is_full(self) -> bool:
+        """What is to be put waits for room in the bucket."""
+        return self._is_full.is_set()
 
     @property
     def is_behind(self) -> bool:
@@ -388,8 +398,9 @@ class MetadataBackup:
                 if not self.blocked_reason:
                     log.warning("metadata backup: %s cannot be put now and is tried again: %s", what, error)
                 self.blocked_reason = f"{what} cannot be put into the bucket: {error}"
-                if isinstance(error, StoreFull):
+                if isinstance(error, StoreFull) and not self.is_full:
                     self._is_full.set()
+                    self.on_full()
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
 

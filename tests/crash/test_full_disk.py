@@ -34,6 +34,7 @@ from tests.sim.workload import Actor, part_of
 from tests.sim.world import World
 
 ROOM_BYTES = 1 << 40
+CLAIMS_BYTES = 2048
 OK, TIMED_OUT, STORAGE_ERROR = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -206,6 +207,26 @@ def test_a_full_bucket() -> None:
         house.world.bucket.capacity_bytes = None
         await asyncio.sleep(15)
         assert await house.produce(house.kept, 20) == Counter({OK: 20})
+        await house.check()
+
+    drive(test)
+
+
+def test_a_start_makes_room_in_a_full_bucket() -> None:
+    """Killed behind a deletion: the start has a log to upload and room for claims alone; what was deleted makes some while it waits."""
+
+    async def test(house: House) -> None:
+        assert await house.produce(house.doomed, 100) == Counter({OK: 100})
+        await asyncio.sleep(1)
+        bucket = house.world.bucket
+        bucket.capacity_bytes = bucket.used_bytes()
+        assert await house.produce(house.kept, 15) == Counter({OK: 15})
+        await house.delete_doomed()
+        house.node.kill()
+        bucket.capacity_bytes = bucket.used_bytes() + CLAIMS_BYTES
+        bucket.hits.clear()
+        await asyncio.wait_for(house.node.start(), 120)
+        assert bucket.hits["FULL"]
         await house.check()
 
     drive(test)

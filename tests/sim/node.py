@@ -17,6 +17,7 @@ from zlib import crc32
 from millrace.broker.app import Broker
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
+from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.ownership import Replaced as TakenOver
 from millrace.broker.stores import NodeStores
 from millrace.kraft.bucket.writer import MetadataBackup
@@ -167,12 +168,13 @@ class SimBroker(Broker):
     async def _start_engine(
         self,
         node: ControllerNode,
+        cache: MetadataCache,
         client: ControllerClient,
         stores: NodeStores,
         wal: WriteAheadLog,
         backup: MetadataBackup,
     ) -> Storage:
-        self.storage = await super()._start_engine(node, client, stores, wal, backup)
+        self.storage = await super()._start_engine(node, cache, client, stores, wal, backup)
         return self.storage
 
 

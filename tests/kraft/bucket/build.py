@@ -12,7 +12,7 @@ from millrace.kraft.bucket.settings import BackupSettings
 from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.node import ControllerNode
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore import StoreDenied, StoreUnavailable
+from millrace.runtime.objectstore import StoreDenied, StoreFull, StoreUnavailable
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.ownership import UNOWNED, Ownership
 from tests.kraft.build import Broker, HandClock, create_topic, open_node, sim_disk
@@ -22,11 +22,12 @@ STARTS = itertools.count()  # topic ids are drawn: no start draws those of anoth
 
 
 class Bucket(MemoryObjectStore):
-    """`is_away`: puts fail. `loses_answers`: what was put is told as failed. `log` has what was put, in order."""
+    """`is_away`, `is_full`: puts fail. `loses_answers`: what was put is told as failed. `log` has what was put, in order."""
 
     def __init__(self) -> None:
         super().__init__(HandClock())
         self.is_away = False
+        self.is_full = False
         self.loses_answers = False
         self.log: list[str] = []
 
@@ -34,6 +35,8 @@ class Bucket(MemoryObjectStore):
         await asyncio.sleep(0.001)
         if self.is_away:
             raise StoreUnavailable(key, "away")
+        if self.is_full:
+            raise StoreFull(key, "full")
         await super().put_if_absent(key, parts)
         self.log.append(key)
         if self.loses_answers:

@@ -112,6 +112,27 @@ def test_a_store_that_is_away_makes_everything_wait() -> None:
     run(main())
 
 
+def test_a_full_store_is_told_once_each_time() -> None:
+    """Whoever can make room hears of it when the store begins to be full, not at each attempt; and asks whether it still is."""
+
+    async def main() -> None:
+        up = await BackedUp().start()
+        told: list[bool] = []
+        up.backup.on_full = lambda: told.append(up.backup.is_full)
+        for times in (1, 2):
+            up.bucket.is_full = True
+            await up.create(f"topic-{times}")
+            waiting = asyncio.ensure_future(up.backup.reach_committed())
+            await asyncio.sleep(0.5)
+            assert told == [True] * times
+            up.bucket.is_full = False
+            await waiting
+            assert not up.backup.is_full
+        await up.stop()
+
+    run(main())
+
+
 def test_a_time_that_was_not_confirmed_is_not_saved() -> None:
     """Records are stamped by a clock that is a day ahead: what is saved says the newest time that was confirmed, in pieces and snapshots. One whose
     answer was lost is put again with the same bytes, although time went on."""
