@@ -141,7 +141,7 @@ def _create(fd: int, path: str, size_bytes: int, *, is_ours: bool) -> None:
     except BaseException:
         with contextlib.suppress(OSError):
             if is_ours:
-                os.unlink(path)
+                os.unlink(os.path.realpath(path))  # a link that named nothing stays
             else:
                 os.ftruncate(fd, 0)
         raise
@@ -247,9 +247,9 @@ def sync_folder(path: str) -> None:
 
 def sync_name(path: str, *, is_new: bool) -> None:
     """Also of a file that is there: who made it may have been killed before its name was durable. Whose folder may not be read was made for us,
-    and its name is its maker's business."""
+    and its name is its maker's business. Of what a link names: its own folder."""
     try:
-        sync_folder(os.path.dirname(path) or ".")
+        sync_folder(os.path.dirname(os.path.realpath(path)))
     except PermissionError:
         if is_new:
             raise

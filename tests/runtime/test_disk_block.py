@@ -411,6 +411,27 @@ def test_a_file_without_room_is_left_as_it_was(
     assert not is_there or path.stat().st_size == 0
 
 
+def test_a_link_that_names_nothing_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that it names is made, and its own folder synced; or, where there is no room, taken back, and the link stays."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = tmp_path / "wal"
+    link.symlink_to(elsewhere / "log")
+    synced: list[str] = []
+    monkeypatch.setattr(disk_open, "sync_folder", synced.append)
+
+    def refuse(fd: int, start: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_open.os, "posix_fallocate", refuse)
+        with pytest.raises(DiskFull):
+            open_block_descriptor(str(link), MIB, "never")
+    assert (link.is_symlink(), list(elsewhere.iterdir()), synced) == (True, [], [])
+    os.close(open_block_descriptor(str(link), MIB, "never").fd)
+    assert (link.is_symlink(), (elsewhere / "log").stat().st_size, synced) == (True, MIB, [str(elsewhere)])
+
+
 def test_the_fallback_is_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the kernel refuses io_uring the thread takes over without a word to the caller."""
     from millrace.runtime import uring
