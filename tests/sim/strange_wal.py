@@ -87,6 +87,7 @@ class WalMove:
     def _copy(self) -> None:
         self.files = copied(self._node.disk, is_wal_file)
         self.objects = wal_objects(self._node)
+        self._node.on_wal_copied()
 
     def _move(self) -> None:
         """The node is down."""

@@ -297,6 +297,14 @@ def test_a_place_that_is_not_the_nodes_own_is_refused(words: str, what: str) -> 
     assert outcome.hits[what]
 
 
+def test_a_former_wal_that_was_copied_early_is_judged_as_it_was_copied() -> None:
+    """The copy was taken before the log's last object was put; whoever goes on with it counts what it has, and that is no wrong link."""
+    words = "seed=730012 weather=slow disk+lost answers+other wal fate=holes settings=large uploads+quick object wal batches=5"
+    outcome = run_plan(parse_plan(f"{words} kill@store187 fail@write19 cut@write40 kill@write195"))
+    assert not outcome.findings, outcome.findings[:3]
+    assert outcome.hits["another WAL: loss accepted"]
+
+
 @pytest.mark.parametrize("settings", ["large uploads", "object wal"])
 def test_the_current_wal_is_the_older_one_where_an_older_copy_went_on(settings: str) -> None:
     """Both are accepted, one after the other: nothing of what was given up comes back, and consumers that check epochs notice."""
