@@ -71,3 +71,48 @@ def test_every_name_has_a_component_and_a_unit() -> None:
 def test_what_breaks_the_rule_is_found(name: str, kind: str) -> None:
     """Without a component, without what is measured, without a unit, a counter that does not say so, another's prefix."""
     assert fault_of(MetricRow(name, kind, frozenset(), "")) != ""
+
+
+DASHBOARDS_ASK = (
+    "kafka.server:BrokerTopicMetrics,BytesInPerSec",
+    "kafka.server:BrokerTopicMetrics,BytesOutPerSec",
+    "kafka.server:BrokerTopicMetrics,MessagesInPerSec",
+    "kafka.server:BrokerTopicMetrics,FailedProduceRequestsPerSec",
+    "kafka.network:RequestMetrics,TotalTimeMs,request=",
+    "kafka.controller:KafkaController,ActiveControllerCount",
+    "kafka.controller:KafkaController,OfflinePartitionsCount",
+    "kafka.coordinator.group:GroupMetadataManager,NumGroups",
+    "kafka.log:Log,LogStartOffset",
+    "kafka.log:Log,LogEndOffset",
+    "kafka.log:Log,Size",
+    "kafka_brokers",
+    "kafka_topic_partitions",
+    "kafka_topic_partition_current_offset",
+    "kafka_topic_partition_oldest_offset",
+    "kafka_consumergroup_members",
+    "kafka_consumergroup_lag",
+    "kafka_consumergroup_lag_sum",
+)
+OF_EVERY_PROCESS = {
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
+    "process_open_fds",
+    "process_max_fds",
+    "process_start_time_seconds",
+    "millrace_build_info",
+    "millrace_log_cache_used_bytes",
+}
+
+
+@pytest.mark.parametrize("name", DASHBOARDS_ASK)
+def test_what_dashboards_of_kafka_ask_for_has_a_name_here(name: str) -> None:
+    """Each name of JMX or of kafka_exporter stands in a row with a metric that the broker shows."""
+    shown = {row.name for row in metric_rows()}
+    rows = [line for line in PAGE.splitlines() if line.startswith("| ") and re.search(rf"`{re.escape(name)}\*?`", line)]
+    assert rows
+    assert all(shown & set(re.findall(r"\b(?:millrace|process)_\w+", row)) for row in rows), rows
+
+
+def test_what_every_process_shows_is_listed() -> None:
+    """By the names that dashboards have for all programs, and the cache of recent records."""
+    assert {row.name for row in metric_rows()} >= OF_EVERY_PROCESS
