@@ -82,8 +82,12 @@ def walk(broker: LiveBroker, kills: int) -> None:
         assert broker.stop() == 0
 
 
+UNREADY = "not ready: the write-ahead log cannot be written, and nothing is acknowledged"
+
+
 def test_a_store_that_is_away_makes_producers_wait(tmp_path: Path, bucket: Bucket) -> None:
-    """The WAL's bucket refuses connections for a while: a produce request that waits is answered without an error once it is back."""
+    """The WAL's bucket refuses connections for a while: a produce request that waits is answered without an error once it is back. Meanwhile the
+    node is not ready, says that nothing is acknowledged, and measures for how long."""
     bucket.make("away")
     with broker_on(tmp_path, f"{bucket.address('away')}&apiCallAttemptTimeoutMs=500") as broker:
         with Client(broker.address) as client:
@@ -93,7 +97,9 @@ def test_a_store_that_is_away_makes_producers_wait(tmp_path: Path, bucket: Bucke
         answers: list[int] = []
         waiting = threading.Thread(target=lambda: answers.append(send_one(broker)), daemon=True)
         waiting.start()
-        wait_until(lambda: "the WAL waits for its store" in ready_page(broker), 30)
+        wait_until(lambda: ready_page(broker).startswith(UNREADY), 40)
+        assert "the WAL waits for its store" in ready_page(broker)
+        assert broker.metrics()["millrace_wal_blocked_seconds"] > 5
         assert answers == []
         bucket.door.open()
         waiting.join(60)
