@@ -40,6 +40,28 @@ KAFKA = "org.apache.kafka.common.errors."
             "t is on a full disk: make room on it (No space left on device)",
             2,
         ),
+        (
+            "org.apache.hadoop.fs.s3a.AWSBadRequestException",
+            "Forbidden (Service: S3, Status Code: 403)",
+            "t is in S3, which refuses the access key or its rights: check the key",
+            2,
+        ),
+        (
+            "a.UnknownStoreException",
+            "`s3a://lake/': NoSuchBucket",
+            "t is in a bucket that does not exist: create it",
+            2,
+        ),
+        ("a.b.Other", "NoAwsCredentials", "t is in S3, and no credentials were found: docs/pipelines.md shows", 2),
+        ("java.io.IOException", "Mkdirs failed to create file:/t", "t cannot be made: let the pipeline's user", 2),
+        ("java.io.IOException", "Read-only file system", "t is on a read-only file system: name another", 2),
+        ("java.io.IOException", "Not a directory", "t cannot be made, for a file is in its way", 2),
+        (
+            "a.UnsupportedFileSystemException",
+            'No FileSystem for scheme "gs"',
+            "t is of a kind that Spark has no jar",
+            2,
+        ),
         ("java.lang.ClassNotFoundException", "Class o.a.h.fs.s3a.S3AFileSystem not found", "t is in S3, and Spark", 2),
         (
             "org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException",
