@@ -214,7 +214,8 @@ def test_another_node_or_cluster_by_its_settings(stopped: Path, tmp_path: Path) 
 
 
 def test_a_lost_wal_is_given_up_only_when_told(killed: Path, tmp_path: Path) -> None:
-    """It may hold acknowledged records: the start is refused, again and again, until the operator accepts the loss for one start."""
+    """It may hold acknowledged records: the start is refused, again and again, until the operator accepts the loss for one start, which says of
+    each partition from where on records are given up."""
     folder = copied(killed, tmp_path)
     (folder / "data" / "wal").unlink()
     for _ in range(2):
@@ -225,6 +226,10 @@ def test_a_lost_wal_is_given_up_only_when_told(killed: Path, tmp_path: Path) -> 
         )
     with LiveBroker(folder, settings(folder, wal_lost_accept="true")) as broker:
         produce(broker.address, 1)
+    said = [line for line in broker.log_path.read_text().splitlines() if "WAL loss accepted" in line]
+    assert [line.partition("WAL loss accepted: ")[2] for line in said] == [
+        "t-0: records from offset 0 on that were in the WAL alone are given up; leader epoch is now 1"
+    ]
     with LiveBroker(folder, settings(folder)):
         pass
 
