@@ -71,6 +71,14 @@ def test_a_new_cluster_is_announced(stopped: Path, tmp_path: Path) -> None:
     assert "new cluster" not in again
 
 
+def test_what_a_node_keeps_is_its_owners_alone(stopped: Path, killed: Path) -> None:
+    """Write-ahead log, metadata, objects and locks, and the folders that they lie in: nobody else may read or enter them."""
+    data = [stopped / "data", killed / "data"]
+    found = [*data, *(path for folder in data for path in folder.rglob("*"))]
+    assert {"wal", "objects", "meta.properties", "metadata.reserve", ".lock"} <= {path.name for path in found}
+    assert [str(path) for path in found if path.stat().st_mode & 0o077] == []
+
+
 def copied(source: Path, target: Path) -> Path:
     shutil.copytree(source / "data", target / "data")
     return target
