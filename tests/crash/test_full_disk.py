@@ -232,6 +232,25 @@ def test_a_start_makes_room_in_a_full_bucket() -> None:
     drive(test)
 
 
+def test_metadata_that_finds_no_room_begins_a_round() -> None:
+    """Nothing waits to be uploaded: what was deleted goes since the metadata that says so is refused for want of room."""
+
+    async def test(house: House) -> None:
+        assert await house.produce(house.doomed, 100) == Counter({OK: 100})
+        await asyncio.sleep(1)
+        bucket, broker = house.world.bucket, house.node.broker
+        used_bytes = bucket.capacity_bytes = bucket.used_bytes()
+        assert broker is not None
+        assert broker._makers._compaction.counts.reclaim_rounds == 0
+        await house.delete_doomed()
+        await asyncio.sleep(60)
+        assert broker._makers._compaction.counts.reclaim_rounds > 0
+        assert bucket.used_bytes() < used_bytes * 3 // 4
+        await house.check()
+
+    drive(test, ("no compaction",))
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_write_of_the_wal_fails(code: int) -> None:
     """Thin provisioning, or a broken device: what was in flight has an unknown outcome, so the process ends; the next one goes on."""
