@@ -125,8 +125,8 @@ class CompactionHolds(Probe):
             yield "objects that end", len(part._ending), ENDING_COUNT_MAX
 
     def _parts(self) -> Iterator[object]:
-        broker = self.node.broker
-        tasks = broker._tasks._running if broker is not None else {}
+        makers = getattr(self.node.broker, "_makers", None)  # there is one once there is an engine
+        tasks = {} if makers is None else makers._tasks._running
         for task in [task for task, name in tasks.items() if name == "compaction"]:
             yield from _held_by(task)
 

@@ -683,7 +683,7 @@ async def compact_with(node: SimNode, part: object) -> None:
         del held
 
     assert node.broker is not None
-    node.broker._tasks.start("compaction", run)
+    node.broker._makers._tasks.start("compaction", run)
     await asyncio.sleep(0.001)
 
 
