@@ -16,6 +16,7 @@ import pytest
 
 from millrace.broker.cli import COMMANDS
 from millrace.broker.cli.serve import ABOUT, parse_options, read_settings
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -74,7 +75,7 @@ def targets() -> list[str]:
 def test_make_help_shows_every_target_once_under_a_heading() -> None:
     """Daily ones first: a newcomer reads no further."""
     shown = subprocess.run(
-        ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S
     ).stdout
     groups = [group.splitlines() for group in shown.split("\n\n")]
     found = [line.split()[1] for _, *lines in groups for line in lines]
@@ -88,7 +89,7 @@ def test_make_help_shows_every_target_once_under_a_heading() -> None:
 def test_the_suite_finds_what_its_tests_need(target: str) -> None:
     """In a fresh checkout: the S3 server of the tests is built first, which the tests of a live broker start."""
     words = ["make", "--dry-run", "--always-make", target]
-    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
     assert 0 < told.find("cd tests/s3server") < told.find("-m pytest")
 
 

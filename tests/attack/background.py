@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-END_TIMEOUT_S = 60.0
+from tests.patience import PATIENCE_S
 
 
 class Background(ABC):
@@ -33,14 +33,14 @@ class Background(ABC):
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._has_begun.wait(END_TIMEOUT_S), f"{type(self).__name__} did not begin"
+        assert self._has_begun.wait(PATIENCE_S), f"{type(self).__name__} did not begin"
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_over.set()
-        self._thread.join(END_TIMEOUT_S)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), f"{type(self).__name__} does not end"
         if self.error is not None and kind is None:
             raise self.error

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tests.attack.background import Background
 from tests.live import LiveBroker
 from tests.live.client import Client
+from tests.patience import PATIENCE_S
 
 PAUSE_S = 0.005
 
@@ -19,7 +20,7 @@ PAUSE_S = 0.005
 class Bystander(Background):
     """`step(client)`: one request and its answer; raises AssertionError when the answer is wrong."""
 
-    def __init__(self, broker: LiveBroker, step: Callable[[Client], object], timeout_s: float = 120.0) -> None:
+    def __init__(self, broker: LiveBroker, step: Callable[[Client], object], timeout_s: float = PATIENCE_S) -> None:
         super().__init__()
         self._broker = broker
         self._step = step

@@ -10,6 +10,7 @@ from abc import abstractmethod
 
 from tests.attack.background import Background
 from tests.live import LiveBroker
+from tests.patience import PATIENCE_S
 
 PERIOD_S = 0.1
 ADDRESSES_A_NET = 250
@@ -55,7 +56,7 @@ class Crowd(Background):
             if sys.platform == "linux":
                 place = self._made_count % self._addresses
                 made.bind((f"127.0.{1 + place // ADDRESSES_A_NET}.{1 + place % ADDRESSES_A_NET}", 0))
-            made.settimeout(30)
+            made.settimeout(PATIENCE_S)
             made.connect(self._target)
             made.setblocking(False)
         except OSError:

@@ -18,7 +18,7 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPythonPartition
 
 from tests.live import LiveBroker
-from tests.live.test_s3 import wait_until
+from tests.patience import PATIENCE_S, until
 
 PARTITIONS = 2
 GROUPS = ("readers", "writers", "auditors")
@@ -83,7 +83,7 @@ class Life:
     def make_topic(self) -> None:
         topic = f"{self._name}-{self._made}"
         self._made += 1
-        self._admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(20)
+        self._admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(PATIENCE_S)
         for partition in range(PARTITIONS):
             self.known.records[topic, partition] = {}
             self.known.begins[topic, partition] = 0
@@ -93,7 +93,7 @@ class Life:
         topics = self.known.topics()
         if len(topics) > 1:
             topic = self._chance.choice(topics)
-            self._admin.delete_topics([topic])[topic].result(20)
+            self._admin.delete_topics([topic])[topic].result(PATIENCE_S)
             self.known.forget(topic)
 
     def delete_records(self) -> None:
@@ -101,14 +101,14 @@ class Life:
         end = max(self.known.records[place], default=-1) + 1
         before = self._chance.randrange(self.known.begins[place], end + 1)
         asked = TopicPartition(*place, before)
-        self._admin.delete_records([asked])[asked].result(20)
+        self._admin.delete_records([asked])[asked].result(PATIENCE_S)
         self.known.begins[place] = before
 
     def produce(self) -> None:
         for _ in range(self._chance.randrange(20, 60)):
             self._send()
         assert (
-            self._producer.flush(60) == 0
+            self._producer.flush(PATIENCE_S) == 0
         )  # what a purge passed over, between two queues, is given up when its time is over
 
     def commit(self) -> None:
@@ -162,7 +162,7 @@ class Life:
             self.produce()  # what is merged has to be there first
             return self._broker.metrics()['millrace_compaction_objects_total{direction="in"}'] > 0
 
-        wait_until(is_compacted)
+        until(is_compacted)
 
     def kill(self) -> None:
         """While records are on their way."""
@@ -175,7 +175,7 @@ class Life:
 
     def close(self) -> None:
         assert (
-            self._producer.flush(60) == 0
+            self._producer.flush(PATIENCE_S) == 0
         )  # what a purge passed over, between two queues, is given up when its time is over
         del self._producer, self._admin
 
@@ -190,7 +190,10 @@ def digest(found: Records) -> str:
 def check(broker: LiveBroker, known: Known) -> int:
     """Topics, where partitions begin, records by two clients, and groups' offsets; how many records there are."""
     admin = AdminClient({"bootstrap.servers": broker.address})
-    assert sorted(name for name in admin.list_topics(timeout=20).topics if not name.startswith("__")) == known.topics()
+    assert (
+        sorted(name for name in admin.list_topics(timeout=PATIENCE_S).topics if not name.startswith("__"))
+        == known.topics()
+    )
     expected = known.expected()
     for read in (read_by_librdkafka, read_by_kafka_python):
         begins, found = read(broker, known)

@@ -21,7 +21,7 @@ from tests.attack import IS_FULL
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.s3_server import S3Server
-from tests.live.test_s3 import wait_until
+from tests.patience import until
 
 END_S = 10.0
 
@@ -159,7 +159,7 @@ def test_what_a_replaced_node_put_last_stops_nobody(tmp_path: Path, is_idle: boo
         with Client(first.address) as client:
             client.create("t")
         pair.produce(first, "before")
-        wait_until(lambda: first.metrics()["millrace_wal_used_bytes"] == 0)
+        until(lambda: first.metrics()["millrace_wal_used_bytes"] == 0)
         pair.clone()
         second.start()
         before = len(pair.data_objects())
@@ -171,7 +171,7 @@ def test_what_a_replaced_node_put_last_stops_nobody(tmp_path: Path, is_idle: boo
         pair.check_objects()
         if not is_idle:
             pair.produce(second, "of the winner")
-            wait_until(lambda: second.metrics()["millrace_wal_used_bytes"] == 0)
+            until(lambda: second.metrics()["millrace_wal_used_bytes"] == 0)
             assert "which this process has replaced" in said(second)
         second.kill()
         second.start()

@@ -14,6 +14,7 @@ from millrace.protocol.codec import encode_request
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.live import LiveBroker
 from tests.live.client import MIB, VERSION_BY_NAME, Client
+from tests.patience import PATIENCE_S
 
 MEMORY_MIB = 128
 SAME_COUNT = 5
@@ -73,9 +74,9 @@ def test_fetches_that_wait_are_charged_what_they_hold(broker: LiveBroker) -> Non
                     break
             before, already = broker.memory_bytes(), begun(broker)
             for _ in range(WAITING):
-                waiting.append(socket.create_connection(("127.0.0.1", broker.port), 30))
+                waiting.append(socket.create_connection(("127.0.0.1", broker.port), PATIENCE_S))
                 waiting[-1].sendall(frame)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE_S
             while begun(broker) < already + WAITING:
                 assert time.monotonic() < deadline, "they are not begun"
                 time.sleep(0.1)

@@ -22,6 +22,7 @@ from tests.attack.bystander import Bystander
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.test_s3_lacking import running
+from tests.patience import PATIENCE_S
 
 VERSION = 9
 MIB = 1 << 20
@@ -36,7 +37,7 @@ class Commits:
 
     def __init__(self, broker: LiveBroker, from_address: str) -> None:
         place = "127.0.0.1", broker.port
-        self._sockets = [socket.create_connection(place, 60, (from_address, 0)) for _ in range(CONNECTIONS)]
+        self._sockets = [socket.create_connection(place, PATIENCE_S, (from_address, 0)) for _ in range(CONNECTIONS)]
         self._files = [one.makefile("rb") for one in self._sockets]
 
     def commit(self, groups: list[str], offset: int, partition: int = 0) -> Counter[tuple[int, int]]:
@@ -109,7 +110,7 @@ def test_groups_of_one_offset_fill_no_memory(tmp_path: Path) -> None:
 
 def wait_for_coordinator(client: Client) -> None:
     """The internal topic is made when it is first asked for."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while client.ask("FindCoordinator", FindCoordinatorRequest(key="g", key_type=0), 3).error_code:
         assert time.monotonic() < deadline
         time.sleep(0.05)

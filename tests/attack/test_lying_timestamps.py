@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from confluent_kafka import Producer
 
 from millrace.protocol.apis import NAMED
@@ -22,6 +21,7 @@ from tests.attack.bystander import Bystander, produce_one
 from tests.live import LiveBroker
 from tests.live.client import EARLIEST, VERSION_BY_NAME, Client
 from tests.live.stamped import stamped
+from tests.patience import PATIENCE_S
 
 ROUNDS_MS = 100
 MAX_TIMESTAMP = -3
@@ -38,7 +38,7 @@ def test_records_without_a_timestamp_are_kept(tmp_path: Path) -> None:
         producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5})
         for number in range(100):
             producer.produce("untimed", b"%d" % number, timestamp=-1)
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENCE_S) == 0
         time.sleep(10 * ROUNDS_MS / 1000)
         assert client.offset("untimed", EARLIEST) == 0
         assert client.offset("untimed", MAX_TIMESTAMP) == 0
@@ -107,7 +107,7 @@ def attack(broker: LiveBroker, request: bytes) -> Iterator[list[int]]:
     finally:
         is_over.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
 
 
 def look_up(topic: str, now_ms: int) -> Callable[[Client], object]:
@@ -121,7 +121,6 @@ def look_up(topic: str, now_ms: int) -> Callable[[Client], object]:
     return step
 
 
-@pytest.mark.timeout(600 if IS_FULL else 120)
 def test_lookups_in_batches_that_lie_hold_nobody_up(tmp_path: Path) -> None:
     """Their headers claim a time that none of their records has: each has to be unpacked and walked to find that out.
     Others look up times, and produce, as if nothing was."""

@@ -17,6 +17,7 @@ from tests.attack import IS_FULL
 from tests.attack.bystander import Bystander, produce_one
 from tests.live import LiveBroker
 from tests.live.client import Client
+from tests.patience import PATIENCE_S
 
 VERSION = 12
 MIB = 1 << 20
@@ -28,7 +29,7 @@ class Flood:
     """A connection that sends idempotent batches, `IN_FLIGHT` requests at a time."""
 
     def __init__(self, broker: LiveBroker, from_address: str = "127.0.0.1") -> None:
-        self._socket = socket.create_connection(("127.0.0.1", broker.port), 60, (from_address, 0))
+        self._socket = socket.create_connection(("127.0.0.1", broker.port), PATIENCE_S, (from_address, 0))
         self._file = self._socket.makefile("rb")
 
     def send(self, batches: list[tuple[int, int, int]], topic: str = "t") -> list[tuple[int, int, int]]:

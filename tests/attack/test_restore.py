@@ -21,6 +21,7 @@ from tests.attack.restore_history import Known, Life, Place, check
 from tests.attack.test_swapped_places import broker_on, copy, produce, read, refusal, values, wait_uploaded, wal_at
 from tests.live import LiveBroker, warm
 from tests.live.client import LATEST, Client
+from tests.patience import PATIENCE_S
 
 LIVES = 12 if IS_FULL else 2
 STEPS = 60 if IS_FULL else 8
@@ -46,7 +47,7 @@ def restore(folder: Path, broker: LiveBroker, *words: str) -> subprocess.Complet
 
 def wait_saved(broker: LiveBroker) -> None:
     """What is committed is in the bucket, by age: nothing waits for it here."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while broker.metrics()["millrace_metadata_backup_age_seconds"] > 0:
         assert time.monotonic() < deadline, "metadata is not put"
         time.sleep(0.05)

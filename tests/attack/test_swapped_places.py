@@ -22,6 +22,7 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
 from tests.attack import IS_FULL
 from tests.live import LiveBroker, warm
 from tests.live.client import LATEST, Client
+from tests.patience import PATIENCE_S
 
 UPLOADS_OFTEN = {"s3.wal.upload.interval.ms": "200"}
 UPLOADS_NEVER = {"s3.wal.upload.interval.ms": "3600000"}
@@ -76,7 +77,7 @@ def read(broker: LiveBroker, topic: str = "kept") -> list[bytes]:
 
 def wait_uploaded(broker: LiveBroker) -> None:
     """Everything acknowledged is in objects, and the WAL is trimmed."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while broker.metrics()["millrace_wal_used_bytes"] > 0:
         assert time.monotonic() < deadline, "the WAL is not trimmed"
         time.sleep(0.05)

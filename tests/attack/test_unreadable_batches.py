@@ -22,20 +22,25 @@ from tests.compat.jvm import java_command
 from tests.live import LiveBroker
 from tests.live.client import VERSION_BY_NAME, Client
 from tests.live.odd_batches import batch_of, odd_batches, readable_batches, send_batch
+from tests.patience import PATIENCE_S
 
 RECORDS = {"record.validation": "records"}
 BOMB_COUNT = 600 if IS_FULL else 60
 BOMB_RECORDS = 15 << 20  # of seven bytes: as much as is ever unpacked
 SLOWEST_S = 2.0
+STILL_MS = 60_000
 MIB = 1 << 20
 
 
 def read_by_java(broker: LiveBroker, topic: str, count: int) -> list[str]:
-    """What Kafka's own consumer reads, until it has so many values or stands still for five seconds."""
+    """What Kafka's own consumer reads, until it has so many values or stands still for long."""
     words = ["--bootstrap-server", broker.address, "--topic", topic, "--from-beginning"]
     command = java_command("org.apache.kafka.tools.consumer.ConsoleConsumer", *words)
     done = subprocess.run(
-        [*command, "--max-messages", str(count), "--timeout-ms", "5000"], capture_output=True, text=True, timeout=60
+        [*command, "--max-messages", str(count), "--timeout-ms", str(STILL_MS)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     return done.stdout.splitlines()
 

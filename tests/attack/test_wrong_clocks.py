@@ -20,7 +20,7 @@ from tests.live import LiveBroker
 from tests.live.client import EARLIEST, Client
 from tests.live.s3_server import S3Server
 from tests.live.shifted import ShiftedBroker
-from tests.live.test_s3 import wait_until
+from tests.patience import until
 
 DAY_MS = 86_400_000
 ROUND_S = 0.1
@@ -46,7 +46,7 @@ def commit(client: Client, offset: int) -> None:
         assert code in (0, *COORDINATOR_MOVES), code
         return code == 0
 
-    wait_until(is_taken)
+    until(is_taken)
 
 
 def committed(client: Client) -> int:
@@ -62,7 +62,7 @@ def committed(client: Client) -> int:
         found = int(answer.topics[0].partitions[0].committed_offset)
         return True
 
-    wait_until(is_told)
+    until(is_told)
     return found
 
 
@@ -114,8 +114,8 @@ def test_a_start_eight_days_ahead_deletes_nothing(tmp_path: Path) -> None:
         broker.confirm_clock()
         broker.start()
         with Client(broker.address) as client:
-            wait_until(lambda: client.offset("kept", EARLIEST) == 3)
-            wait_until(lambda: committed(client) == -1)
+            until(lambda: client.offset("kept", EARLIEST) == 3)
+            until(lambda: committed(client) == -1)
         assert broker.metrics()["millrace_clock_ahead_seconds"] == 0
     print(f"eight days ahead over two starts and {2 * ROUNDS} rounds: 3 of 3 records and the group's offset kept")
 
@@ -142,7 +142,7 @@ def test_a_bucket_confirms_or_denies_the_clock(tmp_path: Path) -> None:
             with Client(broker.address) as client:
                 client.create("old")
                 client.produce("old", [b"old"], time_ms=int(time.time() * 1000) - 8 * DAY_MS)
-                wait_until(lambda: client.offset("old", EARLIEST) == 1)
+                until(lambda: client.offset("old", EARLIEST) == 1)
             assert kept(broker) == ALL
     print("a bucket's clock denied eight days ahead, and confirmed eight days off")
 

@@ -8,10 +8,10 @@ from types import TracebackType
 
 from confluent_kafka import Consumer, KafkaException
 
+from tests.patience import PATIENCE_S
+
 MEMBERS = 3
 STAY_S = 3.0
-# A member that came and was given no record in this time is a failure.
-PATIENCE_S = 60.0
 COUNT = 2000
 
 
@@ -81,7 +81,7 @@ class Group:
     ) -> None:
         self._is_over = True
         for thread in self._threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         if kind is None:
             assert not any(thread.is_alive() for thread in self._threads), "a member did not end"
             if self.failure is not None:

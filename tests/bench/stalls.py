@@ -24,6 +24,7 @@ from tests.bench.report import Row, exit_code, table
 from tests.bench.stall_mix import steps
 from tests.live import LiveBroker
 from tests.live.client import Client
+from tests.patience import PATIENCE_S
 
 BOUND_MS = 20.0
 PAUSE_S = 0.01
@@ -73,7 +74,7 @@ class Beside:
 
     def stop(self) -> None:
         self._is_over = True
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
 
 
 def measure(

@@ -90,10 +90,3 @@ class Shell:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
         self._clients.append(client)
         return client
-
-
-async def eventually(is_true: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Waits until a condition of the other side of a socket holds."""
-    async with asyncio.timeout(timeout_s):
-        while not is_true():  # noqa: ASYNC110  (the condition is on the other side of a socket)
-            await asyncio.sleep(0.002)

@@ -8,7 +8,7 @@ import contextlib
 from millrace.broker.admin_http import CONNECTIONS_MAX, HEAD_BYTES_MAX, AdminHttp, Answer, health_pages
 from millrace.runtime.net import LoopNet
 from millrace.runtime.stepped import Steps
-from tests.broker.shell import eventually
+from tests.patience import eventually
 
 
 class Door:

@@ -39,6 +39,7 @@ from millrace.runtime.storeaddress import open_store, parse_address
 from tests.contradicting import Contradicting
 from tests.kraft.build import HandClock, open_node, sim_disk
 from tests.live.bad_s3 import BadS3
+from tests.patience import PATIENCE_S
 from tests.sim.disk import SimDisk
 from tests.sim.loop import run_simulation
 
@@ -129,7 +130,7 @@ class House:
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await scenario()
 
     asyncio.run(main())

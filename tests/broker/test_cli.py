@@ -19,6 +19,7 @@ from millrace.broker.config import load
 from millrace.broker.connection_limits import ConnectionLimits
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.version import VERSION
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,7 +75,7 @@ def millrace(
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *flags, "-m", "millrace.broker", *words]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, **(env or {})}, check=False
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **(env or {})}, check=False
     )
 
 
@@ -104,7 +105,9 @@ def test_help_names_every_command() -> None:
 
 def test_the_module_is_the_command() -> None:
     """`python -m millrace`, as many try first."""
-    found = subprocess.run([sys.executable, "-m", "millrace", "--version"], capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-m", "millrace", "--version"], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert (found.returncode, found.stdout) == (0, f"millrace {VERSION}\n")
 
 
@@ -142,7 +145,7 @@ def test_how_memory_is_split_is_told_at_the_start() -> None:
     process = start_shell("", "--override", "memory.max.bytes=512MiB", "--override", "s3.wal.cache.size=200MiB")
     assert first_line(process).startswith("millrace ready")
     process.send_signal(signal.SIGTERM)
-    told = [line for line in process.communicate(timeout=30)[1].splitlines() if "; memory " in line]
+    told = [line for line in process.communicate(timeout=PATIENCE_S)[1].splitlines() if "; memory " in line]
     assert len(told) == 1, told
     total, _, parts = told[0].partition("; memory ")[2].partition(" MiB: ")
     sizes = {name: int(size) for name, _, size in (part.rpartition(" ") for part in parts.split(", "))}
@@ -221,7 +224,7 @@ def test_a_ready_line_and_an_orderly_end() -> None:
         assert not line.startswith("millrace ready PLAINTEXT://127.0.0.1:0 ")
         assert line.endswith(" admin http://127.0.0.1:9644\n")
         process.send_signal(number)
-        rest, errors = process.communicate(timeout=60)
+        rest, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, rest) == (0, "stopping\n"), errors
         assert "memory" in errors
         places = re.search(r"data directory (\S+); metadata log (\S+); WAL (\S+); data bucket (\S+)", errors)
@@ -239,7 +242,7 @@ def test_a_second_signal_ends_at_once() -> None:
     process.send_signal(signal.SIGTERM)
     assert first_line(process) == "stopping\n"
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGTERM
 
 
@@ -248,7 +251,7 @@ def test_a_signal_during_the_start_stops_it() -> None:
     process = start_shell("slow-start")
     assert first_line(process) == "starting\n"
     process.send_signal(signal.SIGTERM)
-    rest, _ = process.communicate(timeout=60)
+    rest, _ = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, rest) == (0, "stopping\n")
 
 
@@ -256,7 +259,7 @@ def test_a_broker_that_cannot_go_on_ends_with_code_1() -> None:
     """A failure after the start is logged with its trace, and the broker is stopped in order."""
     process = start_shell("fail")
     first_line(process)
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, rest) == (1, "stopping\n")
     assert "the WAL is gone" in errors
 
@@ -266,7 +269,7 @@ def test_a_failure_on_the_way_out_is_no_orderly_end() -> None:
     process = start_shell("fail-at-stop")
     first_line(process)
     process.send_signal(signal.SIGTERM)
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, rest) == (1, "stopping\n")
     assert "millrace: did not end in order: the WAL is gone" in errors
     assert "never retrieved" not in errors
@@ -278,7 +281,7 @@ def test_a_callback_that_fails_ends_the_broker(mode: str) -> None:
     too long."""
     process = start_shell(mode)
     first_line(process)
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, rest) == (1, "stopping\n")
     (sentence,) = [line for line in errors.splitlines() if line.startswith("millrace: ")]
     assert sentence.startswith("millrace: cannot go on: a callback failed (FileNotFoundError: ")
@@ -291,12 +294,12 @@ def test_a_taken_address_is_one_line() -> None:
     holder = start_shell("plain")
     address = first_line(holder).split()[2]
     process = start_shell("plain", "--override", f"listeners={address}")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert f"cannot listen on {address.removeprefix('PLAINTEXT://')}: " in errors
     assert "Traceback" not in errors
     holder.kill()
-    holder.communicate(timeout=60)
+    holder.communicate(timeout=PATIENCE_S)
 
 
 def test_plain_commands_load_nothing_heavy() -> None:
@@ -304,7 +307,7 @@ def test_plain_commands_load_nothing_heavy() -> None:
     words = "import sys; from millrace.broker.__main__ import main; main(['--version']); main(['--help'])"
     heavy = "sys.exit(sorted({'asyncio', 'uvloop', 'argparse', 'millrace.broker.config'} & set(sys.modules)) or 0)"
     found = subprocess.run(
-        [sys.executable, "-c", f"{words}; {heavy}"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", f"{words}; {heavy}"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert found.returncode == 0, found.stderr
     named = [path for path in ROOT.glob("broker/**/*.py") if "uvloop" in path.read_text()]

@@ -39,6 +39,7 @@ from millrace.wal.kind import WalPlace
 from tests.broker.test_bucket_check import Lake
 from tests.kraft.build import HandClock
 from tests.kraft.test_replay import CLUSTER
+from tests.patience import PATIENCE_S
 from tests.sim.disk import SimDisk
 
 
@@ -188,7 +189,9 @@ def test_a_log_whose_store_is_away_is_not_waited_for_without_end(monkeypatch: py
 
     monkeypatch.setattr(fsck, "LOG_ANSWERS_WITHIN_S", 0.05)
     told = asyncio.run(
-        asyncio.wait_for(newer_log(log_in(lambda: Away(SystemClock())), outcome(Lake(), Checked()).inspected), 30)
+        asyncio.wait_for(
+            newer_log(log_in(lambda: Away(SystemClock())), outcome(Lake(), Checked()).inspected), PATIENCE_S
+        )
     )
     assert "does not say within 0.05 s" in told
 

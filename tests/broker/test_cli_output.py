@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.test_cli_wal import write
+from tests.patience import PATIENCE_S
 
 CLOSED_PIPE = 128 + signal.SIGPIPE
 COMMAND = [sys.executable, "-m", "millrace.broker"]
@@ -23,7 +24,7 @@ def into_closed_pipe(*words: str, unbuffered: bool = False) -> tuple[int, str]:
     os.close(reader)
     env = {**os.environ, "PYTHONUNBUFFERED": "1"} if unbuffered else dict(os.environ)
     found = subprocess.run(
-        [*COMMAND, *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False, env=env
+        [*COMMAND, *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False, env=env
     )
     os.close(writer)
     return found.returncode, found.stderr
@@ -48,7 +49,7 @@ def test_a_full_disk_is_a_sentence() -> None:
     """Output that goes to a file on a full disk: one line that says so, code 2."""
     with open("/dev/full", "wb") as full:
         found = subprocess.run(
-            [*COMMAND, "settings"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            [*COMMAND, "settings"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False
         )
     assert (found.returncode, found.stderr) == (2, "millrace: standard output: No space left on device\n")
 
@@ -58,7 +59,7 @@ def test_nobody_reads_the_mistakes() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     found = subprocess.run(
-        [*COMMAND, "nosuch"], stdout=subprocess.PIPE, stderr=writer, text=True, timeout=60, check=False
+        [*COMMAND, "nosuch"], stdout=subprocess.PIPE, stderr=writer, text=True, timeout=PATIENCE_S, check=False
     )
     os.close(writer)
     assert (found.returncode, found.stdout) == (2, "")
@@ -71,21 +72,23 @@ def test_a_full_disk_ends_nobody_who_serves(stream: str) -> None:
     script += f"; print('ready', file=sys.{stream}, flush=True)"
     with open("/dev/full", "wb") as full:
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
-        found = subprocess.run([sys.executable, "-c", script], timeout=60, check=False, **streams)
+        found = subprocess.run([sys.executable, "-c", script], timeout=PATIENCE_S, check=False, **streams)
     assert (found.returncode, found.stdout or b"", found.stderr or b"") == (0, b"", b"")
 
 
 def test_a_full_disk_takes_no_mistakes() -> None:
     """What stderr has no room for is lost, and the exit code is what it was."""
     with open("/dev/full", "wb") as full:
-        found = subprocess.run([*COMMAND, "nosuch"], stdout=subprocess.PIPE, stderr=full, timeout=60, check=False)
+        found = subprocess.run(
+            [*COMMAND, "nosuch"], stdout=subprocess.PIPE, stderr=full, timeout=PATIENCE_S, check=False
+        )
     assert (found.returncode, found.stdout) == (2, b"")
 
 
 def test_streams_that_were_closed_at_the_start_are_no_files(tmp_path: Path) -> None:
     """`>&- 2>&- <&-`: the loop's own descriptors get other numbers (it aborts where they do not), and the code is the command's."""
     script = '"$0" -m millrace.broker fsck --data-dir "$1" <&- >&- 2>&-'
-    found = subprocess.run(["sh", "-c", script, sys.executable, str(tmp_path)], timeout=60, check=False)
+    found = subprocess.run(["sh", "-c", script, sys.executable, str(tmp_path)], timeout=PATIENCE_S, check=False)
     assert found.returncode == 2
 
 
@@ -95,7 +98,7 @@ def test_who_serves_lets_go_of_its_output() -> None:
     os.close(reader)
     script = "from millrace.broker.cli.output import take_over; take_over(is_lasting=True); print('ready', flush=True); print('on')"
     found = subprocess.run(
-        [sys.executable, "-c", script], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False
+        [sys.executable, "-c", script], stdout=writer, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False
     )
     os.close(writer)
     assert (found.returncode, found.stderr) == (0, b"")
@@ -121,14 +124,16 @@ sys.meta_path.insert(0, Finder())
 sys.exit(main(["restore", "--data-dir", sys.argv[2]]))
 """
     words = [sys.executable, "-c", script, name, str(tmp_path / "none")]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (found.returncode, found.stdout, found.stderr) == (128 + signal.SIGINT, "", "")
 
 
 def test_little_is_loaded_before_an_interrupt_is_met() -> None:
     """What is loaded before `main` is called may still print a trace: two small files of ours, and nothing of the library."""
     script = "import sys; before = set(sys.modules); import millrace.broker.__main__; print(*sorted(set(sys.modules) - before))"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     ours = {"millrace", "millrace.broker", "millrace.broker.__main__", "millrace.broker.interrupts"}
     assert set(found.stdout.split()) <= {*ours, "__future__", "_signal"}
 
@@ -146,5 +151,7 @@ async def interrupted():
     await asyncio.sleep(60)
 sys.exit(__main__.main(["fsck"]))
 """
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert (found.returncode, found.stdout, found.stderr) == (128 + signal.SIGINT, "", "")

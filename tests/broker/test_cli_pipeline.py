@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 # Says its process id, and runs until a signal, or for a minute; its orderly end takes a while.
 ORDERLY = 'trap "sleep 0.2; echo ended; exit 7" TERM INT\necho $$\nfor second in $(seq 60); do sleep 1 & wait; done'
 
@@ -29,7 +31,7 @@ def begin(interpreter: Path, script: str, *words: str) -> subprocess.Popen[str]:
 def test_words_and_exit_code_are_handed_on(interpreter: Path) -> None:
     """The pipeline's code is the command's."""
     started = begin(interpreter, 'echo "$@"; exit 3', "--config", "c.toml", "--once")
-    assert started.communicate(timeout=30)[0] == "-m millrace.spark_jobs ingest --config c.toml --once\n"
+    assert started.communicate(timeout=PATIENCE_S)[0] == "-m millrace.spark_jobs ingest --config c.toml --once\n"
     assert started.returncode == 3
 
 
@@ -57,5 +59,7 @@ def test_a_killed_command_leaves_no_pipeline(interpreter: Path) -> None:
 def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
     """Is one sentence, and 2."""
     words = ["pipeline", "run", "ingest", "--config", "c.toml", "--python", str(tmp_path / "none")]
-    done = subprocess.run([sys.executable, "-m", "millrace.broker", *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "millrace.broker", *words], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert (done.returncode, done.stderr) == (2, f"millrace: --python {tmp_path}/none: No such file or directory\n")

@@ -39,6 +39,7 @@ from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.writer import ObjectWriter
 from tests.kraft.build import Broker, HandClock, open_node, sim_disk
 from tests.kraft.check import check_image
+from tests.patience import PATIENCE_S
 
 ROLES = [StreamRole.META, StreamRole.DATA, StreamRole.TIME]
 KIB = 1 << 10
@@ -152,7 +153,7 @@ class House:
 
 def run(scenario: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await scenario
 
     asyncio.run(main())

@@ -16,7 +16,8 @@ from millrace.broker.connection import FRAMES_A_TURN, IN_FLIGHT_MAX, UNREAD_PLEN
 from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from tests.broker.shell import LOOPS, MIB, Shell, eventually
+from tests.broker.shell import LOOPS, MIB, Shell
+from tests.patience import eventually
 
 # SaslAuthenticate stands in for any API with large bytes in either direction.
 HEARTBEAT, BYTES = 12, 36

@@ -12,7 +12,8 @@ from millrace.broker.request import RequestContext
 from millrace.protocol.apis import API
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tests.broker.shell import Shell, eventually
+from tests.broker.shell import Shell
+from tests.patience import eventually
 
 FETCH, METADATA, JOIN, HEARTBEAT = 1, 3, 11, 12
 BARRIERS = keys(lambda traits: traits.order is Order.BARRIER)

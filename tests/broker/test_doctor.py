@@ -20,6 +20,7 @@ from millrace.runtime.objectstore_probe import conditional_put_fault
 from millrace.runtime.objectstore_s3 import S3ObjectStore
 from millrace.runtime.storeaddress import StoreAddress, open_store, parse_address
 from tests.live.bad_s3 import BadS3
+from tests.patience import PATIENCE_S
 
 
 def examined(capsys: pytest.CaptureFixture[str], *faults: str) -> tuple[int, dict[str, Any]]:
@@ -264,7 +265,7 @@ def test_a_doctor_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
         assert process.stderr is not None
         process.stderr.readline()  # it has begun
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
 

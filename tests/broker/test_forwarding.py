@@ -20,6 +20,7 @@ from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tests.patience import PATIENCE_S
 
 CONNECTION = ConnectionInfo(1, "PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1")
 
@@ -70,7 +71,7 @@ def test_every_forwarded_api_is_answered(key: int, channel: Any) -> None:
         for version in (api.min_version, api.max_stable_version):
             assert isinstance(await ask(key, version, api.request_type(), channel), api.response_type)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 def test_the_refusal_names_what_was_asked_for() -> None:

@@ -14,6 +14,7 @@ from millrace.runtime.objectstore import StoreFull
 from millrace.s3stream.ids import StreamRole
 from tests.broker.house import NODE, BrokerHouse, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
+from tests.patience import PATIENCE_S
 from tests.s3stream.build import World
 
 DAY_MS = 86_400_000
@@ -382,7 +383,7 @@ def test_rounds_come_by_themselves() -> None:
         settings = MaintenanceSettings(retention_check_interval_ms=10, producer_check_interval_ms=10)
         running = asyncio.ensure_future(Maintenance(house.directory, house.cache, house.judged, settings).run())
         partition = await house.partition("a")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while partition.log_start_offset != 20:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         running.cancel()

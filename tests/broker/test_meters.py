@@ -16,7 +16,8 @@ from millrace.runtime.rand import Rand
 from millrace.runtime.steps import StepLine
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Tier
-from tests.broker.shell import Shell, eventually
+from tests.broker.shell import Shell
+from tests.patience import eventually
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.objectstore import StoreFaults
 from tests.wal.object.build import make_bucket, start_wal, store_on

@@ -32,6 +32,7 @@ from millrace.s3stream.objects.composite import LinkedRows, encode_composite
 from millrace.s3stream.objects.format import BlockRef, encode_row
 from millrace.s3stream.objects.keys import object_key
 from tests.kraft.build import Broker, HandClock, open_node, sim_disk
+from tests.patience import PATIENCE_S
 from tests.s3stream.build import run as run_in_virtual_time
 
 GRACE_MS = 60_000
@@ -117,14 +118,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(scenario: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await scenario()
 
     asyncio.run(main())
 
 
 async def until(is_true: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not await is_true():  # noqa: ASYNC110  (the condition is in another task)
             await asyncio.sleep(0.001)
 

@@ -11,8 +11,9 @@ from millrace.broker.receiver import NARROW_BYTES, RECEIVE_BYTES, Receiver
 from millrace.broker.request import RequestContext
 from millrace.protocol.messages.heartbeat import HeartbeatResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from tests.broker.shell import Shell, eventually
+from tests.broker.shell import Shell
 from tests.broker.test_connection import LOOPS, both_loops, payload
+from tests.patience import eventually
 
 HEARTBEAT, SASL_AUTHENTICATE = 12, 36
 

@@ -14,7 +14,8 @@ from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResp
 from millrace.protocol.messages.join_group import JoinGroupResponse
 from millrace.protocol.messages.produce import ProduceResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from tests.broker.shell import LOOPS, MIB, Client, Shell, eventually
+from tests.broker.shell import LOOPS, MIB, Client, Shell
+from tests.patience import PATIENCE_S, eventually
 
 PRODUCE, FETCH, JOIN_GROUP, HEARTBEAT, BYTES = 0, 1, 11, 12, 36
 KIB = 1 << 10
@@ -50,7 +51,7 @@ def test_a_reader_that_does_not_read_makes_way(loop_name: str, caplog: pytest.Lo
             stalled.send(BYTES, 2)
             await eventually(lambda: shell.memory.replies.used_bytes > MIB)
             began = asyncio.get_running_loop().time()
-            await asyncio.wait_for(client.ask(FETCH, 12), 60)
+            await asyncio.wait_for(client.ask(FETCH, 12), PATIENCE_S)
             assert asyncio.get_running_loop().time() - began < 5
             await eventually(lambda: len(shell.server.connections) == 1)
             assert shell.server.relief.ended_counts == {"replies": 1}
@@ -80,7 +81,7 @@ def test_senders_that_do_not_go_on_make_way(loop_name: str, frame_bytes: int, ca
             client.writer.write(frame[20 * KIB : 40 * KIB])
             await eventually(lambda: sum(shell.server.relief.ended_counts.values()) >= 3)
             client.writer.write(frame[40 * KIB :])
-            assert (await asyncio.wait_for(client.receive(BYTES, 2), 60))[1].error_code == 5
+            assert (await asyncio.wait_for(client.receive(BYTES, 2), PATIENCE_S))[1].error_code == 5
 
     LOOPS[loop_name](run())
     assert "it sent 0.0 KiB/s while it held" in caplog.text
@@ -95,7 +96,7 @@ def test_senders_that_wait_for_each_other_all_get_through() -> None:
             for client in clients:
                 client.send(BYTES, 2, SaslAuthenticateRequest(auth_bytes=bytes(200 * KIB)))
             for client in clients:
-                assert (await asyncio.wait_for(client.receive(BYTES, 2), 60))[1].error_code == 5
+                assert (await asyncio.wait_for(client.receive(BYTES, 2), PATIENCE_S))[1].error_code == 5
             assert not shell.server.relief.ended_counts
             assert shell.memory.used_bytes == 0
             assert shell.memory.large_arrivals.overrunning_count == 0
@@ -130,7 +131,7 @@ def test_what_is_done_behind_one_that_waits_gives_back_its_memory() -> None:
             for _ in range(12):
                 client.send(PRODUCE, 9)
             await eventually(lambda: shell.memory.bulk.used_bytes >= shell.memory.bulk.limit_bytes)
-            await asyncio.wait_for(other.ask(PRODUCE, 9), 10)
+            await asyncio.wait_for(other.ask(PRODUCE, 9), PATIENCE_S)
             joined.set_result(JoinGroupResponse())
             await client.receive(JOIN_GROUP, 7)
             for _ in range(12):
@@ -157,7 +158,7 @@ def test_whole_frames_behind_a_join_are_charged_and_make_way() -> None:
             client.writer.write(frame[: 100 * KIB])
             await asyncio.sleep(0.05)
             client.writer.write(frame[100 * KIB :])
-            assert (await asyncio.wait_for(client.receive(BYTES, 2), 10))[1].error_code == 5
+            assert (await asyncio.wait_for(client.receive(BYTES, 2), PATIENCE_S))[1].error_code == 5
             await eventually(lambda: shell.server.relief.ended_counts["large_arrivals"] > 0)
 
     asyncio.run(run())
@@ -182,7 +183,7 @@ def test_a_frame_whose_rest_the_system_has_waits_for_nobody(loop_name: str) -> N
             assert part.used_bytes <= held_bytes + 256 * KIB, "what is behind waits in the system's memory"
             client = await shell.client()
             client.send(BYTES, 2, SaslAuthenticateRequest(auth_bytes=bytes(100 * KIB)))
-            assert (await asyncio.wait_for(client.receive(BYTES, 2), 60))[1].error_code == 5
+            assert (await asyncio.wait_for(client.receive(BYTES, 2), PATIENCE_S))[1].error_code == 5
             assert receiver.is_narrow
 
     LOOPS[loop_name](run())

@@ -21,8 +21,9 @@ from millrace.protocol.messages.join_group import JoinGroupResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from millrace.runtime.net import ConnectFailed, ListenFailed, LoopBound, LoopNet
 from millrace.runtime.steps import StepLine
-from tests.broker.shell import LOOPS, MIB, Shell, eventually
+from tests.broker.shell import LOOPS, MIB, Shell
 from tests.live import free_port
+from tests.patience import eventually
 
 FETCH, JOIN_GROUP, HEARTBEAT, BYTES = 1, 11, 12, 36
 INT32_MAX = 2**31 - 1

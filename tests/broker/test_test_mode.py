@@ -14,6 +14,7 @@ from millrace.broker.test_mode import take_folder
 from millrace.kraft.meta_properties import MetaProperties, write_meta_properties
 from millrace.runtime.disk import DiskFailed, DiskFull
 from millrace.runtime.disk_unsynced import UnsyncedDisk
+from tests.patience import PATIENCE_S
 
 
 def test_its_settings_stand_behind_those_given(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_it_leaves_alone_what_is_to_be_kept(tmp_path: Path) -> None:
     asyncio.run(use())
     words = [sys.executable, "-m", "millrace.broker", "serve", "--test-mode", "--data-dir", f"{tmp_path}/kept"]
     words += ["--override", "listeners=PLAINTEXT://127.0.0.1:0"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 2, done.stderr
     assert f"{tmp_path}/kept was not made in test mode, which keeps nothing: say another --data-dir" in done.stderr
     assert [path.name for path in (tmp_path / "kept").rglob("*")] == ["metadata", "meta.properties"]

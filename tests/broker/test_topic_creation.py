@@ -19,6 +19,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from tests.broker.partitions.stopped import turns
 from tests.kraft.test_replay import Machine
+from tests.patience import PATIENCE_S
 
 CONTEXT = RequestContext(3, 12, 1, "asker", ConnectionInfo(1, "PLAINTEXT", "h", 1, "10.0.0.7", 555))
 INTERNAL = {"__consumer_offsets": (50, {"cleanup.policy": "compact"})}
@@ -55,7 +56,7 @@ class ControllerOfOne:
 def run(scenario: Callable[[HandChannel, TopicCreation], Any]) -> None:
     async def main() -> None:
         channel = HandChannel()
-        await asyncio.wait_for(scenario(channel, TopicCreation(channel, INTERNAL)), 60)
+        await asyncio.wait_for(scenario(channel, TopicCreation(channel, INTERNAL)), PATIENCE_S)
 
     asyncio.run(main())
 

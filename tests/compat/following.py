@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tests.compat.jvm import Jvm
-
-PATIENCE_S = 40.0
+from tests.patience import PATIENCE_S
 
 
 @dataclass

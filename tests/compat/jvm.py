@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_S
+
 JAVA = Path(__file__).resolve().parent / "java"
 CLASS_PATH = JAVA / "libs" / "*"
 # Little to warm up and no second collector thread: half the start-up time of the defaults on two cores.
@@ -24,7 +26,7 @@ def java_command(*words: str) -> list[str]:
     return ["java", *OPTIONS, f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}", "-cp", str(CLASS_PATH), *words]
 
 
-def run_source(name: str, given: str, timeout_s: float = 100) -> str:
+def run_source(name: str, given: str, timeout_s: float = PATIENCE_S) -> str:
     """What the program in java/`name` prints when it is given that."""
     command = java_command(str(JAVA / name))
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=timeout_s)
@@ -75,7 +77,7 @@ class Jvm:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(10)
+            self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

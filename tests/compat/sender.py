@@ -9,8 +9,9 @@ import asyncio
 import sys
 import time
 
+from tests.patience import PATIENCE_S
+
 PAUSE_S = 0.0025
-PATIENCE_S = 120
 
 
 def with_kafka_python(address: str, topic: str, count: int) -> None:
@@ -19,7 +20,7 @@ def with_kafka_python(address: str, topic: str, count: int) -> None:
     producer = KafkaProducer(
         bootstrap_servers=address,
         enable_idempotence=True,
-        delivery_timeout_ms=PATIENCE_S * 1000,
+        delivery_timeout_ms=int(PATIENCE_S * 1000),
         reconnect_backoff_max_ms=500,
     )
     sent = []

@@ -20,9 +20,9 @@ from confluent_kafka import Producer
 
 from tests.compat.jvm import java_command
 from tests.compat.member import SESSION_MS
+from tests.patience import PATIENCE_S
 
 PARTITIONS = 6
-PATIENCE_S = 60.0
 
 Place = tuple[int, int]
 Parse = Callable[[str], Sequence[Place]]
@@ -129,7 +129,7 @@ class Feed(threading.Thread):
     def stop(self) -> None:
         self._stopping.set()
         self.join()
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
 
 def tell_all(address: str, clients: dict[str, str], silence: signal.Signals = signal.SIGKILL) -> dict[str, Story]:

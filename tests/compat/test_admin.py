@@ -9,6 +9,7 @@ import pytest
 
 from tests.compat.wire import Wire
 from tests.live import LiveBroker
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def group(broker: LiveBroker, wire: Wire, request: pytest.FixtureRequest) -> str
     producer = Producer({"bootstrap.servers": broker.address})
     for number in range(10):
         producer.produce(name, b"%d" % number, partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": name})
     consumer.commit(offsets=[TopicPartition(name, 0, 4)], asynchronous=False)
     consumer.close()
@@ -107,7 +108,7 @@ def test_confluent(broker: LiveBroker, group: str) -> None:
     entry = ConfigEntry("retention.ms", "7200000", incremental_operation=AlterConfigOpType.SET)
     done(admin.incremental_alter_configs([ConfigResource("topic", "ck", incremental_configs=[entry])]))
     assert done(admin.describe_configs([ConfigResource("topic", "ck")]))["retention.ms"].value == "7200000"
-    assert group in {found.group_id for found in admin.list_consumer_groups().result(20).valid}
+    assert group in {found.group_id for found in admin.list_consumer_groups().result(PATIENCE_S).valid}
     described = done(admin.describe_consumer_groups([group]))
     assert (described.state.name, described.members) == ("EMPTY", [])
     place = TopicPartition(group, 0)
@@ -117,13 +118,13 @@ def test_confluent(broker: LiveBroker, group: str) -> None:
     assert done(admin.list_offsets({place: OffsetSpec.latest()})).offset == 10
     assert done(admin.delete_records([TopicPartition(group, 0, 3)])).low_watermark == 3
     assert done(admin.list_offsets({place: OffsetSpec.earliest()})).offset == 3
-    assert [node.id for node in admin.describe_cluster().result(20).nodes] == [1]
+    assert [node.id for node in admin.describe_cluster().result(PATIENCE_S).nodes] == [1]
     done(admin.delete_consumer_groups([group]))
     done(admin.delete_topics(["ck"]))
-    assert "ck" not in admin.list_topics(timeout=20).topics
+    assert "ck" not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
 def done(futures: Any) -> Any:
     """The one result of a call that gives futures by name."""
     (future,) = futures.values()
-    return future.result(20)
+    return future.result(PATIENCE_S)

@@ -16,8 +16,6 @@ from functools import cache
 from random import Random
 from typing import Any
 
-import pytest
-
 from millrace.protocol import control_records, coordinator_records, metadata_records
 from millrace.protocol.apis import KAFKA
 from millrace.protocol.compile import decoder, encoder
@@ -146,7 +144,6 @@ def test_java_knows_every_message_but_those_of_a_later_release() -> None:
     assert len(cases()) > 2500
 
 
-@pytest.mark.timeout(200)
 def test_java_writes_the_same_bytes() -> None:
     """From what it read, and from the JSON of it."""
     for case in cases():

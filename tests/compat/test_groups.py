@@ -22,7 +22,6 @@ def stories(broker: LiveBroker) -> dict[str, Story]:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.timeout(240)
 def test_a_killed_members_partitions_are_taken_over(stories: dict[str, Story], client: str) -> None:
     """SIGKILL, so that it leaves without a word; the others go on with its partitions, from where it committed or before."""
     story = stories[client]

@@ -22,7 +22,6 @@ from tests.compat.records import CODECS, MAX_MESSAGE_BYTES, MIB, Record, sample
 from tests.compat.wire import Batch, Wire
 from tests.live import LiveBroker
 
-pytestmark = pytest.mark.timeout(600 if IS_FULL else 180)
 SHORT_CODECS = ("none", "zstd")
 
 

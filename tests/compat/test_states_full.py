@@ -17,7 +17,7 @@ from tests.attack.test_group_memory import REFUSED, Commits, wait_for_coordinato
 from tests.compat.takeover import Member, member_command
 from tests.live import LiveBroker
 from tests.live.client import Client
-from tests.live.test_s3 import wait_until
+from tests.patience import PATIENCE_S, until
 
 OFFSETS_MAX = 40  # of one group
 PARTITIONS = 600  # an assignment of them takes more than the 1 KiB that is never refused
@@ -58,7 +58,7 @@ class Bound:
 
     def wait_refused(self) -> None:
         before = self.refused()
-        wait_until(lambda: self.refused() >= before + REFUSALS)
+        until(lambda: self.refused() >= before + REFUSALS)
 
 
 @pytest.fixture
@@ -98,14 +98,14 @@ def test_a_refused_member_goes_on_asking(full: LiveBroker, java_settings: Path, 
             bound.wait_refused()
             assert (member.is_alive(), member.seen) == (True, {}), member.said()
             bound.make_room()
-            wait_until(lambda: (0, 0) in member.seen)
+            until(lambda: (0) in member.seen)
             bound.fill()
             more = AdminClient({"bootstrap.servers": full.address, "log_level": 0})
-            more.create_partitions([NewPartitions(topic, PARTITIONS)])[topic].result(20)
+            more.create_partitions([NewPartitions(topic, PARTITIONS)])[topic].result(PATIENCE_S)
             bound.wait_refused()
             sender.produce(topic, [b"last"], PARTITIONS - 1)
             bound.make_room()
-            wait_until(lambda: (PARTITIONS - 1, 0) in member.seen)
+            until(lambda: (PARTITIONS - 1) in member.seen)
             assert member.is_alive(), member.said()
         finally:
             member.kill()

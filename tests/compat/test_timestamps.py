@@ -6,8 +6,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pytest
-
 from millrace.protocol.apis import NAMED
 from millrace.protocol.batches import BatchHeader, Codec
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -16,8 +14,8 @@ from tests.compat.peer.apache_kafka import ApacheKafka
 from tests.live import LiveBroker
 from tests.live.client import VERSION_BY_NAME, Client
 from tests.live.stamped import UNSET_BY_CLIENTS, headers_of_clients, stamped
+from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(180)
 HOUR_MS = 3_600_000
 LIST_OFFSETS_VERSION = 8
 NOT_YET = (3, 6)  # a topic that was made just now: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER
@@ -41,7 +39,7 @@ def batches(now: int) -> dict[str, bytes]:
 def produce(client: Client, topic: str, batch: bytes) -> int:
     """The code."""
     data = [TopicProduceData(topic, partition_data=[PartitionProduceData(0, memoryview(batch))])]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         answer = client.ask("Produce", ProduceRequest(None, -1, 5000, data), VERSION_BY_NAME)
         code = int(answer.responses[0].partition_responses[0].error_code)

@@ -17,8 +17,7 @@ import pytest
 from tests.compat.jvm import Jvm, java_command
 from tests.compat.wire import Wire
 from tests.live import LiveBroker, free_port
-
-pytestmark = pytest.mark.timeout(180)
+from tests.patience import PATIENCE_S
 
 CONFIGS = "kafka.admin.ConfigCommand"
 GROUPS = "consumer.group.ConsumerGroupCommand"
@@ -293,7 +292,7 @@ def test_verifiable(broker: LiveBroker, wire: Wire) -> None:
 
 def events(name: str, *words: str) -> list[dict[str, Any]]:
     command = java_command(f"org.apache.kafka.tools.{name}", *words)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -6,15 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from millrace.broker.coordinators.runtime.partitioning import partition_for
 from millrace.protocol.messages.metadata import MetadataRequest
 from tests.compat.jvm import Jvm
 from tests.compat.wire import Wire
 from tests.live import LiveBroker
-
-pytestmark = pytest.mark.timeout(180)
 
 TOPIC = "__consumer_offsets"
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"

@@ -17,9 +17,7 @@ from kafka.errors import KafkaTimeoutError
 from millrace.broker.transaction_refusals import TEXT
 from tests.compat.jvm import run_source
 from tests.live import LiveBroker
-
-pytestmark = pytest.mark.timeout(180)
-PATIENCE_S = 60.0  # a client that asks again until then fails with a timeout, and the test with it
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")

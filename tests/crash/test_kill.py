@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from tests.crash.history import History
 from tests.live import LiveBroker
+from tests.patience import PATIENCE_S
 
 KILLS = int(os.environ.get("MILLRACE_KILLS", "6"))
 SEED = int(os.environ.get("MILLRACE_SEED", "20"))
@@ -61,7 +62,7 @@ class Load(threading.Thread):
             self._producer.poll(0)
             if number % 50 == 0:
                 time.sleep(0.005)
-        self._producer.flush(90)
+        self._producer.flush(PATIENCE_S)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -79,12 +80,12 @@ def read_all(address: str) -> list[tuple[int, int, bytes]]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False})
     ends = {}
     for partition in range(PARTITIONS):
-        low, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=20)
+        low, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=PATIENCE_S)
         assert low == 0
         ends[partition] = high
     consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
     read: list[tuple[int, int, bytes]] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while len(read) < sum(ends.values()):
         assert time.monotonic() < deadline, f"read {len(read)} of {ends}"
         for message in consumer.consume(5000, 0.5):
@@ -106,7 +107,7 @@ def kill_in_start(broker: LiveBroker, chance: random.Random) -> bool:
 
 def wait_for_more(history: History) -> None:
     """A client comes back late on a busy machine; a kill before that says nothing of what was acknowledged."""
-    before, deadline = len(history.acknowledged), time.monotonic() + 60
+    before, deadline = len(history.acknowledged), time.monotonic() + PATIENCE_S
     while len(history.acknowledged) == before:
         assert time.monotonic() < deadline, f"{before} records were acknowledged, and no more"
         time.sleep(0.005)
@@ -132,7 +133,7 @@ def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path) -> None:
             broker.start()
         wait_for_more(history)
         load.is_stopping = True
-        load.join(120)
+        load.join(PATIENCE_S)
         print(
             f"{early} of {sum(kills_in_start)} kills in a start came before it was ready; {len(history.acknowledged)} records"
         )

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
 from tests.sim.forks import run_all
 from tests.sim.hunt import CHANGES, IN_PARTS, MULTIPART_STEPS, Tally, counted, double_plans, single_plans
 from tests.sim.plan import SOON, Plan, Strike
@@ -71,7 +72,7 @@ def digest_in_a_process(plan: str, hash_seed: str) -> str:
     """Of the run's trace, made by another interpreter with another order of sets of strings."""
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     words = [sys.executable, "-m", "tests.sim", "one", plan, "--lines", "1"]
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     found = re.search(r"\b[0-9a-f]{64}\b", done.stdout)
     assert found is not None, done.stdout
     return found[0]

@@ -14,6 +14,7 @@ from tests.demo.digest import Digest, Headers, mark_of
 from tests.demo.reading import Reading
 from tests.demo.sending import Sending
 from tests.demo.victim import kill_between_batches
+from tests.patience import PATIENCE_S
 
 MEGABYTES = 4
 HEADERS: Headers = [("a", b"1"), ("b", b"")]
@@ -50,7 +51,7 @@ def put_again(address: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": address})
     time_ms = message.timestamp()[1]
     producer.produce(topic, message.value(), message.key(), 0, timestamp=time_ms, headers=message.headers())
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
+from tests.patience import PATIENCE_S
+
 TOPIC, PARTITIONS, COUNT = "filled", 3, 3000
 PATHS = ("/health/live", "/health/ready", "/metrics")
 
@@ -74,7 +76,7 @@ def digest(address: str, topic: str) -> str:
 def pages(address: str) -> dict[str, tuple[int, str]]:
     found = {}
     for path in PATHS:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=PATIENCE_S) as answer:
             found[path] = answer.status, answer.read().decode()
     return found
 

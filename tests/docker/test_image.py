@@ -17,6 +17,7 @@ from millrace.broker.app import BACKUP_CLOSE_MS, CLOSE_MS, DRAIN_MS
 from millrace.broker.cli.serve import parse_options, read_settings
 from millrace.broker.config import Loaded
 from tests.docker.pages import ADMIN_PORT, KAFKA_PORT, read_compose, read_dockerfile
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -99,7 +100,7 @@ def test_the_health_check_asks_where_the_environment_says(status: int, code: int
         threading.Thread(target=server.handle_request, daemon=True).start()
         _, *words = read_dockerfile(DOCKERFILE).health_command
         env = {**os.environ, "KAFKA_ADMIN_LISTENER": f"0.0.0.0:{server.server_port}"}
-        done = subprocess.run([sys.executable, *words], env=env, capture_output=True, timeout=60, check=False)
+        done = subprocess.run([sys.executable, *words], env=env, capture_output=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, asked) == (code, ["/health/ready"])
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.docker.__main__ import snippet_lines
 from tests.docker.commands import Failed, run
 from tests.docker.pages import KAFKA_PORT, image_name, pinned_names, python_snippet, read_compose
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -59,6 +60,6 @@ def test_without_an_engine_it_says_what_to_install(tmp_path: Path) -> None:
     """With exit code 2, which is not that of an image that fails."""
     env = {**os.environ, "PATH": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/none"}
     words = [sys.executable, "-m", "tests.docker"]
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 2, done.stderr
     assert "apt-get install docker.io" in done.stdout

@@ -12,6 +12,7 @@ import pytest
 from millrace.kraft.log_store import FOLDER
 from millrace.runtime.disk_posix import PosixDisk
 from tests.kraft.build import Broker, open_node, run
+from tests.patience import PATIENCE_S
 
 LIBS = Path(__file__).parent.parent / "compat" / "java" / "libs"
 pytestmark = pytest.mark.skipif(
@@ -25,7 +26,7 @@ def java(tmp_path: Path, *words: str) -> str:
     quiet.write_text("Configuration:\n  status: error\n  Loggers:\n    Root:\n      level: OFF\n")
     command = ["java", "-Xmx200m", f"-Dlog4j2.configurationFile={quiet}", "-cp", f"{LIBS}/*", *words]
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     ).stdout
 
 

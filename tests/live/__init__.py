@@ -22,8 +22,8 @@ from types import TracebackType
 from millrace.testing.ports import free_port as free_port
 from tests.cpu import cpu_seconds
 from tests.live.warm import WarmProcess, start
+from tests.patience import PATIENCE_S
 
-READY_TIMEOUT_S = 60.0
 STARTS = b"millrace.broker.cli.serve: millrace "  # the first line of a broker's log
 
 
@@ -99,14 +99,14 @@ class LiveBroker:
             seen += chunk
             log.write(chunk)
             log.flush()
-            if (readable and not chunk) or time.monotonic() - started > READY_TIMEOUT_S:
+            if (readable and not chunk) or time.monotonic() - started > PATIENCE_S:
                 self.kill()
                 raise AssertionError(f"no ready line: {seen!r}\n{self.log_path.read_text()[-4000:]}")
         self.ready_seconds = time.monotonic() - self._began
         log.close()
         return self
 
-    def wait_begun(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def wait_begun(self, timeout_s: float = PATIENCE_S) -> None:
         """Waits until a process that was begun has its code loaded and has read its settings: all that it does to its data comes then."""
         deadline = time.monotonic() + timeout_s
         while STARTS not in self.log_path.read_bytes()[self._log_start :]:
@@ -127,7 +127,7 @@ class LiveBroker:
             self._process.kill()
             self._close()
 
-    def stop(self, timeout_s: float = 30.0) -> int:
+    def stop(self, timeout_s: float = PATIENCE_S) -> int:
         """SIGTERM, a controlled shutdown; gives the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
@@ -141,7 +141,7 @@ class LiveBroker:
         self._close()
         return code
 
-    def wait_end(self, timeout_s: float = 60.0) -> int:
+    def wait_end(self, timeout_s: float = PATIENCE_S) -> int:
         """Waits until the process has ended by itself; its exit code."""
         assert self._process is not None
         code = self._process.wait(timeout_s)
@@ -178,7 +178,7 @@ class LiveBroker:
 
     def metrics(self) -> dict[str, float]:
         """The admin listener's /metrics as name{labels} -> value."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=PATIENCE_S) as answer:
             text = answer.read().decode()
         rows = (re.match(r"^([^#\s][^ ]*) ([-+0-9.eEinfNa]+)$", line) for line in text.splitlines())
         return {row.group(1): float(row.group(2)) for row in rows if row}

@@ -19,8 +19,8 @@ import xml.etree.ElementTree as ElementTree
 from types import TracebackType
 
 from tests.live import free_port
+from tests.patience import PATIENCE_S
 
-START_TIMEOUT_S = 30.0
 ANY_KEYS, CHECKED_KEYS = b"inf", b"0"
 
 
@@ -42,7 +42,7 @@ class Bucket:
     def __enter__(self) -> Bucket:
         words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)]
         self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self._port), 0.5).close()
@@ -65,7 +65,9 @@ class Bucket:
     def _ask(self, method: str, path: str, data: bytes | None = None) -> bytes:
         headers = {"Content-Type": "application/octet-stream"}
         url = f"http://127.0.0.1:{self._port}{path}"
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=60) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, data, headers, method=method), timeout=PATIENCE_S
+        ) as answer:
             return bytes(answer.read())
 
     def make(self, name: str) -> None:

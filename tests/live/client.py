@@ -28,6 +28,7 @@ from millrace.protocol.messages.produce import (
     TopicProduceData,
 )
 from millrace.protocol.records import Record, iter_records
+from tests.patience import PATIENCE_S
 
 VERSION_BY_NAME = 12  # of Produce and Fetch, the last one
 EARLIEST, LATEST = -2, -1
@@ -37,7 +38,7 @@ MIB = 1 << 20
 class Client:
     """`with Client(address) as client: client.ask("Metadata", MetadataRequest(...))`."""
 
-    def __init__(self, address: str, timeout_s: float = 30.0) -> None:
+    def __init__(self, address: str, timeout_s: float = PATIENCE_S) -> None:
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
 

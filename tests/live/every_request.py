@@ -94,10 +94,10 @@ from millrace.protocol.messages import (
 )
 from millrace.protocol.records import Record
 from tests.live.client import Client
+from tests.patience import PATIENCE_S
 
 TOPIC, BROKER = 2, 4
 NAME = "swept"
-READY_S = 30.0
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class Scene:
             client.ask("DescribeLogDirs", describe_log_dirs.DescribeLogDirsRequest(None)).results[0].log_dir
         )
         found = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while client.ask("FindCoordinator", found).coordinators[0].error_code:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -154,7 +154,7 @@ class Scene:
         """The one member of a group that waits for its assignment."""
         request = join(self.new(what))
         request.group_instance_id = None
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + PATIENCE_S
         while not request.member_id and time.monotonic() < deadline:  # a coordinator may not be there yet, or load
             request.member_id = self.client.ask("JoinGroup", request).member_id
         answer = self.client.ask("JoinGroup", request)

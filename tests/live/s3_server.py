@@ -14,9 +14,9 @@ from types import TracebackType
 
 from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings
 from tests.live import free_port
+from tests.patience import PATIENCE_S
 
 BINARY = Path(__file__).resolve().parents[1] / "s3server" / ".build" / "s3server"
-START_TIMEOUT_S = 60.0
 
 
 class S3Server:
@@ -56,7 +56,7 @@ class S3Server:
         words = [str(BINARY), "-dir", str(self.folder), "-listen", f"127.0.0.1:{self.port}"]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log)
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()

@@ -21,6 +21,7 @@ from millrace.broker.cli.serve import parse_options, read_settings, run_broker
 from millrace.runtime.bundle import real_runtime
 from millrace.runtime.clock import SystemClock
 from tests.live import LiveBroker
+from tests.patience import PATIENCE_S
 
 
 class ShiftedClock:
@@ -54,7 +55,7 @@ class ShiftedBroker(LiveBroker):
         """What `millrace clock --confirm` does on the machine with that clock."""
         words = self.command()
         words[words.index("serve")] = "clock"
-        subprocess.run(words, check=True, timeout=60)
+        subprocess.run(words, check=True, timeout=PATIENCE_S)
 
     def command(self) -> list[str]:
         if not self.shift_path.exists():

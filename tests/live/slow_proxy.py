@@ -25,6 +25,7 @@ from types import TracebackType
 import uvloop
 
 from tests.live import free_port
+from tests.patience import PATIENCE_S
 
 PUT_MS, OTHER_MS = (60.0, 250.0), (15.0, 60.0)
 Z99 = 2.3263  # of the normal distribution, at 99 of 100
@@ -60,7 +61,7 @@ class SlowProxy:
         return address.replace(f"127.0.0.1:{self._server_port}", f"127.0.0.1:{self.port}")
 
     def puts(self, bucket: str) -> PutTimes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-slow/puts", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-slow/puts", timeout=PATIENCE_S) as answer:
             found = [(took_ms, size) for name, took_ms, size in json.load(answer) if name == bucket]
         return PutTimes(sorted(took_ms for took_ms, _ in found), sum(size for _, size in found))
 

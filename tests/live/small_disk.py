@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from types import TracebackType
 
-TIMEOUT_S = 30.0
+from tests.patience import PATIENCE_S
 
 
 class CannotMount(Exception):
@@ -49,7 +49,7 @@ def _run(*words: str) -> None:
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     try:
         done = subprocess.run(
-            words, capture_output=True, timeout=TIMEOUT_S, check=False, env={**os.environ, "PATH": path}
+            words, capture_output=True, timeout=PATIENCE_S, check=False, env={**os.environ, "PATH": path}
         )
     except OSError as error:
         raise CannotMount(f"{words[0]}: {error}") from None

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ from millrace.protocol.messages.api_versions import ApiVersionsRequest
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.wire import Wire
+from tests.patience import PATIENCE_S, until
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
@@ -109,7 +110,7 @@ def wait(futures: dict[Any, Any]) -> dict[Any, Any]:
     found = {}
     for name, future in futures.items():
         try:
-            found[name] = future.result(10)
+            found[name] = future.result(PATIENCE_S)
         except KafkaException as error:
             found[name] = error.args[0].code()
     return found
@@ -141,7 +142,7 @@ def test_the_cluster(broker: LiveBroker, admin: KafkaAdminClient, theirs: AdminC
     assert found["brokers"] == [shown]
     assert found["controller_id"] == 1
     assert {"CREATE", "ALTER", "DESCRIBE_CONFIGS"} <= set(found["authorized_operations"])
-    cluster = theirs.describe_cluster(include_authorized_operations=True).result(10)
+    cluster = theirs.describe_cluster(include_authorized_operations=True).result(PATIENCE_S)
     assert cluster.cluster_id == found["cluster_id"]
     assert [(node.id, node.host, node.port, node.rack) for node in cluster.nodes] == [(1, host, int(port), "zone-1")]
 
@@ -536,7 +537,7 @@ def produce(broker: LiveBroker, topic: str, value: bytes) -> str | None:
     found: list[Any] = []
     producer = Producer({"bootstrap.servers": broker.address, "log_level": 0, "message.timeout.ms": 5000})
     producer.produce(topic, value, partition=0, on_delivery=lambda error, _: found.append(error))
-    producer.flush(10)
+    producer.flush(PATIENCE_S)
     return None if found[0] is None else str(found[0].name())
 
 
@@ -733,13 +734,6 @@ def object_files(broker: LiveBroker) -> dict[Path, int]:
                 with contextlib.suppress(FileNotFoundError):
                     found[path] = path.stat().st_size
     return found
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_objects_go_with_their_topic(broker: LiveBroker, admin: KafkaAdminClient) -> None:

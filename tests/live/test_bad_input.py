@@ -29,6 +29,7 @@ from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from millrace.protocol.records import Record
 from tests.live import LiveBroker
 from tests.live.wire import Wire
+from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
 REQUEST_BYTES_MAX = 1 * MIB
@@ -75,7 +76,7 @@ class SteadyProducer:
 
     def stop(self) -> None:
         self._is_over = True
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
         self._wire.close()
 
 
@@ -333,7 +334,7 @@ def test_a_client_that_leaves_mid_frame_is_forgotten(broker: LiveBroker) -> None
         with Wire(broker.address) as wire:
             wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             wire.send_bytes(body[:cut])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while broker.metrics()["millrace_broker_connections"] > 1:
         assert time.monotonic() < deadline
         time.sleep(0.05)

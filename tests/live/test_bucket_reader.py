@@ -13,6 +13,7 @@ from kafka import KafkaProducer
 
 from tests.live import LiveBroker
 from tests.live.client import Client
+from tests.patience import PATIENCE_S
 
 READER = Path(__file__).resolve().parents[2] / "tools" / "bucket_reader.py"
 Row = tuple[int, int, int, str | None, str | None]
@@ -21,7 +22,7 @@ Row = tuple[int, int, int, str | None, str | None]
 def read(data: Path, *topic: str) -> subprocess.CompletedProcess[str]:
     """In an interpreter that has the standard library alone."""
     command = [sys.executable, "-I", "-S", str(READER), str(data / "objects"), str(data / "metadata"), *topic]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from millrace.protocol.records import Record
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.fitting import fit
+from tests.patience import PATIENCE_S
 
 START_MS = 1_700_000_000_000
 # Records by topic and partition; what is deleted of them lies inside a batch, at its end, and at the log's end.
@@ -55,7 +56,7 @@ def ready(client: Client) -> None:
     """Coordinators are there and have read their logs."""
     for group in GROUPS:
         asked = offset_fetch.OffsetFetchRequest(group, [])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         client.ask("FindCoordinator", find_coordinator.FindCoordinatorRequest(group), 3)
         while client.ask("OffsetFetch", asked, 7).error_code:
             assert time.monotonic() < deadline

@@ -15,7 +15,7 @@ from millrace.broker.cli import fsck
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.shifted import ShiftedBroker
-from tests.live.test_s3 import wait_until
+from tests.patience import until
 
 SETTINGS = {
     "s3.wal.upload.interval.ms": "40",
@@ -80,8 +80,8 @@ def test_many_small_uploads_become_few_objects(tmp_path: Path, capsys: pytest.Ca
         sent = produce_in_small_uploads(broker, 30, 3000)
         made = 'millrace_store_requests_total{operation="put_if_absent",outcome="ok"}'
         assert metric(broker, made) >= 20
-        wait_until(lambda: metric(broker, 'millrace_metadata_objects{state="committed"}') <= 8)
-        wait_until(lambda: len(stored(tmp_path / "data")) <= 8)
+        until(lambda: metric(broker, 'millrace_metadata_objects{state="committed"}') <= 8)
+        until(lambda: len(stored(tmp_path / "data")) <= 8)
         assert metric(broker, 'millrace_compaction_objects_total{direction="in"}') >= 15
         assert metric(broker, "millrace_compaction_quarantined_objects") == 0
         assert read_all(broker) == sent
@@ -104,9 +104,9 @@ def test_what_is_old_gets_objects_of_its_own_and_composites(tmp_path: Path, caps
         with Client(broker.address) as client:
             client.produce(TOPICS[0], [b"wakes it up"])
         sent[TOPICS[0]].append(b"wakes it up")
-        wait_until(lambda: metric(broker, "millrace_compaction_composite_objects_total") >= 1)
-        wait_until(lambda: metric(broker, 'millrace_metadata_objects{state="committed"}') <= 14)
-        wait_until(lambda: metric(broker, 'millrace_metadata_objects{state="pending_deletion"}') == 0)
+        until(lambda: metric(broker, "millrace_compaction_composite_objects_total") >= 1)
+        until(lambda: metric(broker, 'millrace_metadata_objects{state="committed"}') <= 14)
+        until(lambda: metric(broker, 'millrace_metadata_objects{state="pending_deletion"}') == 0)
         assert read_all(broker) == sent
         broker.kill()
         broker.start()
@@ -118,8 +118,6 @@ def test_what_is_old_gets_objects_of_its_own_and_composites(tmp_path: Path, caps
             for topic in TOPICS:
                 assert client.delete(topic) == 0
         # What was prepared when the broker was killed waits for its deadline.
-        wait_until(
-            lambda: len(stored(tmp_path / "data")) <= metric(broker, 'millrace_metadata_objects{state="prepared"}')
-        )
+        until(lambda: len(stored(tmp_path / "data")) <= metric(broker, 'millrace_metadata_objects{state="prepared"}'))
         broker.stop()
         check_bucket(broker, capsys)

@@ -17,7 +17,8 @@ import pytest
 
 from tests.live import LiveBroker
 from tests.live.client import Client
-from tests.live.test_s3 import ready_page, wait_until
+from tests.live.test_s3 import ready_page
+from tests.patience import PATIENCE_S, until
 
 STORAGE_ERROR = 56
 MIB = 1 << 20
@@ -78,7 +79,7 @@ def test_a_damaged_object_fails_only_who_needs_it(tmp_path: Path) -> None:
             assert client.read("hurt", start=1)[0] == values["later"]
             away.rename(path)
             assert client.read("hurt")[0] == values["hurt"]
-            wait_until(lambda: client.fetch([("sound", 0, 0)])["sound", 0].error_code == 0)
+            until(lambda: client.fetch([("sound", 0)])["sound", 0].error_code == 0)
             assert client.read("sound") == [values["sound"]]
 
 
@@ -166,7 +167,7 @@ def test_damage_that_no_checkpoint_covers_costs_its_own_offsets(tmp_path: Path, 
         assert client.produce("orders", [b"later"]) == 5
         assert client.fetch([("orders", 0, 0)])["orders", 0].error_code == STORAGE_ERROR
         path.write_bytes(whole)
-        wait_until(lambda: client.fetch([("orders", 0, 0)])["orders", 0].error_code == 0)
+        until(lambda: client.fetch([("orders", 0)])["orders", 0].error_code == 0)
         assert client.read("orders") == [*values, b"taken", b"later"]
 
 
@@ -178,7 +179,7 @@ def test_a_repair_gives_producers_their_partition_back(tmp_path: Path) -> None:
     with broker_on(tmp_path) as broker, Client(broker.address) as client:
         assert not is_taken(client, b"refused")
         away.rename(path)
-        wait_until(lambda: is_taken(client, b"taken"))
+        until(lambda: is_taken(client, b"taken"))
         assert client.read("orders") == [*values, b"taken"]
         assert broker.metrics()["millrace_broker_unreadable_partitions"] == 0
 
@@ -208,7 +209,7 @@ class Case:
         self.process = subprocess.Popen(self.broker.command(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def check_refused(self, *words: str) -> None:
-        said = self.process.communicate(timeout=60)[1].decode()
+        said = self.process.communicate(timeout=PATIENCE_S)[1].decode()
         last = said.splitlines()[-1]
         assert self.process.returncode == 1, (self.name, said)
         assert last.startswith("millrace: cannot start: "), (self.name, said)
@@ -219,7 +220,7 @@ class Case:
     def check_ready(self) -> None:
         """It starts; then it is killed."""
         try:
-            wait_until(lambda: ready_page(self.broker) == "ready\n")
+            until(lambda: ready_page(self.broker) == "ready\n")
         finally:
             self.process.kill()
             self.process.communicate()
@@ -274,13 +275,13 @@ def test_a_damaged_wal_is_salvaged_as_the_setting_says(tmp_path: Path) -> None:
     data, values = killed_broker(tmp_path / "source")
     flip(data / "wal", (data / "wal").read_bytes().find(values["a"][5]))
     command = [sys.executable, "-m", "millrace.broker", "wal", "verify", str(data / "wal"), "--json"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert told.returncode == 1, told.stderr
     found = json.loads(told.stdout)
     assert len(found["damages"]) == 1
     assert [part["gaps"] for part in found["streams"] if part["gaps"]] == [[[5, 6]]]
     case = Case("skip", data, tmp_path, lambda data: None, wal_corruption="skip")
-    said = case.process.communicate(timeout=60)[1].decode().splitlines()[-1]
+    said = case.process.communicate(timeout=PATIENCE_S)[1].decode().splitlines()[-1]
     assert "cannot be recovered" in said
     assert "=truncate, which gives up all from the damage on" in said
     shutil.copytree(data, tmp_path / "cut" / "data")

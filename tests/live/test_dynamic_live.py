@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,10 @@ from millrace.protocol.messages import (
 from tests.live import LiveBroker, free_port
 from tests.live.client import Client
 from tests.live.wire import Wire
+from tests.patience import until
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, DELETE = 0, 1
-CHANGE_S = 20.0
 
 
 def alter(
@@ -39,13 +38,6 @@ def alter(
     with Wire(address) as wire:
         (result,) = wire.ask(44, 1, request).responses
     return result.error_code, result.error_message or ""
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + CHANGE_S
-    while not is_true():
-        assert time.monotonic() < deadline, f"not so within {CHANGE_S:.0f} s"
-        time.sleep(0.05)
 
 
 def producers_of(address: str, topic: str) -> list[Any]:
@@ -68,10 +60,10 @@ def test_quiet_producers_are_forgotten_by_what_holds_now(tmp_path: Path) -> None
         send_idempotently(broker.address, "t")
         assert len(producers_of(broker.address, "t")) == 1
         assert alter(broker.address, ("producer.id.expiration.ms", SET, "1")) == (0, "")
-        wait_until(lambda: not producers_of(broker.address, "t"))
+        until(lambda: not producers_of(broker.address, "t"))
         broker.restart()
         send_idempotently(broker.address, "t")
-        wait_until(lambda: not producers_of(broker.address, "t"))
+        until(lambda: not producers_of(broker.address, "t"))
         assert alter(broker.address, ("producer.id.expiration.ms", DELETE, None)) == (0, "")
         send_idempotently(broker.address, "t")
         time.sleep(0.5)

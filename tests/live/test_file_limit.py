@@ -12,6 +12,7 @@ import pytest
 
 from tests.live import LiveBroker
 from tests.live.client import Client
+from tests.patience import PATIENCE_S
 
 FILES = 150
 
@@ -41,8 +42,8 @@ def test_connections_leave_files_to_the_broker(broker: LiveBroker) -> None:
         producer.create("t")
         for _ in range(2 * FILES):
             with contextlib.suppress(OSError):
-                stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 30))
-        until = time.monotonic() + 20
+                stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), PATIENCE_S))
+        until = time.monotonic() + PATIENCE_S
         while not has_objects(broker) and time.monotonic() < until:
             assert producer.send("t", [b"v" * 1000]).error_code == 0
             time.sleep(0.05)

@@ -32,7 +32,7 @@ from millrace.wal.block.layout import RING_START
 from millrace.wal.object.layout import root_key
 from tests.live import LiveBroker
 from tests.live.client import Client
-from tests.live.test_s3 import wait_until
+from tests.patience import PATIENCE_S, until
 
 DAY_S = 86_400
 
@@ -45,14 +45,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
         with Client(made.address) as client:
             client.create("gone")
             client.produce("gone", [b"x"])
-            wait_until(lambda: stored(made.folder / "data"), 60)
+            until(lambda: stored(made.folder / "data"))
             client.delete("gone")
-            wait_until(lambda: not stored(made.folder / "data"), 60)
+            until(lambda: not stored(made.folder / "data"))
             client.create("orders", 2)
             client.create("notes")
             for number in range(20):
                 if number == 10:
-                    wait_until(lambda: stored(made.folder / "data"), 60)  # so that there are two objects at least
+                    until(lambda: stored(made.folder / "data"))  # so that there are two objects at least
                 client.produce("orders", [b"order %d" % number * 40], number % 2)
                 client.produce("notes", [os.urandom(50_000)])
         made.stop()
@@ -331,7 +331,7 @@ def test_a_reader_that_went_away_is_no_fault_of_the_store(folder: Path, words: s
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "millrace.broker", *words.split(), "--data-dir", str(folder)]
-    found = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    found = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
     os.close(writer)
     assert (found.returncode, found.stderr) == (141, b"")
     assert fsck.run(["--data-dir", str(folder)], {}, run_loop) == 0

@@ -17,7 +17,8 @@ from confluent_kafka import Producer
 from tests.live import LiveBroker
 from tests.live.client import EARLIEST, LATEST, MIB, Client
 from tests.live.small_disk import CannotMount, SmallDisk
-from tests.live.test_s3 import ready_page, wait_until
+from tests.live.test_s3 import ready_page
+from tests.patience import PATIENCE_S, until
 
 TIMED_OUT, STORAGE_ERROR = 7, 56
 DISK_BYTES = 192 * MIB
@@ -114,9 +115,9 @@ def test_a_full_disk_holds_up_producers_and_takes_deletions(tmp_path: Path, disk
         start = len(taken) * 3 // 4
         assert client.delete_records("fill", start) == 0
         assert client.offset("fill", EARLIEST) == start
-        wait_until(lambda: client.offset("aged", EARLIEST) == client.offset("aged", LATEST))
-        wait_until(lambda: ready_page(broker) == "ready\n")
-        assert patient.flush(20) == 0
+        until(lambda: client.offset("aged", EARLIEST) == client.offset("aged", LATEST))
+        until(lambda: ready_page(broker) == "ready\n")
+        assert patient.flush(PATIENCE_S) == 0
         assert told == [None]
         kept = taken[start:]
         assert client.read("fill", start=start)[: len(kept)] == kept
@@ -139,7 +140,7 @@ def test_a_deletion_that_leaves_a_little_in_every_object_makes_room(tmp_path: Pa
         ends = [client.offset(topic, LATEST) for topic in others]
         start = len(taken) * 3 // 4
         assert client.delete_records("fill", start) == 0
-        wait_until(lambda: ready_page(broker) == "ready\n")
+        until(lambda: ready_page(broker) == "ready\n")
         for _ in range(AFTER_COUNT):
             client.produce("fill", [os.urandom(VALUE_BYTES)], timeout_ms=20_000)
         assert client.read("fill", start=start)[: len(taken) - start] == taken[start:]
@@ -157,7 +158,7 @@ def test_a_start_on_a_full_disk_waits_for_room(tmp_path: Path, disk: SmallDisk) 
             taken = fill(broker, client, "fill")
         broker.kill()
         broker.begin()
-        wait_until(lambda: "recovering what the WAL holds" in (page := ready_page(broker)) and "StoreFull" in page)
+        until(lambda: "recovering what the WAL holds" in (page := ready_page(broker)) and "StoreFull" in page)
         ballast.unlink()
         broker.wait_ready()
         with Client(broker.address) as client:

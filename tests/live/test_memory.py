@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from millrace.protocol.primitives import uvarint
 from tests.live import LiveBroker
 from tests.live.client import MIB, Client
+from tests.patience import PATIENCE_S, until
 
 FILES_MAX = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 CONNECTIONS = int(os.environ.get("MILLRACE_CONNECTIONS", "5000"))
@@ -60,7 +61,7 @@ class Watch:
     def sees_others_served(self, answers: int = 20) -> None:
         """Waits until the other client got so many more answers."""
         before = self.answers
-        wait_for(lambda: self.answers >= before + answers)
+        until(lambda: self.answers >= before + answers)
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -68,7 +69,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._is_over = True
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the other client is not served any more"
 
 
@@ -103,7 +104,7 @@ def test_a_frame_of_tiny_things_costs_its_own_size(broker: LiveBroker, name: str
     """A hundred MiB of nested arrays of nearly nothing: the connection is closed, memory grew by the frame and little more, and others
     are served."""
     frame = nest(name)
-    with Watch(broker) as watch, socket.create_connection(("127.0.0.1", broker.port), 30) as hostile:
+    with Watch(broker) as watch, socket.create_connection(("127.0.0.1", broker.port), PATIENCE_S) as hostile:
         hostile.sendall(struct.pack(">i", len(frame)) + frame)
         assert hostile.recv(1) == b""
         watch.sees_others_served()
@@ -118,7 +119,7 @@ def test_readers_that_do_not_read_cost_what_is_allowed(broker: LiveBroker) -> No
     request = encode_request(NAMED["Fetch"], 12, 1, "greedy", fetch)
     with Watch(broker) as watch, contextlib.ExitStack() as stack:
         for _ in range(40):
-            greedy = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 30))
+            greedy = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), PATIENCE_S))
             greedy.sendall(request * 5)
         time.sleep(2)
         watch.sees_others_served()
@@ -129,7 +130,7 @@ def test_writers_that_dribble_cost_what_they_sent(broker: LiveBroker) -> None:
     """A hundred clients announce requests of 50 MiB and send a little, then nothing: memory holds that little, and others are served."""
     with Watch(broker) as watch, contextlib.ExitStack() as stack:
         for _ in range(100):
-            slow = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 30))
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), PATIENCE_S))
             slow.sendall(struct.pack(">i", 50 * MIB) + bytes(60_000))
         time.sleep(1)
         watch.sees_others_served()
@@ -143,8 +144,8 @@ def test_silent_connections_cost_little(broker: LiveBroker) -> None:
     with contextlib.ExitStack() as stack:
         before = broker.memory_bytes()
         for _ in range(CONNECTIONS):
-            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 30))
-        wait_for(lambda: broker.metrics()["millrace_broker_connections"] >= CONNECTIONS)
+            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), PATIENCE_S))
+        until(lambda: broker.metrics()["millrace_broker_connections"] >= CONNECTIONS)
         cpu_seconds = broker.cpu_seconds()
         time.sleep(1)
         cpu_seconds = broker.cpu_seconds() - cpu_seconds
@@ -181,10 +182,3 @@ def test_producers_that_wait_for_room_hold_up_nobody_else(tmp_path: Path) -> Non
         away.rename(objects)
         codes = [producer.end_send().error_code for producer in waiting]
         assert codes == [0] * 40
-
-
-def wait_for(what: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to be in time"
-        time.sleep(0.05)

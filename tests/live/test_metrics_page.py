@@ -14,8 +14,8 @@ from millrace.protocol.messages import find_coordinator, offset_commit
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.every_request import join
-from tests.live.test_s3 import wait_until
 from tests.metrics_docs import MetricRow, metric_rows
+from tests.patience import PATIENCE_S, until
 
 OBJECT_WAL_ONLY = {"millrace_wal_hedges_total", "millrace_wal_won_hedges_total", "millrace_wal_hedged_bytes_total"}
 
@@ -54,11 +54,11 @@ def commit(client: Client, group: str, topic: str, offset: int) -> None:
         client.ask("FindCoordinator", find_coordinator.FindCoordinatorRequest(coordinator_keys=[group]))
         return client.ask("OffsetCommit", request, 9).topics[0].partitions[0].error_code == 0
 
-    wait_until(is_committed)
+    until(is_committed)
 
 
 def page_of(broker: LiveBroker) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/metrics", timeout=PATIENCE_S) as answer:
         return str(answer.read().decode())
 
 
@@ -134,7 +134,7 @@ def test_lag_after_a_restart_needs_no_client(tmp_path: Path) -> None:
             commit(client, "billing", "orders", 1)
         broker.restart()
         lag = 'millrace_group_lag_records{group="billing",topic="orders"}'
-        wait_until(lambda: lag in broker.metrics())
+        until(lambda: lag in broker.metrics())
         page = broker.metrics()
         assert page[lag] == 2
         assert page['millrace_group_partition_lag_records{group="billing",partition="0",topic="orders"}'] == 2
@@ -151,10 +151,10 @@ def test_upload_lag_grows_while_the_store_is_away(tmp_path: Path) -> None:
         Client(broker.address) as client,
     ):
         client.create("orders")
-        wait_until(lambda: broker.metrics()[lag] == 0)
+        until(lambda: broker.metrics()[lag] == 0)
         objects = tmp_path / "data" / "objects"
         objects.rename(tmp_path / "away")
         client.produce("orders", [b"acknowledged, and in the write-ahead log alone"])
-        wait_until(lambda: broker.metrics()[lag] > 3 and broker.metrics()[waiting] > 0)
+        until(lambda: broker.metrics()[lag] > 3 and broker.metrics()[waiting] > 0)
         (tmp_path / "away").rename(objects)
-        wait_until(lambda: broker.metrics()[lag] == broker.metrics()[waiting] == 0)
+        until(lambda: broker.metrics()[lag] == broker.metrics()[waiting] == 0)

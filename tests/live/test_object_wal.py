@@ -18,7 +18,8 @@ from millrace.broker.cli import fsck
 from tests.live import LiveBroker
 from tests.live.bucket import Bucket
 from tests.live.client import Client
-from tests.live.test_s3 import begun, check_refusal, ready_page, wait_until
+from tests.live.test_s3 import begun, check_refusal, ready_page
+from tests.patience import PATIENCE_S, until
 
 
 def broker_on(folder: Path, wal: str, **settings: object) -> LiveBroker:
@@ -97,12 +98,12 @@ def test_a_store_that_is_away_makes_producers_wait(tmp_path: Path, bucket: Bucke
         answers: list[int] = []
         waiting = threading.Thread(target=lambda: answers.append(send_one(broker)), daemon=True)
         waiting.start()
-        wait_until(lambda: ready_page(broker).startswith(UNREADY), 40)
+        until(lambda: ready_page(broker).startswith(UNREADY))
         assert "the WAL waits for its store" in ready_page(broker)
         assert broker.metrics()["millrace_wal_blocked_seconds"] > 5
         assert answers == []
         bucket.door.open()
-        waiting.join(60)
+        waiting.join(PATIENCE_S)
         assert answers == [0]
         assert ready_page(broker) == "ready\n"
         broker.kill()
@@ -111,7 +112,7 @@ def test_a_store_that_is_away_makes_producers_wait(tmp_path: Path, bucket: Bucke
 
 
 def send_one(broker: LiveBroker) -> int:
-    with Client(broker.address, timeout_s=60) as client:
+    with Client(broker.address) as client:
         return int(client.send("kept", [b"patience"], timeout_ms=50_000).error_code)
 
 
@@ -125,13 +126,13 @@ def test_a_frozen_broker_that_was_replaced_acknowledges_nothing(tmp_path: Path) 
         os.kill(old.pid, signal.SIGSTOP)
         # Its metadata directory is locked by it: the new start works on a copy, as on another machine.
         take_over(tmp_path, sent)
-        with Client(old.address, timeout_s=60) as client:
+        with Client(old.address) as client:
             os.kill(old.pid, signal.SIGCONT)
             try:
                 assert client.send("kept", [b"too late"], timeout_ms=20_000).error_code != 0
             except (ConnectionError, TimeoutError):
                 pass  # it ended before it answered
-        wait_until(lambda: not old.is_running(), 60)
+        until(lambda: not old.is_running())
         assert "has taken its WAL" in old.log_path.read_text(), old.log_path.read_text()
 
 

@@ -12,8 +12,9 @@ from millrace.runtime.objectstore_rounds import ROUNDS_MAX
 from tests.live import LiveBroker
 from tests.live.bad_s3 import BadS3
 from tests.live.client import Client
-from tests.live.test_s3 import ready_page, wait_until
+from tests.live.test_s3 import ready_page
 from tests.live.test_s3_lacking import running
+from tests.patience import until
 
 
 @pytest.fixture
@@ -28,10 +29,10 @@ def broker_on(folder: Path, store: BadS3) -> LiveBroker:
 
 def check_waiting(broker: LiveBroker) -> None:
     """The reason and how often it was tried, on the ready page and in the log of this start."""
-    wait_until(lambda: "the WAL's store does not answer" in ready_page(broker), 30)
+    until(lambda: "the WAL's store does not answer" in ready_page(broker))
     assert ": 503)" in ready_page(broker)
     assert ", attempt " in ready_page(broker)
-    wait_until(lambda: "the WAL's store does not answer" in broker.log_path.read_text(), 30)
+    until(lambda: "the WAL's store does not answer" in broker.log_path.read_text())
     assert broker.is_running()
 
 
@@ -48,7 +49,7 @@ def test_a_restart_waits_for_the_logs_store_and_says_so(tmp_path: Path, store: B
         os.truncate(broker.log_path, 0)
         broker.begin()
         check_waiting(broker)
-        wait_until(lambda: "not ready: looking at the WAL (the WAL's store" in broker.log_path.read_text())
+        until(lambda: "not ready: looking at the WAL (the WAL's store" in broker.log_path.read_text())
         store.faults.clear()
         broker.wait_ready()
         assert ready_page(broker) == "ready\n"

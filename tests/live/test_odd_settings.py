@@ -44,7 +44,7 @@ from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from millrace.protocol.records import Record
 from tests.live.client import EARLIEST, Client, batch_of
 from tests.live.stuck import StuckBroker
-from tests.live.test_s3 import wait_until
+from tests.patience import until
 
 TOPIC, BROKER, SET = 2, 4, 0
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -74,7 +74,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StuckBroker]:
 
 @pytest.fixture
 def client(broker: StuckBroker) -> Iterator[Client]:
-    with Client(broker.address, timeout_s=10) as found:
+    with Client(broker.address) as found:
         yield found
 
 
@@ -114,7 +114,7 @@ def test_offsets_are_kept_as_told(broker: StuckBroker, client: Client) -> None:
     clock, within offsets.retention.check.interval.ms."""
     client.create("committed")
     asked = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
-    wait_until(lambda: client.ask("FindCoordinator", asked).coordinators[0].error_code == 0)
+    until(lambda: client.ask("FindCoordinator", asked).coordinators[0].error_code == 0)
     offsets = MetadataRequest(topics=[MetadataRequestTopic(name="__consumer_offsets")])
     assert len(client.ask("Metadata", offsets, 12).topics[0].partitions) == 3
     assert config_of(client, "__consumer_offsets", "segment.bytes") == "1048576"
@@ -125,7 +125,7 @@ def test_offsets_are_kept_as_told(broker: StuckBroker, client: Client) -> None:
     time.sleep(0.5)
     assert committed(client) == 7
     broker.shift(2 * MINUTE_MS)
-    wait_until(lambda: committed(client) == -1)
+    until(lambda: committed(client) == -1)
     broker.shift(0)
 
 
@@ -159,7 +159,7 @@ def test_a_quiet_producer_is_forgotten_when_it_is_looked_for(client: Client) -> 
     answer = client.ask("Produce", ProduceRequest(None, -1, 5000, data), 12)
     assert answer.responses[0].partition_responses[0].error_code == 0
     asked = DescribeProducersRequest([ProducersTopic("produced", [0])])
-    wait_until(lambda: not client.ask("DescribeProducers", asked).topics[0].partitions[0].active_producers, 30)
+    until(lambda: not client.ask("DescribeProducers", asked).topics[0].partitions[0].active_producers)
 
 
 def test_who_waits_for_a_hanging_controller_is_told_in_time(broker: StuckBroker, client: Client) -> None:
@@ -173,7 +173,7 @@ def test_who_waits_for_a_hanging_controller_is_told_in_time(broker: StuckBroker,
         broker.stuck_path.unlink()
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
     found = MetadataRequest(topics=[MetadataRequestTopic(name="late")], allow_auto_topic_creation=False)
-    wait_until(lambda: client.ask("Metadata", found, 12).topics[0].error_code == 0)
+    until(lambda: client.ask("Metadata", found).topics[0].error_code == 0)
 
 
 def test_the_system_holds_so_many_connections(broker: StuckBroker) -> None:
@@ -186,12 +186,12 @@ def test_the_system_holds_so_many_connections(broker: StuckBroker) -> None:
             for one in waiting:
                 one.setblocking(False)
                 one.connect_ex((host, int(port)))
-            wait_until(lambda: len(made_of(waiting)) > BACKLOG)
+            until(lambda: len(made_of(waiting)) > BACKLOG)
             time.sleep(0.3)
             assert len(made_of(waiting)) == BACKLOG + 1
         finally:
             os.kill(broker.pid, signal.SIGCONT)
-        wait_until(lambda: len(made_of(waiting)) == len(waiting))
+        until(lambda: len(made_of(waiting)) == len(waiting))
 
 
 def made_of(connections: list[socket.socket]) -> list[socket.socket]:
@@ -232,7 +232,7 @@ def test_jitter_shortens_the_lives_of_segments(client: Client) -> None:
             client.produce(topic, [b"first"], partition, time_ms=first_ms)
             client.produce(topic, [b"second"], partition, time_ms=second_ms)
         change(client, topic, "retention.ms", str(2 * HOUR_MS + HOUR_MS // 2))
-    wait_until(lambda: any(client.offset("apart", EARLIEST, partition) == 1 for partition in range(4)), 30)
+    until(lambda: any(client.offset("apart", EARLIEST, partition) == 1 for partition in range(4)))
     assert [client.offset("together", EARLIEST, partition) for partition in range(4)] == [0] * 4
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.docker.pages import python_snippet
 from tests.live import LiveBroker
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = "127.0.0.1:9092"
@@ -24,7 +25,7 @@ def test_the_program_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
         assert program.count(ADDRESS) == 2
         words = [sys.executable, "-c", program.replace(ADDRESS, broker.address)]
         runs = [
-            subprocess.run(words, capture_output=True, text=True, timeout=90, check=False, cwd=tmp_path)
+            subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=tmp_path)
             for _ in range(2)
         ]
     assert [done.returncode for done in runs] == [0, 0], runs

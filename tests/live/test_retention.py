@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 
 from tests.live.client import EARLIEST, LATEST, Client
 from tests.live.shifted import ShiftedBroker
-from tests.live.test_s3 import wait_until
+from tests.patience import PATIENCE_S, until
 
 OFFSET_OUT_OF_RANGE, INVALID_TIMESTAMP = 1, 32
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -25,7 +25,7 @@ SETTINGS = {
 
 def stands_at(client: Client, topic: str, start: int) -> None:
     """In a while the log starts there; and it stays there for a few rounds of retention."""
-    wait_until(lambda: client.offset(topic, EARLIEST) >= start)
+    until(lambda: client.offset(topic, EARLIEST) >= start)
     time.sleep(0.5)
     assert client.offset(topic, EARLIEST) == start
 
@@ -62,8 +62,8 @@ def test_what_is_old_or_too_much_goes(tmp_path: Path) -> None:
         assert client.fetch([("aged", 0, 0)])["aged", 0].error_code == OFFSET_OUT_OF_RANGE
         assert client.read("aged", start=2) == values[2:]
         objects = tmp_path / "data" / "objects"
-        wait_until(lambda: all(is_stored(objects, value) for value in large[3:]))
-        wait_until(lambda: not any(is_stored(objects, value) for value in large[:3]))
+        until(lambda: all(is_stored(objects, value) for value in large[3:]))
+        until(lambda: not any(is_stored(objects, value) for value in large[:3]))
         assert client.read("compacted") == [b"0", b"1", b"2"]
         assert client.read("future") == [b"soon"]
         check_consumer(broker.address, values[2:])
@@ -81,7 +81,7 @@ def check_consumer(address: str, values: list[bytes]) -> None:
     consumer = Consumer({**settings, "enable.auto.commit": False})
     consumer.subscribe(["aged"])
     seen: list[bytes | None] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while len(seen) < len(values) and time.monotonic() < deadline:
         seen += [message.value() for message in consumer.consume(10, 0.5)]
     consumer.close()
@@ -97,7 +97,7 @@ def test_a_clock_that_jumps_deletes_nothing(tmp_path: Path) -> None:
             client.produce("young", [b"young"])
         time.sleep(0.3)
         broker.shift(30 * DAY_MS)
-        wait_until(lambda: "retention by time is suspended" in broker.log_path.read_text())
+        until(lambda: "retention by time is suspended" in broker.log_path.read_text())
         for _ in range(3):
             client.produce("sized", [os.urandom(700_000)])
         stands_at(client, "sized", 1)

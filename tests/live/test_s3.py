@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.crash.test_kill import Load, read_all
 from tests.live import LiveBroker, free_port
 from tests.live.bucket import Bucket
 from tests.live.client import EARLIEST, LATEST, Client
+from tests.patience import PATIENCE_S, until
 
 MEMORY_BYTES = 256 << 20
 # The interpreter, code, sockets and what is under way come on top of what the setting splits.
@@ -48,13 +49,6 @@ def on_bucket(folder: Path, address: str, **settings: object) -> LiveBroker:
     return LiveBroker(folder, overrides, wal="64MiB")
 
 
-def wait_until(what: Callable[[], object], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to be in time"
-        time.sleep(0.05)
-
-
 def test_records_go_to_the_bucket_and_come_back_from_it(tmp_path: Path, bucket: Bucket) -> None:
     """What was produced is read from objects after a restart; what retention or a deletion drops leaves the bucket."""
     settings = {"log_retention_check_interval_ms": 200, "s3_object_delete_retention_minutes": 0}
@@ -69,23 +63,23 @@ def test_records_go_to_the_bucket_and_come_back_from_it(tmp_path: Path, bucket: 
                 sent[number % 2] += values
             for _ in range(4):
                 client.produce("short", [os.urandom(700_000)])
-        wait_until(bucket.keys)
+        until(bucket.keys)
         broker.restart()  # empties the caches and the WAL
         with Client(broker.address) as client:
             assert {partition: client.read("kept", partition) for partition in sent} == sent
             assert broker.metrics()['millrace_storage_reads_total{source="objects"}'] > 0
             assert client.offset("short", LATEST) == 4
-            wait_until(lambda: client.offset("short", EARLIEST) == 4)
+            until(lambda: client.offset("short", EARLIEST) == 4)
             held = len(bucket.keys())
             assert client.delete("kept") == 0
             assert client.delete("short") == 0
-        wait_until(lambda: not bucket.keys())
+        until(lambda: not bucket.keys())
         assert held
 
 
 def ready_page(broker: LiveBroker) -> str:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/health/ready", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/health/ready", timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as refused:
         return str(refused.read().decode())
@@ -115,22 +109,22 @@ def test_a_store_that_goes_away_is_waited_for(tmp_path: Path, bucket: Bucket) ->
         with Client(broker.address) as client:
             client.produce("old", [b"new"])  # opens the partition
             load.start()
-            wait_until(lambda: len(history.acknowledged) > 100 and newest(history) > 10)
+            until(lambda: len(history.acknowledged) > 100 and newest(history) > 10)
             for go_away, come_back in ((bucket.door.shut, bucket.door.open), (bucket.stop, bucket.go_on)):
                 go_away()
                 began = time.monotonic()
                 answers = client.fetch([("old", 0, 0), ("crash", 0, newest(history) // 2)])
                 assert answers["crash", 0].records
                 assert client.fetch([("old", 0, 0)])["old", 0].error_code == STORAGE_ERROR
-                wait_until(lambda: "upload" in ready_page(broker))
+                until(lambda: "upload" in ready_page(broker))
                 while time.monotonic() - began < OUTAGE_S:
                     assert broker.memory_bytes() < RESIDENT_BYTES_MAX
                     time.sleep(0.1)
                 come_back()
-                wait_until(lambda: ready_page(broker) == "ready\n")
+                until(lambda: ready_page(broker) == "ready\n")
             assert len(client.read("old")) == 2
         load.is_stopping = True
-        load.join(120)
+        load.join(PATIENCE_S)
         assert not load.errors, load.errors[:5]
         assert len(history.acknowledged) == sum(len(values) for values in history.sent.values())
         broker.restart()
@@ -145,7 +139,7 @@ def begun(broker: LiveBroker) -> subprocess.Popen[bytes]:
 
 def check_refusal(process: subprocess.Popen[bytes], words: str) -> None:
     """It ends by itself, and its last word is a sentence with these in it."""
-    said = process.communicate(timeout=60)[1].decode()
+    said = process.communicate(timeout=PATIENCE_S)[1].decode()
     last = said.splitlines()[-1]
     assert process.returncode == 1, said
     assert last.startswith("millrace: cannot start: "), said
@@ -179,8 +173,8 @@ def test_a_start_waits_for_a_store_that_is_away_and_says_so(tmp_path: Path, buck
     bucket.stop()
     late.begin()
     for broker in (waiting, late):
-        wait_until(lambda broker=broker: "object store" in broker.log_path.read_text())  # type: ignore[misc]
-        wait_until(lambda broker=broker: "object store" in ready_page(broker))  # type: ignore[misc]
+        until(lambda broker=broker: "object store" in broker.log_path.read_text())  # type: ignore[misc]
+        until(lambda broker=broker: "object store" in ready_page(broker))  # type: ignore[misc]
     assert waiting.stop() == 0
     bucket.go_on()
     late.wait_ready()

@@ -13,7 +13,8 @@ import pytest
 from tests.live import LiveBroker
 from tests.live.bad_s3 import BadS3
 from tests.live.client import Client
-from tests.live.test_s3 import begun, check_refusal, wait_until
+from tests.live.test_s3 import begun, check_refusal
+from tests.patience import PATIENCE_S, until
 
 LACKING = ("ignores-if-match", "refuses-checksums", "no-bulk-delete")
 
@@ -25,13 +26,13 @@ def running(*faults: str) -> Iterator[BadS3]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     store = BadS3(*faults)
-    asyncio.run_coroutine_threadsafe(store.__aenter__(), loop).result(30)
+    asyncio.run_coroutine_threadsafe(store.__aenter__(), loop).result(PATIENCE_S)
     try:
         yield store
     finally:
-        asyncio.run_coroutine_threadsafe(store.__aexit__(None, None, None), loop).result(30)
+        asyncio.run_coroutine_threadsafe(store.__aexit__(None, None, None), loop).result(PATIENCE_S)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
+        thread.join(PATIENCE_S)
         loop.close()
 
 
@@ -53,13 +54,13 @@ def test_a_broker_lives_on_a_store_that_lacks_nearly_all(tmp_path: Path, conditi
             with Client(broker.address) as client:
                 client.create("kept")
                 client.produce("kept", values)
-            wait_until(lambda: objects(store), 60)
+            until(lambda: objects(store))
             broker.restart()
             with Client(broker.address) as client:
                 assert client.read("kept") == values
                 assert broker.metrics()['millrace_storage_reads_total{source="objects"}'] > 0
                 assert client.delete("kept") == 0
-            wait_until(lambda: not objects(store), 60)
+            until(lambda: not objects(store))
             assert broker.stop() == 0
         said = (tmp_path / "broker.log").read_text()
         assert said.count("is not guarded") == 1, said

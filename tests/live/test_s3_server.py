@@ -18,7 +18,7 @@ from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.s3_server import S3Server
 from tests.live.test_object_wal import broker_on, walk
-from tests.live.test_s3 import wait_until
+from tests.patience import until
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_records_live_in_a_real_servers_bucket(
             for partition in (0, 1):
                 for first in range(0, 200, 50):
                     client.produce("kept", values[partition][first : first + 50], partition)
-        wait_until(objects, 60)
+        until(objects)
         broker.stop()
         server.stop()
         with server:
@@ -74,7 +74,7 @@ def test_records_live_in_a_real_servers_bucket(
             broker.start()
             with Client(broker.address) as client:
                 assert client.delete("kept") == 0
-            wait_until(lambda: not objects(), 60)
+            until(lambda: not objects())
 
 
 def check_fsck(data: Path, address: str, objects: list[Path]) -> None:

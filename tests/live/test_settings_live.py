@@ -15,6 +15,7 @@ from millrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.live import LiveBroker, free_port
 from tests.live.wire import Wire
+from tests.patience import PATIENCE_S
 
 
 def told(wire: Wire) -> set[tuple[str, int]]:
@@ -35,7 +36,7 @@ def test_a_broker_on_every_address_tells_each_client_the_one_it_used(tmp_path: P
         errors: list[object] = []
         producer = Producer({"bootstrap.servers": f"127.0.0.2:{port}", "log_level": 0})
         producer.produce("t", b"v", on_delivery=lambda error, _: errors.append(error))
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert errors == [None]
 
 

@@ -20,6 +20,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.live import LiveBroker
 from tests.live.wire import Wire
+from tests.patience import PATIENCE_S
 
 BLOCK_BYTES = 4096
 
@@ -34,7 +35,7 @@ def produce(address: str, count: int) -> None:
     producer = Producer({"bootstrap.servers": address, "log_level": 0})
     for number in range(count):
         producer.produce("t", f"{number}".encode() * 100, partition=0)
-        assert producer.flush(10) == 0  # a group of the WAL for each
+        assert producer.flush(PATIENCE_S) == 0  # a group of the WAL for each
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def copied(source: Path, target: Path) -> Path:
 def refused(folder: Path, **more: str) -> str:
     """The sentence of a start that fails: it is the last that is said, whatever else has to end, and no future's failure is told as unseen."""
     process = subprocess.run(
-        LiveBroker(folder, settings(folder, **more)).command(), capture_output=True, text=True, timeout=30
+        LiveBroker(folder, settings(folder, **more)).command(), capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert process.returncode == 1, process
     assert process.stdout == ""
@@ -330,7 +331,7 @@ def test_mistakes_in_the_settings_are_told_all_at_once(tmp_path: Path) -> None:
         "s3.data.buckets": "0@gs://bucket",
         "s3.wal.path": "0@tape://reel",
     }
-    process = subprocess.run(LiveBroker(tmp_path, wrong).command(), capture_output=True, text=True, timeout=60)
+    process = subprocess.run(LiveBroker(tmp_path, wrong).command(), capture_output=True, text=True, timeout=PATIENCE_S)
     assert process.returncode == 2
     lines = process.stderr.splitlines()
     assert lines[0] == "millrace: the settings hold mistakes:"

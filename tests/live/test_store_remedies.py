@@ -11,8 +11,9 @@ from threading import Thread
 import pytest
 
 from tests.live import LiveBroker, free_port
-from tests.live.test_s3 import ready_page, wait_until
+from tests.live.test_s3 import ready_page
 from tests.live.test_s3_lacking import running
+from tests.patience import until
 
 
 @pytest.mark.parametrize("setting", ["s3.data.buckets", "s3.wal.path"])
@@ -26,8 +27,8 @@ def test_what_can_be_mended_is_waited_for_and_told(tmp_path: Path, setting: str,
         broker = LiveBroker(tmp_path, {setting: store.address}, wal="64MiB")
         broker.begin()
         with broker:
-            wait_until(lambda: remedy in ready_page(broker), 30)
-            wait_until(lambda: remedy in broker.log_path.read_text(), 30)
+            until(lambda: remedy in ready_page(broker))
+            until(lambda: remedy in broker.log_path.read_text())
             store.faults.clear()
             broker.wait_ready()
             assert ready_page(broker) == "ready\n"
@@ -61,9 +62,9 @@ def test_a_source_of_credentials_that_is_away_is_waited_for(tmp_path: Path, sett
         broker = LiveBroker(tmp_path, {setting: address}, env, wal="64MiB")
         broker.begin()
         with broker:
-            wait_until(lambda: "credentials" in ready_page(broker), 30)
+            until(lambda: "credentials" in ready_page(broker))
             assert whose in ready_page(broker)
-            wait_until(lambda: "not ready" in broker.log_path.read_text(), 30)
+            until(lambda: "not ready" in broker.log_path.read_text())
             with ThreadingHTTPServer(("127.0.0.1", port), _Keys) as source:
                 Thread(target=source.serve_forever, daemon=True).start()
                 broker.wait_ready()

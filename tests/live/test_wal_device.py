@@ -12,6 +12,7 @@ import pytest
 
 from tests.live import LiveBroker
 from tests.live.client import MIB, Client
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("losetup") is None, reason="needs root and losetup")
 
@@ -59,7 +60,7 @@ def test_a_raw_device_is_a_wal(tmp_path: Path, device: str) -> None:
 
 
 def refusal(broker: LiveBroker) -> str:
-    process = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60, check=False)
+    process = subprocess.run(broker.command(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert process.returncode == 1, process.stderr
     return process.stderr.splitlines()[-1]
 

@@ -27,6 +27,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, NoReturn
 
+from tests.patience import PATIENCE_S
+
 REQUEST_BYTES_MAX = 1 << 16
 PACKAGES = ("runtime", "protocol", "wal", "s3stream", "kraft", "broker")
 NUMBER = struct.Struct("<i")  # a pid, then an exit code
@@ -88,7 +90,7 @@ def start(words: Sequence[str], env: Mapping[str, str], errors: int) -> WarmProc
     return process
 
 
-def run(words: Sequence[str], timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+def run(words: Sequence[str], timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     """To its end, with what it wrote."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = WarmProcess(words, os.environ, output.fileno(), errors.fileno())

@@ -13,15 +13,14 @@ from typing import Any
 
 from millrace.protocol.apis import API
 from millrace.protocol.codec import decode_response, encode_request
-
-TIMEOUT_S = 10.0
+from tests.patience import PATIENCE_S
 
 
 class Wire:
     def __init__(self, address: str) -> None:
         """`address`: HOST:PORT."""
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
         self._correlation_id = 0
 
     def ask(self, key: int, version: int, request: Any = None) -> Any:

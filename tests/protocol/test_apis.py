@@ -9,6 +9,7 @@ import pytest
 
 from millrace.protocol.apis import ALL, API, KAFKA, NAMED, PRIVATE, api_of
 from millrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from tests.patience import PATIENCE_S
 
 
 def test_kafka_4_4_has_91_apis_in_309_versions() -> None:
@@ -64,4 +65,4 @@ def test_types_are_imported_when_asked_for() -> None:
         "API[3].request_type; assert 'millrace.protocol.messages.metadata' in sys.modules;"
         "assert 'millrace.protocol.messages.vote' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)

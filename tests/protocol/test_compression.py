@@ -43,6 +43,7 @@ from millrace.protocol.compression import (
 )
 from millrace.protocol.errors import WireError
 from millrace.protocol.records import Record, iter_records
+from tests.patience import PATIENCE_S
 
 NOW_MS = 1_700_000_000_000
 COMPRESSED = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
@@ -339,7 +340,7 @@ class RawConnection:
 
     def __init__(self, host: str, port: int) -> None:
         self.address = f"{host}:{port}"
-        self._socket = socket.create_connection((host, port), timeout=60)
+        self._socket = socket.create_connection((host, port), timeout=PATIENCE_S)
         self._stream = self._socket.makefile("rb")
 
     def close(self) -> None:
@@ -373,7 +374,7 @@ class RawConnection:
 def librdkafka() -> Iterator[RawConnection]:
     """A connection to a broker inside librdkafka, which lives as long as the producer that made it."""
     owner = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "unused", "log_level": 0})
-    (broker,) = owner.list_topics(timeout=10).brokers.values()
+    (broker,) = owner.list_topics(timeout=PATIENCE_S).brokers.values()
     connection = RawConnection(broker.host, broker.port)
     yield connection
     connection.close()
@@ -401,10 +402,10 @@ def produce_all(address: str, topic: str, codec_name: str) -> str:
     producer = Producer({"bootstrap.servers": address, "compression.type": codec_name, "linger.ms": 5000})
     for number, record in enumerate(sample_records()):
         if number == 10:
-            assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_S) == 0
         headers = [(key.decode(), value) for key, value in record.headers]
         producer.produce(topic, record.value, record.key, 0, timestamp=record.timestamp, headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return topic
 
 
@@ -412,11 +413,11 @@ def produce_all(address: str, topic: str, codec_name: str) -> str:
 def test_librdkafka_reads_our_batches(librdkafka: RawConnection, codec: Codec) -> None:
     """confluent-kafka's consumer, checking checksums, reads our batches in each codec."""
     topic = f"ours-{codec.name.lower()}"
-    Producer({"bootstrap.servers": librdkafka.address}).list_topics(topic, timeout=60)
+    Producer({"bootstrap.servers": librdkafka.address}).list_topics(topic, timeout=PATIENCE_S)
     assert librdkafka.produce(topic, build_batch(sample_records(), codec=codec)) == 0
     consumer = Consumer({"bootstrap.servers": librdkafka.address, "group.id": "g", "check.crcs": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    messages = consumer.consume(len(sample_records()), timeout=60)
+    messages = consumer.consume(len(sample_records()), timeout=PATIENCE_S)
     consumer.close()
     assert [message.error() for message in messages] == [None] * len(sample_records())
     assert [

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from millrace.protocol.__main__ import show
+from tests.patience import PATIENCE_S
 
 
 def test_show_prints_both_directions() -> None:
@@ -37,8 +38,8 @@ def test_mistakes_are_told(arguments: list[str]) -> None:
 def test_exit_codes() -> None:
     """0 with text, 2 with a complaint on stderr."""
     command = [sys.executable, "-m", "millrace.protocol"]
-    good = subprocess.run([*command, "show", "Heartbeat", "4"], capture_output=True, text=True, timeout=60)
+    good = subprocess.run([*command, "show", "Heartbeat", "4"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (good.returncode, good.stderr) == (0, "")
-    bad = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    bad = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert bad.returncode == 2
     assert bad.stderr.startswith("usage:")

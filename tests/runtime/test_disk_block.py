@@ -22,6 +22,7 @@ from millrace.runtime.disk_posix import PosixDisk
 from millrace.runtime.errors import Closed
 from millrace.runtime.steps import line_of
 from millrace.runtime.uring import Uring
+from tests.patience import PATIENCE_S
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -110,7 +111,7 @@ def test_closing_waits_for_what_nobody_waits_for_any_more(
 
     def reserve_slowly(fd: int, start: int, length: int) -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     begun, go_on = threading.Event(), threading.Event()
@@ -119,7 +120,7 @@ def test_closing_waits_for_what_nobody_waits_for_any_more(
         file = await PosixDisk(driver=driver).open_block(str(tmp_path / "log"), MIB)
         monkeypatch.setattr(os, "posix_fallocate", reserve_slowly)
         growing = asyncio.ensure_future(file.resize(8 * MIB))
-        await asyncio.to_thread(begun.wait, 10)
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
         growing.cancel()
         closing = asyncio.ensure_future(file.close())
         await asyncio.sleep(0.05)

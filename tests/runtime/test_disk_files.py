@@ -20,7 +20,7 @@ import pytest
 from millrace.runtime import disk_open
 from millrace.runtime.disk import Disk, DiskFailed, DiskFull, DiskLocked
 from millrace.runtime.disk_posix import PosixDisk
-from tests.broker.shell import eventually
+from tests.patience import PATIENCE_S, eventually
 from tests.sim.disk import SimDisk
 
 MakeDisk = Callable[[], Disk]
@@ -273,7 +273,11 @@ def test_a_file_in_a_folder_that_may_not_be_read_opens() -> None:
             os.chmod(f"{folder}/{name}", 0o666)
         os.chmod(folder, 0o733)
         done = subprocess.run(
-            [sys.executable, "-c", OPEN_AS_NOBODY, folder], capture_output=True, text=True, timeout=30, check=True
+            [sys.executable, "-c", OPEN_AS_NOBODY, folder],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
         )
         lines = done.stdout.splitlines()
         assert lines[:2] == ["opened 1048576", "opened 3"]
@@ -301,7 +305,7 @@ def test_an_opening_that_is_cancelled_keeps_nothing(kind: str, tmp_path: Path, m
 
     def sync_late(path: str) -> None:
         entered.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
         real(path)
 
     async def run() -> None:
@@ -313,7 +317,7 @@ def test_an_opening_that_is_cancelled_keeps_nothing(kind: str, tmp_path: Path, m
         await (await opening()).close()
         monkeypatch.setattr(disk_open, "sync_folder", sync_late)
         task = asyncio.ensure_future(opening())
-        await asyncio.to_thread(entered.wait, 10)
+        await asyncio.to_thread(entered.wait, PATIENCE_S)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

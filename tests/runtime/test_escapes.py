@@ -15,6 +15,7 @@ import uvloop
 
 from millrace.runtime import process
 from millrace.runtime.escapes import CallbackFailed, guard_loop
+from tests.patience import PATIENCE_S
 
 RUNS: dict[str, Callable[..., Any]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
 
@@ -105,7 +106,7 @@ def test_a_connection_that_raises_is_closed_alone(loop_name: str) -> None:
         server = await loop.create_server(Raising, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(b"x")
-        assert await asyncio.wait_for(reader.read(), 60) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
         writer.close()
         server.close()
 

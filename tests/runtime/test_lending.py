@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from millrace.runtime.lending import KEPT_BYTES_MIN, LendingPool, lent_size
+from tests.patience import PATIENCE_S
 
 KIB, MIB = 1024, 1 << 20
 
@@ -56,7 +57,7 @@ def test_a_view_that_dies_in_another_thread_brings_it_back() -> None:
     held, may_end = [pool.lend(MIB).view], threading.Event()
 
     def read() -> None:
-        may_end.wait(60)
+        may_end.wait(PATIENCE_S)
         held.clear()
 
     thread = threading.Thread(target=read)

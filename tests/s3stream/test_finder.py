@@ -20,6 +20,7 @@ from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.objects.reader import ObjectReader
 from millrace.s3stream.objects.writer import ObjectWriter
 from tests.kraft.build import HandClock
+from tests.patience import PATIENCE_S
 
 CLUSTER = "cluster"
 SET, STREAM, COMPOSITE = ObjectKind.STREAM_SET, ObjectKind.STREAM, ObjectKind.COMPOSITE
@@ -98,7 +99,7 @@ class Bucket:
 
 def run(scenario: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await scenario()
 
     asyncio.run(main())

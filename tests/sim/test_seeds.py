@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.sim.__main__ import report
 from tests.sim.bugs import BUGS
 from tests.sim.forks import run_all
@@ -115,7 +116,7 @@ def test_a_plan_is_text_and_back() -> None:
 def digest_in_a_process(plan: Plan, hash_seed: str) -> str:
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     words = [sys.executable, "-m", "tests.sim", "one", str(plan)]
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     found = re.search(r"\b[0-9a-f]{64}\b", done.stdout)
     assert found is not None, done.stdout
     return found[0]

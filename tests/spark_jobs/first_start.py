@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.live import LiveBroker
 from tests.live.client import Client
+from tests.patience import PATIENCE_S
 from tests.spark_jobs.shared_session import SETTINGS
 from tests.spark_jobs.table import Row, rows_of
 
@@ -94,4 +95,6 @@ def compile_recorder(classes: Path) -> None:
 
     assert shutil.which("javac"), "javac is missing: install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless)"
     jars = Path(pyspark.__file__).parent / "jars" / "*"
-    subprocess.run(["javac", "-nowarn", "-d", str(classes), "-cp", str(jars), str(RECORDER)], check=True, timeout=120)
+    subprocess.run(
+        ["javac", "-nowarn", "-d", str(classes), "-cp", str(jars), str(RECORDER)], check=True, timeout=PATIENCE_S
+    )

@@ -20,7 +20,6 @@ from millrace.spark_jobs.processes import Process, process_of
 from millrace.spark_jobs.refusal import Refused, Stopped
 from tests.spark_jobs.first_start import FirstStart
 
-pytestmark = pytest.mark.timeout(600)
 A = TopicState("A", {0: 0}, {0: 50})
 B = TopicState("B", {0: 2}, {0: 50})
 

@@ -11,8 +11,6 @@ import pytest
 from millrace.spark_jobs.ending import Ending
 from millrace.spark_jobs.jobs.ingest import follow
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.mark.parametrize(("slow_batch", "code"), [(0, 128 + signal.SIGTERM), (1, 0)])
 def test_a_batch_that_takes_too_long_is_left(

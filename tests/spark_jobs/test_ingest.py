@@ -17,9 +17,8 @@ from millrace.spark_jobs.config import IngestSettings
 from millrace.spark_jobs.ending import Ending
 from millrace.spark_jobs.jobs.ingest import start
 from tests.live import LiveBroker
+from tests.patience import PATIENCE_S
 from tests.spark_jobs.table import Row, rows_of
-
-pytestmark = pytest.mark.timeout(180)
 
 
 class Pipeline:
@@ -46,7 +45,7 @@ class Pipeline:
         for number in range(count):
             value = b"%d of %s" % (len(self.sent) + number, self._topic.encode())
             self._producer.produce(self._topic, value, partition=number % 3, on_delivery=self._on_delivery)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def _on_delivery(self, error: Any, message: Any) -> None:
         assert error is None, error

@@ -17,6 +17,7 @@ from millrace.spark_jobs.claims import Claim, Watch, claim_name, decode_claim, e
 from millrace.spark_jobs.lease import Lease
 from millrace.spark_jobs.processes import Process, is_running, process_of
 from millrace.spark_jobs.refusal import Refused
+from tests.patience import PATIENCE_S
 from tests.spark_jobs.turns import Turns
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "pipeline_claim_v1.txt"
@@ -169,7 +170,7 @@ def test_a_jvm_that_ended_is_told_once(failure: Exception, monkeypatch: pytest.M
     lease.take(never, lambda _: None)
     folder.failure = failure
     lease.keep(renew_s=0)
-    assert folder.has_failed.wait(30)
+    assert folder.has_failed.wait(PATIENCE_S)
     lease.give_back()
     assert escaped == []
 

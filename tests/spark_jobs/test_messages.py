@@ -12,7 +12,7 @@ from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.spark_jobs.first_start import write_config
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("signals")]
+pytestmark = pytest.mark.usefixtures("signals")
 UNWRITABLE = "/sys/kernel"  # for root, too
 
 

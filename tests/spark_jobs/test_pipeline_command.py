@@ -25,11 +25,10 @@ from millrace.spark_jobs.lease import Lease
 from millrace.spark_jobs.processes import Process, is_running
 from millrace.spark_jobs.refusal import Refused
 from tests.live import LiveBroker
+from tests.patience import PATIENCE_S
 from tests.spark_jobs.first_start import FirstStart, pipeline_command, send, write_config
 from tests.spark_jobs.shared_session import SETTINGS
 from tests.spark_jobs.table import rows_of
-
-pytestmark = pytest.mark.timeout(600)
 
 
 def test_once(first_start: FirstStart) -> None:
@@ -77,7 +76,7 @@ def test_killed_or_followed(spark: Any, broker: LiveBroker, tmp_path: Path) -> N
                 lease(spark, tmp_path / name).take(lambda: False, print, wait_s=0)
         killed.kill()
         lease(spark, tmp_path / "followed", is_running=lambda _: False).take(lambda: False, print)
-        assert followed.wait(120) == 2
+        assert followed.wait(PATIENCE_S) == 2
         assert followed.stderr is not None
         assert said(followed.stderr.read()) == [
             f"ingest: another driver took the checkpoint file:{tmp_path}/followed/checkpoint, for this one did not renew its lease for 40 s: "
@@ -98,7 +97,7 @@ def test_brokers_that_do_not_answer(tmp_path: Path) -> None:
         with started(configured(tmp_path, "127.0.0.1:1", "away")) as away, started(waiting) as stopped:
             with silent.accept()[0]:  # the driver is up, and waits
                 os.killpg(stopped.pid, signal.SIGINT)
-                assert stopped.wait(120) == 128 + signal.SIGINT
+                assert stopped.wait(PATIENCE_S) == 128 + signal.SIGINT
             assert away.wait(400) == 3
             assert away.stderr is not None
             assert stopped.stderr is not None
@@ -144,7 +143,7 @@ def said(errors: str) -> list[str]:
 def driver_of(checkpoint: Path) -> Process:
     """The JVM, as its claim names it: read again where it is just being renewed."""
     (path,) = (path for path in (checkpoint / CLAIMS).iterdir() if path.suffix != ".crc")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not (claim := decode_claim(path.read_text())):
         assert time.monotonic() < deadline, path.read_text()
         time.sleep(0.01)
@@ -153,13 +152,13 @@ def driver_of(checkpoint: Path) -> Process:
 
 
 def wait_until_gone(process: Process) -> None:
-    """For a minute, for the sake of slow machines."""
+    """For long, for the sake of slow machines."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return
     try:
-        assert not is_running(process) or select.select([handle], [], [], 60)[0], f"{process} runs on"
+        assert not is_running(process) or select.select([handle], [], [], PATIENCE_S)[0], f"{process} runs on"
     finally:
         os.close(handle)
 

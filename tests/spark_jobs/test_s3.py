@@ -26,7 +26,6 @@ from tests.spark_jobs.first_start import pipeline_command, send
 from tests.spark_jobs.shared_session import S3_JARS, SETTINGS, s3_jars
 from tests.spark_jobs.table import rows_of
 
-pytestmark = pytest.mark.timeout(600)
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "pipelines.md"
 BUCKET = "lake"
 

@@ -23,8 +23,6 @@ from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.spark_jobs.table import rows_of
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture
 def settings(broker: LiveBroker, tmp_path: Path) -> IngestSettings:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from millrace.spark_jobs.lease import Lease
 from millrace.spark_jobs.processes import Process
+from tests.patience import PATIENCE_S
 
 CHANGES = 0.2  # how often another driver has the next turn: the others stand still long enough to be followed
 
@@ -29,13 +30,13 @@ class Turns:
     def run(self, drivers: dict[str, Callable[[], None]]) -> None:
         for name, drive in drivers.items():
             threading.Thread(target=self._drive, args=(name, drive), daemon=True).start()
-            assert self._has_stopped.acquire(timeout=30)
+            assert self._has_stopped.acquire(timeout=PATIENCE_S)
         name = ""
         while self._waiting:
             if name not in self._waiting or self._chance.random() < CHANGES:
                 name = self._chance.choice(sorted(self._waiting))
             self._waiting.pop(name).set()
-            assert self._has_stopped.acquire(timeout=30)
+            assert self._has_stopped.acquire(timeout=PATIENCE_S)
 
     def _drive(self, name: str, drive: Callable[[], None]) -> None:
         try:
@@ -49,7 +50,7 @@ class Turns:
     def turn(self, name: str) -> None:
         self._waiting[name] = turn = threading.Event()
         self._has_stopped.release()
-        assert turn.wait(30)
+        assert turn.wait(PATIENCE_S)
 
     def lease(self, name: str, expires_s: float) -> Lease:
         """Of a driver on a machine of its own."""

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from kafka import KafkaConsumer
 
 from millrace.testing import Broker
-
-JOIN_S = 60.0
+from tests.patience import PATIENCE_S
 
 
 @contextmanager
@@ -24,7 +23,7 @@ def joined(kafka: Broker, topic: str, group: str, client_id: str) -> Iterator[Ka
         auto_offset_reset="earliest",
     )
     try:
-        deadline = time.monotonic() + JOIN_S
+        deadline = time.monotonic() + PATIENCE_S
         while not consumer.partitions_for_topic(topic):
             assert time.monotonic() < deadline, f"{client_id} never saw topic {topic}"
         consumer.subscribe([topic])

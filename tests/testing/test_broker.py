@@ -25,6 +25,7 @@ from millrace.testing import (
     TopicPartition,
     operations,
 )
+from tests.patience import PATIENCE_S
 from tests.testing.member import joined
 
 
@@ -190,7 +191,7 @@ def test_the_broker_has_none_of_what_is_the_tests_own(tmp_path: Path) -> None:
         "from millrace.testing import Broker\nwith Broker() as kafka: print(kafka.topics())",
     ]
     env = {**os.environ, "PYTHONOPTIMIZE": "1", "KAFKA_NUM_PARTITIONS": "none"}
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -214,7 +215,7 @@ except OSError as error:
 """
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.stdout == "Too many open files\n", done.stderr
     assert list(tmp_path.iterdir()) == []

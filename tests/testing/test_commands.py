@@ -16,7 +16,8 @@ from typing import TextIO
 
 import pytest
 
-from tests.testing.test_isolation import END_S, is_alive
+from tests.patience import PATIENCE_S
+from tests.testing.test_isolation import is_alive
 
 COMMAND = """
 import os, sys
@@ -66,7 +67,7 @@ def test_a_command_has_the_broker_that_it_was_promised(tmp_path: Path) -> None:
     names = ["--env", "KAFKA_BROKERS", "--env", "SPRING_KAFKA_BOOTSTRAP_SERVERS"]
     words = ["test", *names, "--topic", "orders:3", "--seed", str(seed), "--", sys.executable, "-c", COMMAND]
     process = millrace(*words, folder=folder)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (7, "seeded 3\n"), err
     assert "nothing is kept" in err
     assert list(folder.iterdir()) == []
@@ -103,7 +104,7 @@ def test_a_command_has_the_broker_that_it_was_promised(tmp_path: Path) -> None:
 def test_each_end_has_its_exit_code(words: list[str], code: int, text: str, tmp_path: Path) -> None:
     """Mistakes, brokers that do not start, commands that are not there or are killed; nothing stays."""
     process = millrace(*words, folder=tmp_path)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, err
     assert text in err
     assert list(tmp_path.iterdir()) == []
@@ -117,7 +118,7 @@ def test_a_signal_ends_all_of_it(number: signal.Signals, tmp_path: Path) -> None
     command = int(process.stdout.readline())
     (folder,) = tmp_path.iterdir()
     process.send_signal(number)
-    assert process.wait(60) == (-number if number is signal.SIGKILL else 128 + number)
+    assert process.wait(PATIENCE_S) == (-number if number is signal.SIGKILL else 128 + number)
     wait_gone([command], folder)
     process.stdout.close()
     process.communicate()
@@ -137,11 +138,11 @@ def test_dev_serves_until_a_signal(tmp_path: Path) -> None:
     host, _, port = address.partition(":")
     socket.create_connection((host, int(port))).close()
     second = millrace("dev", "--port", port, folder=folder)
-    _, err = second.communicate(timeout=60)
+    _, err = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 1
     assert err == f"millrace: something else listens on {address} already; port 0 takes a free one\n"
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert list(folder.iterdir()) == []
 
@@ -164,7 +165,7 @@ def test_grandchildren_end_with_a_killed_runner(tmp_path: Path) -> None:
 
 
 def wait_gone(pids: list[int], folder: Path) -> None:
-    deadline = time.monotonic() + END_S
+    deadline = time.monotonic() + PATIENCE_S
     while (any(map(is_alive, pids)) or folder.exists()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert [pid for pid in pids if is_alive(pid)] == []
@@ -193,7 +194,7 @@ def test_an_interrupt_of_it_alone_is_passed_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "interrupted\n"
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=60)[0] == "1 interrupts\n"
+    assert process.communicate(timeout=PATIENCE_S)[0] == "1 interrupts\n"
     assert process.returncode == 5
 
 
@@ -233,5 +234,5 @@ def test_a_hangup_that_is_ignored_stays_so(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGHUP)
-    process.communicate("go on\n", timeout=60)
+    process.communicate("go on\n", timeout=PATIENCE_S)
     assert process.returncode == 4

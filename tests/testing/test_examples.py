@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PYTEST = (
@@ -40,7 +42,7 @@ def run_example(name: str, words: tuple[str, ...], env: dict[str, str] | None = 
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -23,6 +23,7 @@ from millrace.protocol.messages.incremental_alter_configs import (
 )
 from millrace.testing import Broker, TopicPartition
 from tests.live import LiveBroker
+from tests.patience import PATIENCE_S
 
 
 def producer_of(kafka: Broker, **settings: object) -> KafkaProducer:
@@ -79,7 +80,7 @@ def test_dropped_connections_are_made_again(kafka: Broker) -> None:
     """They are resets, counted; a client goes on."""
     kafka.create_topic("orders")
     consumer = KafkaConsumer("orders", bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not kafka.drop_connections() and time.monotonic() < deadline:
         consumer.poll(100)
     assert time.monotonic() < deadline, "it never connected"
@@ -137,10 +138,10 @@ def test_control_takes_posts_alone(kafka: Broker) -> None:
     url = kafka.process.control_url
     for path, method, status in (("fail", "GET", 405), ("nothing", "POST", 404), ("slow?api=Fetch", "POST", 400)):
         with pytest.raises(urllib.error.HTTPError) as told:
-            urllib.request.urlopen(urllib.request.Request(f"{url}/{path}", method=method), timeout=10)
+            urllib.request.urlopen(urllib.request.Request(f"{url}/{path}", method=method), timeout=PATIENCE_S)
         assert told.value.code == status
         told.value.close()
-    with socket.create_connection(("127.0.0.1", kafka.process.control_port), 10) as endless:
+    with socket.create_connection(("127.0.0.1", kafka.process.control_port), PATIENCE_S) as endless:
         endless.sendall(b"x" * 9_000)
         assert endless.recv(1) in (b"",)
     assert kafka.topics() == []
@@ -152,7 +153,7 @@ def test_a_start_without_test_mode_has_no_faults(tmp_path: Path) -> None:
         assert "control" not in broker.log_path.read_text()
         request = urllib.request.Request(f"http://127.0.0.1:{broker.admin_port}/fail?api=Produce&code=6", method="POST")
         with pytest.raises(urllib.error.HTTPError) as told:
-            urllib.request.urlopen(request, timeout=10)
+            urllib.request.urlopen(request, timeout=PATIENCE_S)
         assert told.value.code == 405
         told.value.close()
 
@@ -207,7 +208,7 @@ def test_what_is_not_served_is_told(kafka: Broker) -> None:
     with pytest.raises(KafkaException):
         producer.init_transactions(10)
     host, _, port = kafka.bootstrap_servers.partition(":")
-    with socket.create_connection((host, int(port)), 10) as hello:
+    with socket.create_connection((host, int(port)), PATIENCE_S) as hello:
         hello.sendall(b"\x16\x03\x01\x02\x00\x01" + bytes(100))
         assert hello.recv(1) == b""
     told = kafka.unserved()

@@ -13,9 +13,8 @@ import pytest
 from kafka import KafkaConsumer
 
 from millrace.testing import Broker
+from tests.patience import PATIENCE_S
 from tests.testing.member import joined
-
-END_S = 20.0
 
 
 def test_what_came_with_a_test_goes_with_it() -> None:
@@ -56,7 +55,7 @@ def test_what_a_client_without_a_group_makes_again_is_gone_for_the_next_test(kaf
     consumer = KafkaConsumer("made", bootstrap_servers=kafka_broker.bootstrap_servers, auto_offset_reset="earliest")
     assert next(consumer).value == b"x"
     assert kafka_broker.restore(before) == [], "it is in no group, and may well be the application's"
-    deadline = time.monotonic() + END_S
+    deadline = time.monotonic() + PATIENCE_S
     while kafka_broker.topics() != ["made"]:
         assert time.monotonic() < deadline, "it never made it again"
         consumer.poll(100)
@@ -104,10 +103,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize("how", ["running", "paused", "left"])
 def test_nothing_is_left_of_whoever_started_it(how: str) -> None:
     """Killed with kill -9 while the broker runs or is paused, or ended without closing it: neither a process nor a folder stays."""
-    owner = subprocess.run([sys.executable, "-c", OWNER, how], capture_output=True, text=True, timeout=60, check=False)
+    owner = subprocess.run(
+        [sys.executable, "-c", OWNER, how], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert owner.returncode == (0 if how == "left" else -signal.SIGKILL), owner.stderr
     pid, folder = owner.stdout.split()
-    deadline = time.monotonic() + END_S
+    deadline = time.monotonic() + PATIENCE_S
     while (is_alive(int(pid)) or Path(folder).exists()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not is_alive(int(pid))

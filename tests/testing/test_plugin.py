@@ -9,6 +9,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 
 TESTS = """
@@ -114,7 +116,7 @@ def test_fixtures_isolate_and_warn(tmp_path: Path) -> None:
         [*words, "--rootdir", str(tmp_path), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
         cwd=tmp_path,
     )
@@ -151,6 +153,6 @@ def test_an_installed_plugin_warns_of_nothing(tmp_path: Path) -> None:
     test.write_text("def test_a(request):\n    assert request.config.pluginmanager.has_plugin('millrace')\n")
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", tmp_path]
     env = {**os.environ, "PYTHONPATH": str(site)}
-    done = subprocess.run([*words, test], capture_output=True, text=True, timeout=60, check=False, env=env)
+    done = subprocess.run([*words, test], capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=env)
     assert "1 passed" in done.stdout, done.stdout
     assert "warning" not in done.stdout, done.stdout

@@ -17,6 +17,7 @@ from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.fetch import ReplicaState
 from tests.broker.house import BrokerHouse, connection, fetch_request, parts_of
 from tests.broker.partitions.build import START_MS, batch, run
+from tests.patience import PATIENCE_S
 from tests.s3stream.build import World
 
 VERSIONS = (4, 5, 6, 7, 9, 11, 12, 13, 15, 16, 17, 18)
@@ -432,7 +433,7 @@ def test_a_backlog_that_whole_batches_do_not_fill_is_not_waited_for(name: str) -
         house = await BrokerHouse().start()
         await filled(house)
         limit = 3 * size_of_one() - 1
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             response = await house.fetch({("a", 0): 0}, max_wait_ms=60_000, min_bytes=limit, **{name: limit})
         assert [offsets(part) for part in parts_of(response).values()] == [[0, 2]]
 
@@ -450,7 +451,7 @@ def test_a_batch_that_does_not_fit_counts_for_its_partitions_limit() -> None:
         one = size_of_one()
         wanted = {("a", 0): 0, ("large", 0): 0}
         fields: dict[str, Any] = {"max_wait_ms": 60_000, "partition_max_bytes": 2 * one}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             parts = parts_of(await house.fetch(wanted, min_bytes=3 * one, **fields))
             assert [offsets(part) for part in parts.values()] == [[0], []]
             outcome = begin(house, wanted, min_bytes=4 * one, **fields)
@@ -780,7 +781,7 @@ def test_a_fetch_whose_session_went_on_elsewhere_leaves_its_news_to_the_next() -
         house.connection.purgatory[old].force_complete()
         await asyncio.wait([old])
         await house.produce({("a", 0): batch(1)})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             parts = parts_of(await house.finish(new, 1, 12))
         assert [(key, offsets(part)) for key, part in parts.items()] == [(("a", 0), [0])]
         assert partition.log_end_offset == 1
@@ -805,7 +806,7 @@ def test_a_read_for_a_fetch_whose_session_went_on_changes_nothing() -> None:
         await asyncio.sleep(0.01)
         new = begin(house, {}, session_epoch=2, forgotten=[("cold", 0)], **fields)
         gate.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             response = await house.finish(old, 1, 12)
             assert response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
             await house.produce({("a", 0): batch(1)})
@@ -1069,7 +1070,7 @@ def test_a_share_that_the_store_leaves_unused_goes_to_others(monkeypatch: pytest
         gate = stand_still(house)
         wanted = {("cold", 0): 0, ("old", 0): 0, ("hot", 0): 0}
         limit = 4 * size_of_one()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             response = await house.fetch(wanted, max_wait_ms=60_000, min_bytes=limit, max_bytes=limit)
         gate.set()
         parts = parts_of(response)

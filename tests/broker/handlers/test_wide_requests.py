@@ -13,6 +13,7 @@ from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from tests.broker.house import BrokerHouse, connection, fetch_request, parts_of, topic_id
 from tests.broker.others import Others
 from tests.broker.partitions.build import batch, run
+from tests.patience import PATIENCE_S
 
 MANY = 3000
 TURNS_MIN = 5
@@ -148,7 +149,7 @@ def test_a_wide_fetch_hears_of_records(when: str) -> None:
         assert not outcome.done()
         assert bool(house.connection.purgatory) is (when == "delayed")
         await house.produce({("a", 0): batch(2)})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             found = await house.finish(outcome, 1, 12)
         assert parts_of(found)["a", 0].records
         assert not house.connection.purgatory
@@ -170,7 +171,7 @@ def test_a_wide_fetch_whose_client_is_gone_leaves_no_subscription() -> None:
         outcome = asyncio.ensure_future(house.begin(house.fetch_handler, 1, 12, request, to=here))
         here.is_open = False
         partition = await house.partition("a", 0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await outcome
             while partition.subscriptions:  # noqa: ASYNC110  (they are left some a turn)
                 await asyncio.sleep(0)

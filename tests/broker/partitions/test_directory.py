@@ -21,6 +21,7 @@ from millrace.runtime.objectstore import ObjectMissing, StoreFull
 from millrace.s3stream.errors import StreamFenced
 from tests.broker.house import NODE, OTHER, BrokerHouse, parts_of, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
+from tests.patience import PATIENCE_S
 from tests.s3stream.build import World
 
 
@@ -354,7 +355,7 @@ def test_closes_that_wait_keep_no_opening_from_its_turn() -> None:
         async with asyncio.timeout(1):
             await house.partition("b")
         house.world.store.fault = lambda operation, key: None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             for index in range(OPENS_IN_FLIGHT):
                 assert (await house.partition("a", index)).data.next_offset == 1
 

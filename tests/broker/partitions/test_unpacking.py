@@ -21,6 +21,7 @@ from millrace.runtime.offload import InlineOffload, Offload, ThreadOffload
 from tests.broker.others import Others
 from tests.broker.partitions.build import MEMORY_BYTES, START_MS, batch
 from tests.broker.partitions.stopped import StoppedOffload, settle, turns
+from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
 VERSION = 9
@@ -29,7 +30,7 @@ COMPRESSED = [codec for codec in Codec if codec != Codec.NONE]
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await scenario
 
     asyncio.run(bounded())

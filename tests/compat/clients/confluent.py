@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.compat.records import MAX_MESSAGE_BYTES, Record
+from tests.patience import PATIENCE_S
 
 
 class Confluent:
@@ -42,7 +43,7 @@ class Confluent:
                 timestamp=record.timestamp or 0,  # 0: now
                 on_delivery=lambda error, _: errors.append(error) if error else None,
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert not errors, errors[0]
 
     def read(self, address: str, topics: Sequence[str]) -> dict[str, list[Record]]:
@@ -59,8 +60,10 @@ class Confluent:
         found: dict[str, list[Record]] = {topic: [] for topic in topics}
         ends = {}
         for topic in topics:
-            for number in consumer.list_topics(topic, timeout=20).topics[topic].partitions:
-                _, ends[topic, number] = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)
+            for number in consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions:
+                _, ends[topic, number] = consumer.get_watermark_offsets(
+                    TopicPartition(topic, number), timeout=PATIENCE_S
+                )
         consumer.assign([TopicPartition(topic, number, 0) for topic, number in ends])
         missing = sum(ends.values())
         while missing:

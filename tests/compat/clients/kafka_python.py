@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.compat.records import MAX_MESSAGE_BYTES, Record
+from tests.patience import PATIENCE_S
 
 
 class KafkaPython:
@@ -44,7 +45,7 @@ class KafkaPython:
             )
             for record in records
         ]
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
         for future in sent:
             future.get(30)
         producer.close()

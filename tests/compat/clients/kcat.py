@@ -16,12 +16,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.compat.records import MAX_MESSAGE_BYTES, Record
+from tests.patience import PATIENCE_S
 
 KEY_MARK, END_MARK = "<-key|", "|end->"
 HEAD = re.compile(rb"(\d+) (\d+) (-?\d+) (-?\d+) (-?\d+)\n")
 
 
-def kcat(*words: str, given: bytes = b"", timeout_s: float = 60) -> bytes:
+def kcat(*words: str, given: bytes = b"", timeout_s: float = PATIENCE_S) -> bytes:
     """What kcat prints; what is not success fails the test with what it said."""
     assert shutil.which("kcat"), "kcat is missing: run `make tools-system` (Debian: apt-get install kcat)"
     done = subprocess.run(["kcat", *words], input=given, capture_output=True, timeout=timeout_s)

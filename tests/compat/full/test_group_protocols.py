@@ -37,7 +37,6 @@ CHUNKS += [(signal.SIGSTOP, PAUSED[at : at + 3]) for at in range(0, len(PAUSED),
 @pytest.mark.parametrize(
     ("silence", "clients"), CHUNKS, ids=lambda given: None if isinstance(given, tuple) else given.name
 )
-@pytest.mark.timeout(600)
 def test_partitions_are_taken_over(
     broker: LiveBroker, wire: Wire, silence: signal.Signals, clients: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:

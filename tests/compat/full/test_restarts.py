@@ -18,7 +18,6 @@ KILLS = 3
 
 
 @pytest.mark.parametrize("client", ["kafka-python", "aiokafka", "confluent-kafka", "java"])
-@pytest.mark.timeout(600)
 def test_a_producer_outlives_the_broker(tmp_path: Path, client: str) -> None:
     """Values count up; every one is there once, and the log has them in order."""
     with LiveBroker(tmp_path) as broker:

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tests.compat.wire import Wire
 from tests.live import LiveBroker
+from tests.patience import PATIENCE_S
 from tests.spark_jobs.table import rows_of
 
 TOPIC = "orders"
@@ -43,7 +44,7 @@ class Load(threading.Thread):
             )
             self._producer.poll(0.005)
             number += 1
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

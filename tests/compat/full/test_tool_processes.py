@@ -9,6 +9,7 @@ import pytest
 from tests.compat.jvm import java_command
 from tests.compat.wire import Wire
 from tests.live import LiveBroker
+from tests.patience import PATIENCE_S
 
 # What each prints when all is well. TOPIC is a topic with ten records.
 TOOLS = {
@@ -39,7 +40,7 @@ def test_a_tool_ends_well(broker: LiveBroker, wire: Wire, line: str, request: py
     name, *words = line.replace("TOPIC", topic).split()
     full = name if name.startswith("kafka.") else f"org.apache.kafka.tools.{name}"
     command = java_command(full, *words, "--bootstrap-server", broker.address)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert TOOLS[line] in done.stdout
     assert "Exception" not in done.stderr
@@ -49,7 +50,7 @@ def test_a_line_goes_through_pipes(broker: LiveBroker) -> None:
     """Console producer and console consumer, joined by a topic that neither made before."""
     words = ("--bootstrap-server", broker.address, "--topic", "piped")
     producer = java_command("org.apache.kafka.tools.ConsoleProducer", *words)
-    subprocess.run(producer, input=b"hello\n", check=True, timeout=60, capture_output=True)
+    subprocess.run(producer, input=b"hello\n", check=True, timeout=PATIENCE_S, capture_output=True)
     consumer = java_command("org.apache.kafka.tools.consumer.ConsoleConsumer", *words, "--from-beginning")
-    done = subprocess.run([*consumer, "--max-messages", "1"], capture_output=True, timeout=60, check=True)
+    done = subprocess.run([*consumer, "--max-messages", "1"], capture_output=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == b"hello\n"

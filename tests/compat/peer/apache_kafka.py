@@ -12,8 +12,7 @@ from types import TracebackType
 from tests.compat.jvm import java_command
 from tests.live import free_port
 from tests.live.wire import Wire
-
-READY_S = 60.0
+from tests.patience import PATIENCE_S
 
 
 class ApacheKafka:
@@ -53,10 +52,10 @@ class ApacheKafka:
         subprocess.run([*tool, *words], capture_output=True, check=True)
         with (self.folder / "kafka.log").open("wb") as log:
             self._process = subprocess.Popen(java_command("kafka.Kafka", str(settings)), stdout=log, stderr=log)
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + PATIENCE_S
         while not self._answers():
             assert self._process.poll() is None, f"Kafka ended: {self.folder / 'kafka.log'}"
-            assert time.monotonic() < deadline, f"Kafka is not ready after {READY_S:.0f} s"
+            assert time.monotonic() < deadline, f"Kafka is not ready after {PATIENCE_S:.0f} s"
             time.sleep(0.5)
         return self
 

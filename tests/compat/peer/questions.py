@@ -47,8 +47,8 @@ from millrace.protocol.messages import (
 from millrace.protocol.records import Record
 from tests.live.client import VERSION_BY_NAME, Client
 from tests.live.every_request import Member, join, sync
+from tests.patience import PATIENCE_S
 
-BROKER_WAITS_S = 30.0
 SETTLES_S = 1.0  # until a change is seen everywhere in Kafka
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 PLAIN, WIDE, OWN, MISSING, INTERNAL = "plain", "wide", "own", "missing", "__consumer_offsets"
@@ -85,7 +85,7 @@ class History:
 
     def _ready(self) -> None:
         """Leaders and the coordinator of groups are there."""
-        deadline = time.monotonic() + BROKER_WAITS_S
+        deadline = time.monotonic() + PATIENCE_S
         asked = find_coordinator.FindCoordinatorRequest(coordinator_keys=[COMMITTED, MEMBERS])
         while (
             any(one.error_code for one in self._client.ask("FindCoordinator", asked).coordinators)
@@ -100,7 +100,7 @@ class History:
 
     def _produce_as_one(self) -> None:
         request = init_producer_id.InitProducerIdRequest(None, 60_000)
-        deadline = time.monotonic() + BROKER_WAITS_S
+        deadline = time.monotonic() + PATIENCE_S
         while (given := self._client.ask("InitProducerId", request, 4)).error_code:
             assert time.monotonic() < deadline, given
             time.sleep(0.1)
@@ -118,7 +118,7 @@ class History:
         partitions = [offset_commit.OffsetCommitRequestPartition(number, 1 + number, -1, "text") for number in range(2)]
         topics = [offset_commit.OffsetCommitRequestTopic(WIDE, bytes(16), partitions)]
         request = offset_commit.OffsetCommitRequest(COMMITTED, topics=topics)
-        deadline = time.monotonic() + BROKER_WAITS_S
+        deadline = time.monotonic() + PATIENCE_S
         while any(one.error_code for one in self._client.ask("OffsetCommit", request, 9).topics[0].partitions):
             assert time.monotonic() < deadline
             time.sleep(0.1)

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.compat.suites.golang import GoSuite, fetch_module
 from tests.compat.suites.suite import Excuse, Outcome
 from tests.live import free_port
+from tests.patience import PATIENCE_S
 
 NO_TRANSACTIONS = "transactions are not served yet"
 NO_AUTHORIZER = "no authorizer is configured: SECURITY_DISABLED, as Kafka says then"
@@ -111,7 +112,7 @@ class SaramaSuite(GoSuite):
             for number, listen in enumerate(self.PORTS, 1):
                 proxy = {"name": f"kafka{number}", "listen": f"127.0.0.1:{listen}", "upstream": address}
                 request = urllib.request.Request(f"http://127.0.0.1:{port}/proxies", json.dumps(proxy).encode())
-                urllib.request.urlopen(request, timeout=10).close()
+                urllib.request.urlopen(request, timeout=PATIENCE_S).close()
             self._environment = {"TOXIPROXY_ADDR": f"http://127.0.0.1:{port}", "KAFKA_VERSION": "4.3.1"}
             return super().run(folder, address)
         finally:

@@ -18,6 +18,7 @@ from millrace.runtime.objectstore import ObjectMissing, PreconditionFailed, Stor
 from millrace.runtime.objectstore_rounds import ROUNDS_MAX
 from tests.kraft.bucket.build import BackedUp, Bucket, Refusing
 from tests.kraft.build import HandClock, run, sim_disk
+from tests.patience import PATIENCE_S
 from tests.sim.loop import run_simulation
 
 
@@ -302,7 +303,7 @@ def test_another_copy_that_wrote_on_is_found_out() -> None:
         name = f"{log_prefix(other.node.cluster_id)}{image.offset:020}-{image.epoch:010}-{0:020}"
         bucket.set(name, up.bucket.content(key))
         waiting = asyncio.ensure_future(other.backup.reach_committed())
-        await asyncio.wait([other.task], timeout=5)
+        await asyncio.wait([other.task], timeout=PATIENCE_S)
         assert isinstance(other.task.exception(), BackupForked)
         waiting.cancel()
         await other.node.close()

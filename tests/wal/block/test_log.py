@@ -12,6 +12,7 @@ from millrace.runtime.rand import Rand
 from millrace.wal.block.log import BlockWal
 from millrace.wal.errors import WalClosed, WalFenced, WalForeign, WalFull, WalMismatch
 from millrace.wal.log import WalOwner
+from tests.patience import PATIENCE_S
 from tests.sim.disk import Fail, SimDisk, drop
 from tests.wal.build import KIB, PATH, open_wal, owner, payload, small_settings, start_wal
 
@@ -494,7 +495,7 @@ def test_a_block_that_could_not_be_begun_holds_up_nobody(is_first: bool) -> None
         await asyncio.sleep(0)
         if not is_first:
             wal.append(payload(2))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await journal.reach(1 << 40)
         assert [type(error) for error in journal.failures] == [ValueError]
         assert (journal.end < first.end) == is_first

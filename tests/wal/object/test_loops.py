@@ -14,6 +14,7 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
 from millrace.wal.object.log import ObjectWal
+from tests.patience import PATIENCE_S
 from tests.wal.build import Journal, owner, payload
 from tests.wal.object.build import small_settings
 
@@ -70,7 +71,7 @@ def test_a_wait_below_half_a_millisecond_is_like_any_other(run: Callable[[Corout
         for put in store.held:
             if not put.done():
                 put.set_result(None)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await journal.reach(record.end)
         assert not journal.failures
         await wal.close()

@@ -21,6 +21,7 @@ from millrace.broker.state_memory import StateMemory
 from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.broker.coordinators.build import SETTINGS, GroupHouse, NarrowWal, commit_request, run, snapshot
 from tests.broker.partitions.build import House
+from tests.patience import PATIENCE_S
 from tests.s3stream.build import World
 
 # Not run cold, and why.
@@ -104,7 +105,7 @@ def test_a_record_that_the_log_takes_no_more_stays_where_it_is() -> None:
         offsets = {("t", n): 0 for n in range(4)}
         for number in range(80):
             commits = (house.commit(f"c{n}", offsets, metadata="m" * 4000) for n in range(5))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 assert {code for codes in await asyncio.gather(*commits) for code in codes.values()} == {0}, number
         await house.settle()
         assert house.failures == []

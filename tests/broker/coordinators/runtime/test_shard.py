@@ -23,6 +23,7 @@ from tests.broker.coordinators.build import (
     run,
     snapshot,
 )
+from tests.patience import PATIENCE_S
 from tests.s3stream.build import World
 
 # Not run cold, and why.
@@ -130,7 +131,7 @@ def test_nothing_is_larger_than_the_log_takes() -> None:
         async def sync(generation: int, size_bytes: int) -> int:
             given = [SyncGroupRequestAssignment(joined.member_id, b"x" * size_bytes)]
             request = SyncGroupRequest("g", generation, joined.member_id, None, None, None, given)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 return int((await house.ask_for(14, 3, request)).error_code)
 
         assert await sync(1, 300_000) == ErrorCode.UNKNOWN_SERVER_ERROR
