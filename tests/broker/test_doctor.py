@@ -20,7 +20,7 @@ from millrace.runtime.objectstore_probe import conditional_put_fault
 from millrace.runtime.objectstore_s3 import S3ObjectStore
 from millrace.runtime.storeaddress import StoreAddress, open_store, parse_address
 from tests.live.bad_s3 import BadS3
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 
 def examined(capsys: pytest.CaptureFixture[str], *faults: str) -> tuple[int, dict[str, Any]]:
@@ -232,10 +232,7 @@ def test_a_doctor_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
 
     async def main() -> None:
         examining = asyncio.ensure_future(examine(f"file://{tmp_path}/no/such", 100_000, True))
-        for _ in range(1000):
-            await asyncio.sleep(0.01)
-            if list((tmp_path / "no" / "such").glob("millrace-doctor-*")):
-                break
+        await eventually(lambda: bool(list((tmp_path / "no" / "such").glob("millrace-doctor-*"))))
         examining.cancel()
         await asyncio.wait([examining])
 

@@ -14,7 +14,7 @@ from millrace.runtime.objectstore import StoreFull
 from millrace.s3stream.ids import StreamRole
 from tests.broker.house import NODE, BrokerHouse, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 from tests.s3stream.build import World
 
 DAY_MS = 86_400_000
@@ -200,10 +200,9 @@ def test_closed_partitions_are_looked_at_once_and_then_when_due() -> None:
         await maintenance.retain()
         assert len(house.opener.opened) == 1
         await house.settle()
-        await asyncio.sleep(0.05)
-        assert house.directory.opened() == []
         streams = house.opener.streams_of(topic_id("a"), 0)
-        assert not any(house.world.catalog.streams[stream].is_open for stream in streams)
+        await eventually(lambda: not any(house.world.catalog.streams[stream].is_open for stream in streams))
+        assert house.directory.opened() == []
         assert house.world.catalog.streams[streams[1]].start == 10
         await maintenance.retain()
         assert len(house.opener.opened) == 1
@@ -273,7 +272,7 @@ def test_a_changed_configuration_makes_closed_partitions_due() -> None:
         await asyncio.sleep(0.05)
         assert await start_of(house, "a") == 30
 
-    run(scenario())
+    run(scenario(), is_virtual=True)
 
 
 def test_idle_partitions_are_not_opened_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +307,7 @@ def test_idle_partitions_are_not_opened_for_nothing(monkeypatch: pytest.MonkeyPa
             house.opener.opened.clear()
         assert rounds == [[("short", 0), ("short", 1), ("long", 0)], [("long", 1)], []]
 
-    run(scenario())
+    run(scenario(), is_virtual=True)
 
 
 def test_hundreds_that_are_due_are_looked_at_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +370,7 @@ def test_silent_producers_are_forgotten() -> None:
         producers = (await house.partition("a")).state.producers
         assert [producer.producer_id for producer in producers] == [2]
 
-    run(scenario())
+    run(scenario(), is_virtual=True)
 
 
 def test_rounds_come_by_themselves() -> None:

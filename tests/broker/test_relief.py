@@ -36,7 +36,7 @@ def begin_frame(client: Client, size: int, here: int) -> None:
 
 @both_loops
 def test_a_reader_that_does_not_read_makes_way(loop_name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It holds the memory of all replies: whoever wants a Fetch is answered within a second, and the reader is ended with a line that says
+    """It holds the memory of all replies: whoever wants a Fetch is answered, and the reader is ended with a line that says
     why. Before anybody waited it stayed."""
     caplog.set_level(logging.INFO)
 
@@ -50,9 +50,7 @@ def test_a_reader_that_does_not_read_makes_way(loop_name: str, caplog: pytest.Lo
             stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
             stalled.send(BYTES, 2)
             await eventually(lambda: shell.memory.replies.used_bytes > MIB)
-            began = asyncio.get_running_loop().time()
             await asyncio.wait_for(client.ask(FETCH, 12), PATIENCE_S)
-            assert asyncio.get_running_loop().time() - began < 5
             await eventually(lambda: len(shell.server.connections) == 1)
             assert shell.server.relief.ended_counts == {"replies": 1}
             assert shell.memory.used_bytes == 0

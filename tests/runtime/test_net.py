@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from millrace.runtime.net import ConnectFailed, ListenFailed, LoopBound, LoopNet
+from tests.patience import eventually
 
 
 def bound_socket(port: int = 0) -> socket.socket:
@@ -38,8 +39,7 @@ def test_an_address_that_is_taken_gives_up_the_others() -> None:
             faster.listen()
             with pytest.raises(ListenFailed):
                 await LoopBound("", [first, second]).listen(asyncio.Protocol)
-            await asyncio.sleep(0.01)
-            assert is_free(ports[0])
+            await eventually(lambda: is_free(ports[0]))
 
     asyncio.run(main())
 
@@ -57,8 +57,7 @@ def test_a_cancelled_listening_accepts_nobody() -> None:
             (listener,) = await asyncio.gather(task, return_exceptions=True)
             if not isinstance(listener, BaseException):
                 listener.close()
-            await asyncio.sleep(0.01)
-            assert is_free(bound.port), turns
+            await eventually(lambda: is_free(bound.port))  # noqa: B023
 
     asyncio.run(main())
 

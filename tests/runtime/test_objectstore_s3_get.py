@@ -22,13 +22,14 @@ from millrace.runtime.objectstore_s3_get import (
     Reply,
 )
 from millrace.tests.runtime.test_objectstore_s3 import CUT, Answer, answer, refusal, scripted
+from tests.patience import PATIENCE_S, eventually
 
 CONTENT = bytes(range(256)) * 400
 REQUEST = b"GET /b/a HTTP/1.1\r\nhost: x\r\n\r\n"
 CHUNKED_REFUSAL = (
     b"HTTP/1.1 403 X\r\nTransfer-Encoding: chunked\r\n\r\n26\r\n<Error><Code>AccessDenied</Code></Error>\r\n0\r\n\r\n"
 )
-Script = list[bytes | float | None]  # pieces to write, seconds to wait, None: close
+Script = list[bytes | float | asyncio.Event | None]  # pieces to write, seconds or something to wait for, None: close
 
 
 class RawServer:
@@ -57,6 +58,8 @@ class RawServer:
                     writer.write(step)
                     await writer.drain()
                     await asyncio.sleep(0)
+                elif isinstance(step, asyncio.Event):
+                    await step.wait()
                 else:
                     await asyncio.sleep(step)
             await reader.read()
@@ -68,7 +71,10 @@ class RawServer:
 
 
 def on_server(
-    server: RawServer, test: Callable[[GetPool], Awaitable[None]], connections_max: int = 4, read_timeout_s: float = 30
+    server: RawServer,
+    test: Callable[[GetPool], Awaitable[None]],
+    connections_max: int = 4,
+    read_timeout_s: float = PATIENCE_S,
 ) -> None:
     """On the broker's own loop: another one reads otherwise."""
 
@@ -80,7 +86,7 @@ def on_server(
             port,
             None,
             connections_max=connections_max,
-            connect_timeout_s=30,
+            connect_timeout_s=PATIENCE_S,
             read_timeout_s=read_timeout_s,
             keepalive_s=30,
         )
@@ -204,7 +210,8 @@ def test_an_idle_connection_that_was_closed_costs_one_more_attempt() -> None:
 def test_silence_is_told_after_its_time() -> None:
     """The time begins anew with everything that comes: an answer may take long as long as it moves."""
     head = b"HTTP/1.1 206 X\r\nContent-Length: 6\r\n\r\n"
-    server = RawServer([0.8, head, 0.8, b"abc", 0.8, b"def"], [head, b"abc"])
+    waits: Script = [step for at in range(6) for step in (0.6, b"abcdef"[at : at + 1])]
+    server = RawServer([0.6, head, *waits], [head, b"abc"])
 
     async def test(pool: GetPool) -> None:
         memory, views = lent((6,))
@@ -215,13 +222,14 @@ def test_silence_is_told_after_its_time() -> None:
         with pytest.raises(TimeoutError, match="nothing came"):
             await pool.get(REQUEST, lambda: views)
 
-    on_server(server, test, read_timeout_s=2)
+    on_server(server, test, read_timeout_s=3)
 
 
 def test_a_cancelled_get_writes_no_more() -> None:
     """Its connection is closed: what comes late goes nowhere, and the next request has an answer of its own."""
     head = b"HTTP/1.1 206 X\r\nContent-Length: 6\r\n\r\n"
-    server = RawServer([head, b"abc", 0.2, b"def"], [answer(200, b"xyz")])
+    late = asyncio.Event()
+    server = RawServer([head, b"abc", late, b"def"], [answer(200, b"xyz")])
 
     async def test(pool: GetPool) -> None:
         memory, views = lent((6,))
@@ -233,7 +241,8 @@ def test_a_cancelled_get_writes_no_more() -> None:
             await reading
         other, other_views = lent((3,))
         await pool.get(REQUEST, lambda: other_views)
-        await asyncio.sleep(0.3)
+        late.set()
+        await eventually(lambda: server.open == 1)  # the first has sent it, and seen its end
         assert memory == b"abc" + bytes(7)
         assert other[:3] == b"xyz"
 

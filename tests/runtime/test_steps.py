@@ -10,6 +10,7 @@ import uvloop
 
 from millrace.runtime import steps
 from millrace.runtime.steps import StepLine, line_of
+from tests.patience import eventually
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
@@ -77,8 +78,7 @@ def test_a_step_whose_task_is_cancelled_and_one_that_fails_hold_nobody_up() -> N
         line.call(fail)
         line.call(lambda: ran.append("after"))
         line.call(lambda: line.call(lambda: ran.append("from a step")))
-        await asyncio.sleep(0.01)
-        assert ran == ["after", "from a step"]
+        await eventually(lambda: ran == ["after", "from a step"])
         assert [type(error) for error in met] == [ValueError]
         await line.turn()
 
@@ -121,7 +121,7 @@ def test_the_processor_is_offered_before_a_step_while_a_durable_write_is_under_w
         line.begin_write()
         line.call(lambda: told.append("step"))
         line.call(lambda: told.append("step"))
-        await asyncio.sleep(0.01)
+        await eventually(lambda: len(told) == 5)
         assert told == ["step", "offered", "step", "offered", "step"]
 
     run(uvloop.new_event_loop, check())

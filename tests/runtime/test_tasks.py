@@ -11,6 +11,7 @@ from millrace.runtime import tasks as tasks_module
 from millrace.runtime.errors import Closed
 from millrace.runtime.metrics import Counter
 from millrace.runtime.tasks import Tasks
+from tests.patience import eventually
 
 
 def test_an_escape_is_handed_over_once() -> None:
@@ -23,9 +24,8 @@ def test_an_escape_is_handed_over_once() -> None:
             raise ValueError("broken")
 
         tasks.start("uploader", work, on_escape=lambda name, error: escaped.append((name, str(error))))
-        await asyncio.sleep(0.01)
+        await eventually(lambda: repr(tasks) == "Tasks()")
         assert escaped == [("uploader", "broken")]
-        assert repr(tasks) == "Tasks()"
 
     asyncio.run(run())
 

@@ -16,6 +16,7 @@ from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from millrace.protocol.metadata_records import PartitionRecord, TopicRecord
 from tests.broker.house import NODE, BrokerHouse, connection, parts_of, produce_request, topic_id
 from tests.broker.partitions.build import START_MS, batch, read, run
+from tests.patience import eventually
 from tests.s3stream.build import World
 
 VERSIONS = (3, 4, 5, 7, 8, 9, 10, 12, 13)
@@ -576,9 +577,10 @@ def test_without_room_requests_wait_in_order_and_lose_nothing() -> None:
         small = house.begin(house.produce_handler, 0, 9, produce_request({("a", 0): batch(1)}, 9))
         aside = house.begin(house.produce_handler, 0, 9, produce_request({("a", 1): batch(1)}, 9))
         repeat = house.begin(house.produce_handler, 0, 9, produce_request({("a", 0): sent[-1]}, 9))
-        await asyncio.sleep(0.05)
         partition = await house.partition("a")
-        assert 2 < partition.log_end_offset < 20
+        await eventually(lambda: partition.log_end_offset > 2)
+        await asyncio.sleep(0.05)
+        assert partition.log_end_offset < 20
         assert sum(outcome.done() for outcome in waiting) == partition.log_end_offset
         away.set()
         offsets = [parts_of(await house.finish(outcome, 0, 9))["a", 0].base_offset for outcome in waiting]

@@ -25,6 +25,7 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
 )
 from tests.broker.house import BrokerHouse, parts_of
 from tests.broker.partitions.build import START_MS, batch, run
+from tests.patience import eventually
 from tests.s3stream.build import World
 
 # Not run cold, and why.
@@ -308,8 +309,7 @@ def test_the_next_block_is_leased_before_it_is_needed() -> None:
             assert (await init(house, handler, 4)).producer_id == expected
         assert blocks.asked == 1
         assert (await init(house, handler, 4)).producer_id == 56
-        await asyncio.sleep(0.01)
-        assert blocks.asked == 2
+        await eventually(lambda: blocks.asked == 2)
         blocks.gate = asyncio.Event()
         taken = [(await init(house, handler, 4)).producer_id for _ in range(33)]
         assert taken == list(range(57, 90))

@@ -17,6 +17,7 @@ from millrace.runtime.offload import InlineOffload
 from millrace.s3stream.ids import StreamRole
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Append, Stream
+from tests.patience import PATIENCE_S
 from tests.s3stream.build import World, open_stream
 from tests.s3stream.build import run as run_in_virtual_time
 from tests.s3stream.cold import ColdStorage
@@ -75,7 +76,7 @@ def run(scenario: Coroutine[Any, Any, None], *, is_virtual: bool = False) -> Non
 
     async def bounded() -> None:
         try:
-            async with asyncio.timeout(3600 if is_virtual else 60):
+            async with asyncio.timeout(3600 if is_virtual else PATIENCE_S):
                 await scenario
         finally:
             while HOUSES:
