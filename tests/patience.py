@@ -6,8 +6,10 @@ What must not come is not waited for: a test of that waits for something that co
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from typing import IO, AnyStr
 
 PATIENCE_S = 120.0
 
@@ -25,3 +27,14 @@ async def eventually(is_true: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not is_true():  # noqa: ASYNC110  (the condition is on the other side)
             await asyncio.sleep(0.002)
+
+
+def next_line(lines: IO[AnyStr] | None) -> AnyStr:
+    """The next line that a process writes; an empty one at its end."""
+    assert lines is not None, "its output is no pipe"
+    found: list[AnyStr] = []
+    reader = threading.Thread(target=lambda: found.append(lines.readline()), daemon=True)
+    reader.start()
+    reader.join(PATIENCE_S)
+    assert found, "it wrote no line"
+    return found[0]

@@ -19,7 +19,7 @@ from millrace.broker.config import load
 from millrace.broker.connection_limits import ConnectionLimits
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.version import VERSION
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, next_line
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,7 +65,7 @@ async def serve_shell(settings):
     return await serve.run_broker(ShellBroker(settings), settings)
 
 serve.serve = serve_shell
-serve.STOP_BROKEN_S = 0.2
+serve.STOP_BROKEN_S = 0.2 if sys.argv[1] == "broken-slow-stop" else 600
 sys.exit(serve.run(sys.argv[2:], {}, run_loop))
 """
 
@@ -85,8 +85,7 @@ def start_shell(mode: str, *words: str) -> subprocess.Popen[str]:
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
+    return next_line(process.stdout)
 
 
 def test_help_names_every_command() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, next_line
 
 # Says its process id, and runs until a signal, or for a minute; its orderly end takes a while.
 ORDERLY = 'trap "sleep 0.2; echo ended; exit 7" TERM INT\necho $$\nfor second in $(seq 60); do sleep 1 & wait; done'
@@ -40,7 +40,7 @@ def test_a_signal_reaches_the_pipeline(interpreter: Path, number: int) -> None:
     """The command is the pipeline: what ends one ends the other, and its orderly end is the command's."""
     with begin(interpreter, ORDERLY, "--config", "c.toml") as started:
         assert started.stdout is not None
-        assert started.stdout.readline() == f"{started.pid}\n"
+        assert next_line(started.stdout) == f"{started.pid}\n"
         started.send_signal(number)
         assert started.stdout.read() == "ended\n"
     assert started.returncode == 7
@@ -50,7 +50,7 @@ def test_a_killed_command_leaves_no_pipeline(interpreter: Path) -> None:
     """Nothing goes on writing when the command is killed: its output is closed, for nobody has it."""
     with begin(interpreter, "echo $$\nexec sleep 60", "--config", "c.toml") as started:
         assert started.stdout is not None
-        assert started.stdout.readline() == f"{started.pid}\n"
+        assert next_line(started.stdout) == f"{started.pid}\n"
         started.kill()
         assert started.stdout.read() == ""
     assert started.returncode == -signal.SIGKILL

@@ -20,7 +20,7 @@ from millrace.runtime.objectstore_probe import conditional_put_fault
 from millrace.runtime.objectstore_s3 import S3ObjectStore
 from millrace.runtime.storeaddress import StoreAddress, open_store, parse_address
 from tests.live.bad_s3 import BadS3
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, eventually, next_line
 
 
 def examined(capsys: pytest.CaptureFixture[str], *faults: str) -> tuple[int, dict[str, Any]]:
@@ -259,8 +259,7 @@ def test_a_doctor_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
     """As by `timeout` or a job's end: what it put would stay in the bucket, and cost."""
     words = [sys.executable, "-m", "millrace.broker", "doctor", "--rounds", "100000", f"file://{tmp_path}/no/such"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        process.stderr.readline()  # it has begun
+        next_line(process.stderr)  # it has begun
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGTERM

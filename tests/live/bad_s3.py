@@ -67,6 +67,9 @@ class BadS3:
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.upload_keys: dict[str, str] = {}
+        self.deleted: list[str] = []
+        self._looking: list[str] = []  # keys that a creator saw to be free
+        self._has_company = asyncio.Event()
         self.requests: list[str] = []  # method, and query or the header that matters
 
     @property
@@ -104,8 +107,8 @@ class BadS3:
             answer = await self._put(request, key, body)
         elif request.method == "DELETE":
             self.uploads.pop(request.query.get("uploadId", ""), None)
-            if "uploadId" not in request.query:
-                self.objects.pop(key, None)
+            if "uploadId" not in request.query and self.objects.pop(key, None) is not None:
+                self.deleted.append(key)
             answer = web.Response(status=204)
         elif not key:
             answer = self._list_uploads(request) if "uploads" in request.query else self._list(request)
@@ -114,6 +117,13 @@ class BadS3:
         behind_s = 3600 if "clock-hour-behind" in self.faults else 120 if "clock-behind" in self.faults else 0
         answer.headers["Date"] = formatdate(time.time() - behind_s, usegmt=True)
         return answer
+
+    async def _look(self, key: str) -> None:
+        """Returns when another creator looks at the same key."""
+        self._looking.append(key)
+        if self._looking.count(key) > 1:
+            self._has_company.set()
+        await self._has_company.wait()
 
     async def _put(self, request: web.Request, key: str, body: bytes) -> web.Response:
         checksum = request.headers.get("x-amz-checksum-crc32c")
@@ -129,8 +139,8 @@ class BadS3:
             if "refuses-if-none-match" in self.faults:
                 return _refusal(501, "NotImplemented")
             is_there = key in self.objects
-            if "races" in self.faults:
-                await asyncio.sleep(0.05)  # looks, then leaps
+            if "races" in self.faults and not is_there and key in self.deleted:
+                await self._look(key)  # then leaps
             is_there |= self._contradicts(key)
             if is_there and "ignores-if-none-match" not in self.faults:
                 return _refusal(412, "PreconditionFailed")

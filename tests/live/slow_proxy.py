@@ -25,7 +25,7 @@ from types import TracebackType
 import uvloop
 
 from tests.live import free_port
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, next_line
 
 PUT_MS, OTHER_MS = (60.0, 250.0), (15.0, 60.0)
 Z99 = 2.3263  # of the normal distribution, at 99 of 100
@@ -69,8 +69,7 @@ class SlowProxy:
         numbers = [str(number) for number in (self.port, self._server_port, self._seed)]
         words = [sys.executable, "-m", "tests.live.slow_proxy", *numbers]
         self._process = subprocess.Popen(words, stdout=subprocess.PIPE)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n", "the slow proxy did not start"
+        assert next_line(self._process.stdout) == b"ready\n", "the slow proxy did not start"
         return self
 
     def __exit__(

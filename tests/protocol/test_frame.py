@@ -65,13 +65,13 @@ def test_lengths_outside_the_bound_are_refused(length: int, split: int) -> None:
 
 
 def test_a_promised_length_allocates_nothing() -> None:
-    """Two gigabytes announced and ten bytes sent cost less than a page or two."""
+    """Two gigabytes announced and ten bytes sent cost nearly nothing."""
     splitter = FrameSplitter((1 << 31) - 1)
     tracemalloc.start()
     splitter.feed(((1 << 31) - 1).to_bytes(4, "big") + bytes(10))
     _now, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak_bytes < 10_000
+    assert peak_bytes < 1 << 20
 
 
 def test_frames_of_nothing_are_refused_at_the_first() -> None:

@@ -22,7 +22,7 @@ from millrace.runtime.disk_posix import PosixDisk
 from millrace.runtime.errors import Closed
 from millrace.runtime.steps import line_of
 from millrace.runtime.uring import Uring
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, eventually, next_line
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -312,8 +312,7 @@ async def run():
 asyncio.run(run())
 """
     holder = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"held\n"
+    assert next_line(holder.stdout) == b"held\n"
 
     async def run() -> None:
         with pytest.raises(DiskLocked):

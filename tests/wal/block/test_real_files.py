@@ -17,6 +17,7 @@ from millrace.runtime.disk import DiskLocked
 from millrace.runtime.disk_posix import PosixDisk
 from millrace.wal.block.log import BlockWal
 from millrace.wal.config import BlockWalSettings
+from tests.patience import next_line
 from tests.runtime.test_disk_block import DRIVERS, refuse_direct
 from tests.wal.build import KIB, Journal, owner, payload
 
@@ -99,9 +100,9 @@ def test_kill_9_loses_nothing_that_was_confirmed(driver: str, tmp_path: Path) ->
     for epoch in (1, 2, 3):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, path, str(epoch), driver], stdout=subprocess.PIPE)
         assert writer.stdout is not None
-        assert int(writer.stdout.readline().split()[1]) >= told
+        assert int(next_line(writer.stdout).split()[1]) >= told
         for _ in range(20):
-            told = int(writer.stdout.readline())
+            told = int(next_line(writer.stdout))
         writer.kill()
         told = [int(line) for line in writer.stdout.read().split()][-1:][0] if not writer.wait() else told
 
@@ -118,7 +119,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "wal")
     writer = subprocess.Popen([sys.executable, "-c", WRITER, path, "1", "auto"], stdout=subprocess.PIPE)
     assert writer.stdout is not None
-    writer.stdout.readline()
+    next_line(writer.stdout)
     writer.send_signal(signal.SIGSTOP)
 
     async def run() -> None:
