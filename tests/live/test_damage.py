@@ -79,7 +79,7 @@ def test_a_damaged_object_fails_only_who_needs_it(tmp_path: Path) -> None:
             assert client.read("hurt", start=1)[0] == values["later"]
             away.rename(path)
             assert client.read("hurt")[0] == values["hurt"]
-            until(lambda: client.fetch([("sound", 0)])["sound", 0].error_code == 0)
+            until(lambda: client.fetch([("sound", 0, 0)])["sound", 0].error_code == 0)
             assert client.read("sound") == [values["sound"]]
 
 
@@ -167,7 +167,7 @@ def test_damage_that_no_checkpoint_covers_costs_its_own_offsets(tmp_path: Path, 
         assert client.produce("orders", [b"later"]) == 5
         assert client.fetch([("orders", 0, 0)])["orders", 0].error_code == STORAGE_ERROR
         path.write_bytes(whole)
-        until(lambda: client.fetch([("orders", 0)])["orders", 0].error_code == 0)
+        until(lambda: client.fetch([("orders", 0, 0)])["orders", 0].error_code == 0)
         assert client.read("orders") == [*values, b"taken", b"later"]
 
 
