@@ -6,7 +6,7 @@ from pathlib import Path
 
 from millrace.protocol.batches import RECORD_BYTES_MIN, Codec
 from millrace.protocol.error_codes import ErrorCode
-from tests.attack import IS_FULL
+from tests.attack import IS_FULL, SLACK
 from tests.attack.bystander import Bystander, produce_one
 from tests.live import LiveBroker
 from tests.live.client import Client
@@ -15,7 +15,7 @@ from tests.live.odd_batches import batch_of, send_batch
 INT32_MAX = (1 << 31) - 1
 BATCH_COUNT = 3000 if IS_FULL else 300
 WIDE_COUNT = 60 if IS_FULL else 12
-SLOWEST_S = 2.0
+SLOWEST_S = 2.0 * SLACK
 ZSTD_BLOCK_BYTES = 128 << 10
 
 

@@ -17,7 +17,7 @@ from millrace.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tests.attack import IS_FULL
+from tests.attack import IS_FULL, SLACK
 from tests.attack.bystander import Bystander
 from tests.live import LiveBroker
 from tests.live.client import Client
@@ -105,7 +105,7 @@ def test_groups_of_one_offset_fill_no_memory(tmp_path: Path) -> None:
             f"{taken} of {len(groups)} groups taken, {charged_bytes / MIB:.1f} of {STATES_MIB} MiB charged, the process "
             f"{grown_bytes / MIB:.1f} MiB larger; the slowest commit of another group {bystander.slowest_s * 1000:.0f} ms"
         )
-        assert bystander.slowest_s < 2
+        assert bystander.slowest_s < 2 * SLACK
 
 
 def wait_for_coordinator(client: Client) -> None:
@@ -141,4 +141,4 @@ def test_groups_commit_while_the_store_is_away(tmp_path: Path) -> None:
                 f"the slowest {bystander.slowest_s * 1000:.0f} ms"
             )
             assert len(bystander.latencies_s) > 10
-            assert bystander.slowest_s < 2
+            assert bystander.slowest_s < 2 * SLACK

@@ -18,8 +18,6 @@ from tests.live import LiveBroker, warm
 from tests.live.client import Client
 from tests.live.s3_server import S3Server
 
-END_S = 10.0
-
 
 async def contents(server: S3Server, bucket: str) -> dict[str, bytes]:
     store = await S3ObjectStore.open(server.settings(bucket))
@@ -96,7 +94,7 @@ def take_over(story: Story, old: LiveBroker, new: LiveBroker) -> None:
     said = refusal(new)
     assert "when this log directory was restored from it, and holds it up to" in said
     assert "run `millrace restore` again" in said
-    assert old.wait_end(END_S) == 1
+    assert old.wait_end() == 1
     assert "has taken the metadata log over from this one" in old.log_path.read_text()
     for path in files_in(new.folder / "data" / "metadata"):
         path.unlink()
@@ -137,7 +135,7 @@ def take_over_elsewhere(folder: Path) -> None:
         assert told.returncode == 1, told.stdout + told.stderr
         assert "t-0: offsets from 3 on: " in told.stdout
         new.start()
-        assert old.wait_end(END_S) == 1
+        assert old.wait_end() == 1
         assert "5 records (" in old.log_path.read_text()
         assert "t-0 [3, 8)" in old.log_path.read_text()
         assert read(new, "t") == values(range(3))

@@ -15,7 +15,7 @@ from millrace.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from tests.attack import IS_FULL
+from tests.attack import IS_FULL, SLACK
 from tests.attack.bystander import Bystander, produce_one
 from tests.attack.test_claimed_counts import run_of_zeros
 from tests.compat.jvm import java_command
@@ -27,7 +27,7 @@ from tests.patience import PATIENCE_S
 RECORDS = {"record.validation": "records"}
 BOMB_COUNT = 600 if IS_FULL else 60
 BOMB_RECORDS = 15 << 20  # of seven bytes: as much as is ever unpacked
-SLOWEST_S = 2.0
+SLOWEST_S = 2.0 * SLACK
 STILL_MS = 60_000
 MIB = 1 << 20
 

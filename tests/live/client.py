@@ -70,7 +70,7 @@ class Client:
     def create(self, topic: str, partitions: int = 1, **configs: object) -> None:
         texts = [CreatableTopicConfig(name.replace("_", "."), str(value)) for name, value in configs.items()]
         made = CreatableTopic(topic, partitions, 1, configs=texts)
-        answer = self.ask("CreateTopics", CreateTopicsRequest([made], 10_000)).topics[0]
+        answer = self.ask("CreateTopics", CreateTopicsRequest([made], int(PATIENCE_S * 1000))).topics[0]
         assert answer.error_code == 0, answer
 
     def topic_ids(self) -> dict[str, bytes]:
@@ -79,7 +79,7 @@ class Client:
 
     def delete(self, topic: str) -> int:
         """The error code."""
-        request = DeleteTopicsRequest([DeleteTopicState(topic)], timeout_ms=10_000)
+        request = DeleteTopicsRequest([DeleteTopicState(topic)], timeout_ms=int(PATIENCE_S * 1000))
         return int(self.ask("DeleteTopics", request).responses[0].error_code)
 
     def delete_records(self, topic: str, offset: int, partition: int = 0, timeout_ms: int = 10_000) -> int:

@@ -173,7 +173,7 @@ def test_who_waits_for_a_hanging_controller_is_told_in_time(broker: StuckBroker,
         broker.stuck_path.unlink()
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
     found = MetadataRequest(topics=[MetadataRequestTopic(name="late")], allow_auto_topic_creation=False)
-    until(lambda: client.ask("Metadata", found).topics[0].error_code == 0)
+    until(lambda: client.ask("Metadata", found, 12).topics[0].error_code == 0)
 
 
 def test_the_system_holds_so_many_connections(broker: StuckBroker) -> None:

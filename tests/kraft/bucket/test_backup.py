@@ -216,7 +216,7 @@ def test_snapshots_shorten_the_way_and_old_ones_go() -> None:
                 assert "cannot be had" in loaded.losses[-1]
         await up.stop()
 
-    run(main())
+    run_simulation(lambda loop: main())
 
 
 def test_a_damaged_piece_ends_the_way_and_is_named() -> None:
@@ -266,7 +266,7 @@ def test_a_pointer_that_came_before_its_snapshot_is_named() -> None:
         assert "have not all arrived" in loaded.losses[0]
         await up.stop()
 
-    run(main())
+    run_simulation(lambda loop: main())
 
 
 def test_the_pointer_moves_only_up() -> None:
