@@ -67,7 +67,7 @@ class BadS3:
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.upload_keys: dict[str, str] = {}
-        self.deleted: list[str] = []
+        self._created: list[str] = []  # keys, some of them deleted again
         self._looking: list[str] = []  # keys that a creator saw to be free
         self._has_company = asyncio.Event()
         self.requests: list[str] = []  # method, and query or the header that matters
@@ -107,8 +107,8 @@ class BadS3:
             answer = await self._put(request, key, body)
         elif request.method == "DELETE":
             self.uploads.pop(request.query.get("uploadId", ""), None)
-            if "uploadId" not in request.query and self.objects.pop(key, None) is not None:
-                self.deleted.append(key)
+            if "uploadId" not in request.query:
+                self.objects.pop(key, None)
             answer = web.Response(status=204)
         elif not key:
             answer = self._list_uploads(request) if "uploads" in request.query else self._list(request)
@@ -139,8 +139,9 @@ class BadS3:
             if "refuses-if-none-match" in self.faults:
                 return _refusal(501, "NotImplemented")
             is_there = key in self.objects
-            if "races" in self.faults and not is_there and key in self.deleted:
+            if "races" in self.faults and not is_there and key in self._created:
                 await self._look(key)  # then leaps
+            self._created.append(key)
             is_there |= self._contradicts(key)
             if is_there and "ignores-if-none-match" not in self.faults:
                 return _refusal(412, "PreconditionFailed")
