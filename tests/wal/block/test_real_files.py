@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,16 @@ MIB = 1024 * KIB
 SETTINGS = BlockWalSettings(capacity_bytes=2 * MIB, max_record_bytes=512 * KIB, fill_ahead_bytes=1 * MIB)
 LARGER = BlockWalSettings(capacity_bytes=64 * MIB, fill_ahead_bytes=MIB)
 
-pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+
+@pytest.fixture(autouse=True)
+def no_finalizer_raises(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of what a test leaves; what others left is collected before."""
+    gc.collect()
+    raised: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda seen: raised.append(f"{seen.object!r}: {seen.exc_value!r}"))
+    yield
+    gc.collect()
+    assert raised == []
 
 
 async def start_on(
@@ -104,7 +115,8 @@ def test_kill_9_loses_nothing_that_was_confirmed(driver: str, tmp_path: Path) ->
         for _ in range(20):
             told = int(next_line(writer.stdout))
         writer.kill()
-        told = [int(line) for line in writer.stdout.read().split()][-1:][0] if not writer.wait() else told
+        with writer.stdout as rest:
+            told = [int(line) for line in rest.read().split()][-1:][0] if not writer.wait() else told
 
     async def run() -> None:
         _, recovered, _ = await start_on(PosixDisk(), path, 9, LARGER)
@@ -130,7 +142,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         asyncio.run(run())
     finally:
         writer.kill()
-        writer.wait()
+        writer.communicate()
 
 
 @pytest.mark.parametrize("size", [1, 5000, 100_000])
