@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from millrace.broker.arrival import AT_ONCE_FACTOR
+from millrace.broker.connection import KNOWN_BYTES
 from millrace.protocol.apis import NAMED
 from millrace.protocol.header import request_header
 from tests.attack import IS_FULL, SLACK
@@ -109,6 +110,8 @@ def test_a_crowd_of_addresses_at_the_least_pace_holds_its_part_of_memory(broker:
         found = stack.enter_context(Bystander(broker, step))
         usual = stack.enter_context(Bystander(broker, lambda client: client.produce("steady", [b"x" * 60_000])))
         large = stack.enter_context(Bystander(broker, lambda client: client.produce("steady", [b"x" * 900_000])))
+        for one in (found, usual, large):
+            one.sees_answers(1 + KNOWN_BYTES // 900_000)  # the large one is no newcomer by then
         senders = stack.enter_context(Tricklers(broker, CROWD, 800_000, 250_000, 80_000, CROWD))
         time.sleep(SECONDS)
         for one in (found, usual, large):
