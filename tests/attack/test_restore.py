@@ -75,6 +75,7 @@ def test_with_a_log_of_objects_everything_acknowledged_is_there_again(tmp_path: 
         life.make_topic()
         for step in (life.produce, life.commit, life.produce, life.commit_below_records):
             step()
+        wait_saved(broker)  # that its partitions were opened
         life.kill()
     shutil.rmtree(tmp_path / "data" / "metadata")
     broker = broker_on(tmp_path, OFTEN, settings)
@@ -201,6 +202,7 @@ def test_an_older_copy_of_the_wal_beside_a_restored_log_directory_is_refused(tmp
         broker.kill()
     with broker_on(tmp_path, settings, {"s3.wal.upload.interval.ms": "3600000"}) as broker:
         produce(broker, range(20, 25))
+        wait_saved(broker)  # that its partition was opened anew
         broker.kill()
     copy(wal, tmp_path / "current")
     copy(tmp_path / "older", wal)
