@@ -318,7 +318,7 @@ asyncio.run(run())
         with pytest.raises(DiskLocked):
             await PosixDisk().open_block(path, MIB)
         holder.kill()
-        holder.wait()
+        holder.communicate()
         await (await PosixDisk().open_block(path, MIB)).close()
 
     asyncio.run(run())

@@ -141,7 +141,7 @@ def test_a_lock_holds_between_processes_and_dies_with_them(tmp_path: Path) -> No
     assert refused.value.holder == str(holder.pid)
     assert PosixDisk().lock_holder(path) == str(holder.pid)
     holder.kill()
-    holder.wait()
+    holder.communicate()
     assert PosixDisk().lock_holder(path) == ""
     PosixDisk().lock(path).release()
 
