@@ -3,7 +3,7 @@
     listing x metadata -> every committed object read whole, each block, index and footer by its checksums -> every stream's
     ranges laid side by side, from the objects' own indexes
 
-Findings name the object, the part, the stream and the offsets. What metadata calls prepared or doomed may be there or not; what a composite
+Findings name the object, the part, the stream and the offsets. What metadata calls prepared or pending deletion may be there or not; what a composite
 links is known through it. Not here: where metadata comes from (inspection.py), how ranges are compared (bucket_check_ranges.py), what is
 printed (cli/fsck.py). Memory is bounded: a few spans of blocks at a time,
 and of each object 24 bytes a row. Kept true: nothing is written or deleted here.
@@ -103,7 +103,7 @@ class Checked:
     links_unknown: bool = False
     progress: Progress = field(default_factory=Progress)
     prepared_count: int = 0
-    doomed_count: int = 0
+    pending_deletion_count: int = 0
     stream_count: int = 0
 
     @property
@@ -118,16 +118,16 @@ class BucketCheck:
         cluster_id: str,
         image: MetadataImage,
         *,
-        is_deep: bool = True,
+        reads_data: bool = True,
     ) -> None:
-        """`is_deep` False: footers and indexes alone, no blocks."""
+        """`reads_data` False: footers and indexes alone, no blocks."""
         self._store = store
         self._cluster_id = cluster_id
         self._image = image
-        self._is_deep = is_deep
+        self._reads_data = reads_data
         self._listed: dict[ObjectId, ObjectEntry] = {}
         self._linked: dict[ObjectId, Link] = {}
-        self._going: dict[ObjectId, None] = {}  # with a composite that is doomed
+        self._going: dict[ObjectId, None] = {}  # with a composite that is marked for deletion
         self._contents = Contents()
         self._found = Checked()
 
@@ -142,7 +142,7 @@ class BucketCheck:
         known = {one.object_id: one for one in known_objects(self._image)}
         committed = [one for one in known.values() if one.is_committed]
         self._found.prepared_count = sum(one.state is ObjectState.PREPARED for one in known.values())
-        self._found.doomed_count = sum(one.state is ObjectState.DOOMED for one in known.values())
+        self._found.pending_deletion_count = sum(one.state is ObjectState.PENDING_DELETION for one in known.values())
         progress = self._found.progress
         progress.objects_total = len(committed)
         progress.bytes_total = sum(one.size_bytes for one in committed)
@@ -150,7 +150,9 @@ class BucketCheck:
         links = [link for object_id, link in self._linked.items() if object_id not in known]
         progress.objects_total += len(links)
         await self._each(self._check_link, links)
-        await self._each(self._check_doomed, [one for one in known if self._image.objects.by_id[one].is_deep])
+        await self._each(
+            self._check_pending_deletion, [one for one in known if self._image.objects.by_id[one].with_links]
+        )
         self._find_orphans(known)
         await self._check_streams()
         return self._found
@@ -246,8 +248,8 @@ class BucketCheck:
         self._contents.links[object_id] = index.links
         self._compare_range(known, [(stream_id, index.start, index.end)])
 
-    async def _check_doomed(self, object_id: ObjectId) -> None:
-        """What goes with a doomed composite is no orphan while the composite's file is there, which goes last."""
+    async def _check_pending_deletion(self, object_id: ObjectId) -> None:
+        """What goes with a composite pending deletion is no orphan while the composite's file is there, which goes last."""
         if object_id not in self._listed:
             return
         try:
@@ -283,7 +285,7 @@ class BucketCheck:
         spans = list(joined(rows))
         self._contents.spans[object_id] = spans
         self.progress.bytes += size_bytes - index.blocks_end
-        if self._is_deep:
+        if self._reads_data:
             for run in _runs(sorted(rows, key=lambda row: row.position)):
                 await self._check_run(object_id, reader, run)
         return spans

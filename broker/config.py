@@ -114,7 +114,7 @@ class BrokerSettings:
     compaction: CompactionSettings
     traffic: TrafficSettings
     clock_gap_max_ms: int  # off for longer, the wall clock has to be confirmed
-    object_grace_ms: int  # a doomed object stays this long
+    object_grace_ms: int  # an object pending deletion stays this long
     controller: ControllerSettings
     backup: BackupSettings
     topics: TopicDefaults

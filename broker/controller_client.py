@@ -237,7 +237,7 @@ class ControllerClient:
             superseded_ids=list(commit.superseded_ids),
             linked_ids=list(commit.linked_ids),
             dropped_link_ids=list(commit.dropped_link_ids),
-            passed_over=list(commit.passed_over),
+            trimmed_ids=list(commit.trimmed_ids),
             incarnation=self._incarnation,
         )
         response: CommitCompactionResponse = await self._ask(request)

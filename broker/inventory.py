@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
-from millrace.kraft.tables.shelves import Purpose
+from millrace.kraft.tables.stream_set_groups import Purpose
 from millrace.kraft.tables.streams import StreamState
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.ids import uuid_text
@@ -16,7 +16,7 @@ from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
 @dataclass(frozen=True, slots=True)
 class KnownObject:
     """`stream_id`, `start`, `end`: of an object of one stream; -1 of a stream-set object, whose own index knows. `size_bytes` of a composite
-    is that of the data it links. `time_ms`: prepared: until when; committed: when its oldest data was; doomed: since when."""
+    is that of the data it links. `time_ms`: prepared: until when; committed: when its oldest data was; pending deletion: since when."""
 
     object_id: ObjectId
     state: ObjectState
@@ -62,7 +62,7 @@ class KnownStream:
 
 
 def known_objects(image: MetadataImage) -> Iterator[KnownObject]:
-    """By id, those that are prepared and doomed too."""
+    """By id, those that are prepared and pending deletion too."""
     for object_id, stored in image.objects.by_id.items():
         is_of_one = stored.stream_id >= 0
         yield KnownObject(
@@ -137,8 +137,8 @@ def _held(image: MetadataImage, stream: StreamState) -> Iterator[Held]:
 
 
 def _is_upload(image: MetadataImage, object_id: ObjectId) -> bool:
-    shelf = image.objects.shelves.get(image.objects.by_id[object_id].shelf_id)
-    return shelf is not None and shelf.purpose == Purpose.UPLOADS
+    group = image.objects.groups.get(image.objects.by_id[object_id].group_id)
+    return group is not None and group.purpose == Purpose.UPLOADS
 
 
 def next_object_id(image: MetadataImage) -> int:

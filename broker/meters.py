@@ -225,7 +225,9 @@ def show_metadata(registry: Registry, cache: MetadataCache) -> None:
     objects = "Objects in metadata, by state"
     registry.gauge("millrace_metadata_objects", objects, lambda: image().objects.committed_count, state="committed")
     registry.gauge("millrace_metadata_objects", objects, lambda: len(image().objects.deadlines), state="prepared")
-    registry.gauge("millrace_metadata_objects", objects, lambda: len(image().objects.dooms), state="pending_deletion")
+    registry.gauge(
+        "millrace_metadata_objects", objects, lambda: len(image().objects.pending_deletions), state="pending_deletion"
+    )
     registry.gauge(
         "millrace_metadata_objects_bytes", "Bytes in committed objects", lambda: image().objects.committed_bytes
     )

@@ -1,10 +1,10 @@
-"""Deletes the files of objects that metadata has doomed, a grace after they were doomed and once that is in the bucket's metadata, then
-tells the controller.
+"""Deletes the files of objects that metadata has marked for deletion, a grace after they were marked for deletion and once that is in the bucket's
+metadata, then tells the controller.
 
-Reads that began before an object was doomed are long over by then (doomed.py says when). A file that is already gone counts as deleted, so a
-lost answer or a kill between the deletion and the report only repeats the deletion. A composite that goes with what it links is read first;
-its links go before it does, so that it is there to be read again until they have gone. What the store would not delete is asked for again
-with growing pauses, key by key (it may be kept by a lock, or for want of a right), and keeps nothing else. Wakes when metadata dooms
+Reads that began before an object was marked for deletion are long over by then (pending_deletions.py says when). A file that is already gone counts
+as deleted, so a lost answer or a kill between the deletion and the report only repeats the deletion. A composite that goes with what it links is read
+first; its links go before it does, so that it is there to be read again until they have gone. What the store would not delete is asked for again with
+growing pauses, key by key (it may be kept by a lock, or for want of a right), and keeps nothing else. Wakes when metadata marks for deletion
 something; no polling while there is nothing.
 """
 
@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from millrace.broker.controller_client import ControllerClient
-from millrace.broker.doomed import DoomedObjects, left_of_grace_ms
 from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.pending_deletions import PendingDeletions, left_of_grace_ms
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Exhausted, Fenced, Unavailable
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 BATCH_COUNT_MAX = 1000
 RETRY_S = 10.0
 RETRY_S_MAX = 3600.0
-# How long new dooms gather before they are looked at, at most; with a short grace less.
+# How long new marks for deletion gather before they are looked at, at most; with a short grace less.
 GATHER_S_MAX = 1.0
 CORRUPT_TRIES_MAX = 5
 NOT_NOW = (Unavailable, Exhausted, StoreDenied)
@@ -58,15 +58,15 @@ class ObjectCleaner:
         self._grace_ms = grace_ms
         self._before_delete = before_delete
         self._changed = asyncio.Event()
-        self._noted: object = None  # the dooms that were looked at last
-        self._doomed = DoomedObjects()
+        self._noted: object = None  # the marks for deletion that were looked at last
+        self._pending = PendingDeletions()
         self._corrupt: Counter[ObjectId] = Counter()
         self._tries: Counter[ObjectId] = Counter()  # that failed
         self.deleted_count = 0
 
     def on_image(self) -> None:
-        """A new image: there may be doomed objects in it."""
-        if self._cache.image.objects.dooms is not self._noted:
+        """A new image: there may be objects pending deletion in it."""
+        if self._cache.image.objects.pending_deletions is not self._noted:
             self._changed.set()
 
     async def run(self) -> None:
@@ -81,7 +81,7 @@ class ObjectCleaner:
         while True:
             self._changed.clear()
             self._note()
-            due_ms = self._doomed.next_due_ms
+            due_ms = self._pending.next_due_ms
             wait_s = None if due_ms is None else (due_ms - _tick_ms()) / 1000
             if wait_s is None or wait_s > 0:
                 await self._wait(wait_s)
@@ -89,7 +89,7 @@ class ObjectCleaner:
                 await self._delete_due()
 
     async def _wait(self, wait_s: float | None) -> None:
-        """Until then, or until more is doomed."""
+        """Until then, or until more is marked for deletion."""
         try:
             async with asyncio.timeout(wait_s):
                 await self._changed.wait()
@@ -98,25 +98,25 @@ class ObjectCleaner:
         await asyncio.sleep(min(GATHER_S_MAX, self._grace_ms / 8000))
 
     def _note_first(self) -> None:
-        """What was doomed before this start."""
+        """What was marked for deletion before this start."""
         wall_ms, tick_ms = self._clock.wall_ms(), _tick_ms()
-        for doomed_ms, object_id in self._cache.image.objects.dooms:
-            left_ms = left_of_grace_ms(doomed_ms, wall_ms, self._grace_ms)
-            self._doomed.note_one(object_id, tick_ms + left_ms)
+        for marked_ms, object_id in self._cache.image.objects.pending_deletions:
+            left_ms = left_of_grace_ms(marked_ms, wall_ms, self._grace_ms)
+            self._pending.note_one(object_id, tick_ms + left_ms)
 
     def _note(self) -> None:
-        dooms = self._cache.image.objects.dooms
-        if dooms is not self._noted:
-            self._noted = dooms
-            self._doomed.note((object_id for _, object_id in dooms), _tick_ms() + self._grace_ms)
+        pending = self._cache.image.objects.pending_deletions
+        if pending is not self._noted:
+            self._noted = pending
+            self._pending.note((object_id for _, object_id in pending), _tick_ms() + self._grace_ms)
 
     async def _delete_due(self) -> bool:
         """One batch; False when not all of it could be deleted now."""
-        due = self._doomed.take_due(_tick_ms(), BATCH_COUNT_MAX)
+        due = self._pending.take_due(_tick_ms(), BATCH_COUNT_MAX)
         try:
             await self._delete(due)
         finally:
-            left = [object_id for object_id in due if object_id in self._doomed]
+            left = [object_id for object_id in due if object_id in self._pending]
             self._put_off(left)
         return not left
 
@@ -125,23 +125,23 @@ class ObjectCleaner:
         for object_id in object_ids:
             pause_s = min(RETRY_S_MAX, RETRY_S * 2.0 ** min(self._tries[object_id], 30))
             self._tries[object_id] += 1
-            self._doomed.put_off([object_id], now_ms + int(pause_s * 1000))
+            self._pending.put_off([object_id], now_ms + int(pause_s * 1000))
 
     async def _delete(self, due: list[ObjectId]) -> None:
         await self._before_delete()
         objects = self._cache.image.objects
         stored = {object_id: objects.get(object_id) for object_id in due}
         gone = [object_id for object_id, found in stored.items() if found is None]
-        plain = [object_id for object_id, found in stored.items() if found is not None and not found.is_deep]
+        plain = [object_id for object_id, found in stored.items() if found is not None and not found.with_links]
         gone += await self._delete_files(plain)
         for object_id, found in stored.items():
-            if found is not None and found.is_deep and await self._delete_linked(object_id):
+            if found is not None and found.with_links and await self._delete_linked(object_id):
                 gone += await self._delete_files([object_id])
         known = [object_id for object_id in gone if stored[object_id] is not None]
         if known:
             await self._client.remove_objects(known)
             self.deleted_count += len(known)
-        self._doomed.forget(gone)
+        self._pending.forget(gone)
         for object_id in gone:
             self._tries.pop(object_id, None)
 

@@ -110,12 +110,12 @@ class MissingRange:
 def missing_objects(image: MetadataImage, present: frozenset[int]) -> list[ObjectId]:
     """Committed objects whose files are not in the bucket."""
     objects = image.objects
-    doomed = frozenset(object_id for _, object_id in objects.dooms)
+    going = frozenset(object_id for _, object_id in objects.pending_deletions)
     prepared = frozenset(object_id for _, object_id in objects.deadlines)
     return [
         object_id
         for object_id in objects.by_id
-        if object_id not in present and object_id not in doomed and object_id not in prepared
+        if object_id not in present and object_id not in going and object_id not in prepared
     ]
 
 

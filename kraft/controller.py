@@ -132,7 +132,7 @@ class Controller:
         return reply
 
     def expire(self) -> asyncio.Future[Any] | None:
-        """Dooms prepared objects past their deadline; None when there is none, or nobody asks here."""
+        """Marks for deletion prepared objects past their deadline; None when there is none, or nobody asks here."""
         passed_ms = self._passed_ms()
         if (
             self._epoch < 0

@@ -197,14 +197,14 @@ class MetadataDelta:
     def _committed_object(self, record: ours.CommittedObjectRecord) -> None:
         self._edit_objects().apply_committed(record)
 
-    def _shelf(self, record: ours.ShelfRecord) -> None:
-        self._edit_objects().apply_shelf(record)
+    def _stream_set_group(self, record: ours.StreamSetGroupRecord) -> None:
+        self._edit_objects().apply_group(record)
 
     def _stream_holders(self, record: ours.StreamHoldersRecord) -> None:
         self._edit_objects().apply_holders(record)
 
-    def _doom_objects(self, record: ours.DoomObjectsRecord) -> None:
-        self._edit_objects().apply_doom(record)
+    def _pending_deletion(self, record: ours.PendingDeletionRecord) -> None:
+        self._edit_objects().apply_pending_deletion(record)
 
     def _remove_objects(self, record: ours.RemoveObjectsRecord) -> None:
         self._edit_objects().apply_remove(record)
@@ -249,12 +249,12 @@ FOLDS: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
     ours.TrimStreamRecord: MetadataDelta._trim_stream,
     ours.PrepareObjectsRecord: MetadataDelta._prepare_objects,
     ours.CommitObjectRecord: MetadataDelta._commit_object,
-    ours.DoomObjectsRecord: MetadataDelta._doom_objects,
+    ours.PendingDeletionRecord: MetadataDelta._pending_deletion,
     ours.RemoveObjectsRecord: MetadataDelta._remove_objects,
     ours.NextIdsRecord: MetadataDelta._next_ids,
     ours.CompactObjectsRecord: MetadataDelta._compact_objects,
     ours.CommittedObjectRecord: MetadataDelta._committed_object,
-    ours.ShelfRecord: MetadataDelta._shelf,
+    ours.StreamSetGroupRecord: MetadataDelta._stream_set_group,
     ours.StreamHoldersRecord: MetadataDelta._stream_holders,
     ours.NodeWalRecord: MetadataDelta._node_wal,
     ours.RemoveNodeWalRecord: MetadataDelta._remove_node_wal,

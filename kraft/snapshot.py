@@ -45,12 +45,12 @@ from millrace.protocol.metadata_records import (
 from millrace.protocol.records import ControlType
 from millrace.protocol.stream_records import (
     CommittedObjectRecord,
-    DoomObjectsRecord,
     NextIdsRecord,
     NodeClaimRecord,
+    PendingDeletionRecord,
     PrepareObjectsRecord,
-    ShelfRecord,
     StreamHoldersRecord,
+    StreamSetGroupRecord,
 )
 from millrace.runtime.disk import Disk
 
@@ -109,7 +109,7 @@ def object_records(image: MetadataImage) -> Iterator[Any]:
     run: list[int] = []
     shared: StoredObject | None = None
     for object_id, stored in image.objects.by_id.items():
-        is_next = not run or object_id == run[-1] + 1 or stored.state is ObjectState.DOOMED
+        is_next = not run or object_id == run[-1] + 1 or stored.state is ObjectState.PENDING_DELETION
         if run and (stored != shared or not is_next or len(run) >= RUN_MAX):
             yield run_record(run, shared)
             run = []
@@ -120,9 +120,9 @@ def object_records(image: MetadataImage) -> Iterator[Any]:
             shared = stored
     if run:
         yield run_record(run, shared)
-    open_shelves = frozenset(image.objects.open_shelves.values())
-    for shelf_id, shelf in image.objects.shelves.items():
-        yield ShelfRecord(shelf_id, shelf.node_id, shelf.purpose, shelf_id in open_shelves, list(shelf.members))
+    open_groups = frozenset(image.objects.open_groups.values())
+    for group_id, group in image.objects.groups.items():
+        yield StreamSetGroupRecord(group_id, group.node_id, group.purpose, group_id in open_groups, list(group.members))
     for stream_id, ranges in image.objects.ranges.items():
         packed = pack_holders(ranges.all(image.streams.by_id[stream_id].end))
         yield StreamHoldersRecord(stream_id, packed)
@@ -139,17 +139,17 @@ def committed_record(object_id: int, stored: StoredObject) -> CommittedObjectRec
         stored.start,
         stored.end,
         stored.order_id,
-        stored.shelf_id,
-        stored.place,
+        stored.group_id,
+        stored.slot,
         stored.writer,
     )
 
 
-def run_record(run: list[int], shared: StoredObject | None) -> PrepareObjectsRecord | DoomObjectsRecord:
+def run_record(run: list[int], shared: StoredObject | None) -> PrepareObjectsRecord | PendingDeletionRecord:
     assert shared is not None
     if shared.state is ObjectState.PREPARED:
         return PrepareObjectsRecord(run[0], len(run), shared.node_id, shared.time_ms, shared.writer)
-    return DoomObjectsRecord(run, shared.time_ms, shared.was_committed, shared.is_deep)
+    return PendingDeletionRecord(run, shared.time_ms, shared.was_committed, shared.with_links)
 
 
 def slices(image: MetadataImage, writer: ValueWriter) -> Iterator[list[bytes]]:

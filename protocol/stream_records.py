@@ -31,7 +31,7 @@ class StreamRecord:
 
 @dataclass(slots=True)
 class RemoveStreamsRecord:
-    """The streams go; an object none of whose ranges is alive any more is doomed at `time_ms`."""
+    """The streams go; an object none of whose ranges is alive any more is marked for deletion at `time_ms`."""
 
     KEY = 502
     VERSIONS = Versions(0, 0, flexible=0)
@@ -44,7 +44,7 @@ class RemoveStreamsRecord:
 class TrimStreamRecord:
     """The stream starts at `start_offset`, and ends no earlier.
 
-    An object none of whose ranges is alive any more is doomed at `time_ms`.
+    An object none of whose ranges is alive any more is marked for deletion at `time_ms`.
     """
 
     KEY = 503
@@ -59,7 +59,7 @@ class TrimStreamRecord:
 class PrepareObjectsRecord:
     """`object_count` ids from `first_object_id` on may appear in the store.
 
-    What is not committed by the deadline is doomed later, by a record of its own.
+    What is not committed by the deadline is marked for deletion later, by a record of its own.
     """
 
     KEY = 504
@@ -76,8 +76,8 @@ class PrepareObjectsRecord:
 class CommitObjectRecord:
     """A prepared object holds `ranges` from now on, packed as in kraft/tables/packing.py. Each begins at its stream's end and moves it.
 
-    A stream-set object takes the next place of the shelf that is named by its first object's id. An object of which no range is alive is
-    doomed at once, at `time_ms`.
+    A stream-set object takes the next place of the group that is named by its first object's id. An object of which no range is alive is
+    marked for deletion at once, at `time_ms`.
     """
 
     KEY = 505
@@ -89,14 +89,14 @@ class CommitObjectRecord:
     order_id: Int64 = 0
     time_ms: Int64 = 0
     node_id: Int32 = -1
-    shelf_id: Int64 = -1
-    shelf_place: Int8 = 0
+    group_id: Int64 = -1
+    group_slot: Int8 = 0
     ranges: bytes = b""
 
 
 @dataclass(slots=True)
-class DoomObjectsRecord:
-    """The objects hold nothing that may be read; their files go after a grace. `was_committed`: they once were. `is_deep`: they are
+class PendingDeletionRecord:
+    """The objects hold nothing that may be read; their files go after a grace. `was_committed`: they once were. `with_links`: they are
     composites, and what they link goes with them."""
 
     KEY = 506
@@ -105,12 +105,12 @@ class DoomObjectsRecord:
     object_ids: list[Int64] = array()
     time_ms: Int64 = 0
     was_committed: bool = False
-    is_deep: bool = False
+    with_links: bool = False
 
 
 @dataclass(slots=True)
 class RemoveObjectsRecord:
-    """The files of these doomed objects are gone."""
+    """The files of these objects pending deletion are gone."""
 
     KEY = 507
     VERSIONS = Versions(0, 0, flexible=0)
@@ -138,8 +138,8 @@ class MadeObject:
     size_bytes: Int64 = 0
     order_id: Int64 = 0
     time_ms: Int64 = 0
-    shelf_id: Int64 = -1
-    shelf_place: Int8 = 0
+    group_id: Int64 = -1
+    group_slot: Int8 = 0
     ranges: bytes = b""
 
 
@@ -147,9 +147,9 @@ class MadeObject:
 class CompactObjectsRecord:
     """At `time_ms` the made objects take over what of their ranges the sources held.
 
-    The sources (replaced, superseded, linked) are committed no more, whatever is left of them. Linked ones are forgotten: a composite
-    among the made links their files. Replaced and superseded ones are doomed, a replaced composite with what it links; and so are dropped
-    links, of which nothing was known.
+    The sources (replaced, superseded, linked) are committed no more, whatever is left of them. Linked ones are forgotten: a composite among the made
+    links their files. Replaced and superseded ones are marked for deletion, a replaced composite with what it links; and so are dropped links, of
+    which nothing was known.
     """
 
     KEY = 509
@@ -180,19 +180,19 @@ class CommittedObjectRecord:
     start_offset: Int64 = wire(0, tag=1)
     end_offset: Int64 = wire(0, tag=2)
     order_id: Int64 = wire(0, tag=3)  # of a stream-set object, as the next two
-    shelf_id: Int64 = wire(-1, tag=4)
-    shelf_place: Int8 = wire(0, tag=5)
+    group_id: Int64 = wire(-1, tag=4)
+    group_slot: Int8 = wire(0, tag=5)
     writer: Int64 = wire(0, tag=6)  # as in PrepareObjectsRecord
 
 
 @dataclass(slots=True)
-class ShelfRecord:
-    """In snapshots: a shelf as it is. `members` by place, -1 for what is gone; `is_open`: the node's next object goes there."""
+class StreamSetGroupRecord:
+    """In snapshots: a group as it is. `members` by place, -1 for what is gone; `is_open`: the node's next object goes there."""
 
     KEY = 511
     VERSIONS = Versions(0, 0, flexible=0)
 
-    shelf_id: Int64 = 0
+    group_id: Int64 = 0
     node_id: Int32 = -1
     purpose: Int8 = 0
     is_open: bool = False
@@ -268,12 +268,12 @@ STREAM_RECORDS: tuple[type, ...] = (
     TrimStreamRecord,
     PrepareObjectsRecord,
     CommitObjectRecord,
-    DoomObjectsRecord,
+    PendingDeletionRecord,
     RemoveObjectsRecord,
     NextIdsRecord,
     CompactObjectsRecord,
     CommittedObjectRecord,
-    ShelfRecord,
+    StreamSetGroupRecord,
     StreamHoldersRecord,
     NodeWalRecord,
     RemoveNodeWalRecord,

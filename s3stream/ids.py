@@ -161,7 +161,7 @@ class CompactionCommit:
     only their own file goes. `linked_ids` leave metadata and keep their files, for a composite of this commit links them.
     `dropped_link_ids` were linked by a superseded composite and hold nothing that is wanted: their files go after the grace.
 
-    `passed_over` names the streams that exist and of which the stream-set sources hold nothing but what was trimmed. Metadata does not know
+    `trimmed_ids` names the streams that exist and of which the stream-set sources hold nothing but what was trimmed. Metadata does not know
     what a stream-set object holds, only of which streams there is some: so a stream that is neither there nor in a new object was forgotten.
     """
 
@@ -173,4 +173,4 @@ class CompactionCommit:
     superseded_ids: tuple[ObjectId, ...] = ()
     linked_ids: tuple[ObjectId, ...] = ()
     dropped_link_ids: tuple[ObjectId, ...] = ()
-    passed_over: tuple[StreamId, ...] = ()
+    trimmed_ids: tuple[StreamId, ...] = ()

@@ -106,8 +106,8 @@ async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings
                 f"millrace: {settings.data} {holds}; the metadata is of cluster {inspected.cluster_id}", file=sys.stderr
             )
             return CANNOT_LOOK
-        checking = BucketCheck(store, inspected.cluster_id, inspected.image, is_deep=not given.quick)
-        async with ProgressLine(lambda: progress_text(checking.progress, is_deep=not given.quick)):
+        checking = BucketCheck(store, inspected.cluster_id, inspected.image, reads_data=not given.quick)
+        async with ProgressLine(lambda: progress_text(checking.progress, reads_data=not given.quick)):
             found = await checking.run()
         async with ProgressLine(lambda: "looking for what may be deleted"):
             now_ms = earlier_time(store, runtime.clock.wall_ms())
@@ -121,7 +121,7 @@ async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings
     log, log_fault = None, ""
     try:
         async with ProgressLine(lambda: "reading the write-ahead log"):
-            log = await check_log(runtime, inspected, settings, is_deep=not given.quick)
+            log = await check_log(runtime, inspected, settings, reads_data=not given.quick)
     except (MillraceError, OSError) as error:
         log_fault = f"{settings.wal}: {error}"
     outcome = Outcome(inspected, found, {"orphans": deleted, "uploads": aborted}, log, log_fault)
@@ -159,7 +159,7 @@ class Outcome:
 
 
 async def check_log(
-    runtime: Runtime, inspected: Inspected, settings: BrokerSettings, *, is_deep: bool
+    runtime: Runtime, inspected: Inspected, settings: BrokerSettings, *, reads_data: bool
 ) -> WalReport | None:
     """What lies in the log and what is wrong with it; None for a kind that cannot be looked at while its owner is at work."""
     from millrace.wal.opening import kind_of
@@ -167,7 +167,7 @@ async def check_log(
     inspect = kind_of(settings.wal).inspect
     if inspect is None:
         return None
-    return await inspect(wal_place(runtime, settings), inspected.cluster_id, settings.node_id, is_deep)
+    return await inspect(wal_place(runtime, settings), inspected.cluster_id, settings.node_id, reads_data)
 
 
 def wal_place(runtime: Runtime, settings: BrokerSettings) -> WalPlace:
@@ -203,13 +203,13 @@ class ProgressLine:
             await asyncio.sleep(SAY_EVERY_S)
 
 
-def progress_text(progress: Progress, *, is_deep: bool) -> str:
+def progress_text(progress: Progress, *, reads_data: bool) -> str:
     if not progress.objects_total and not progress.streams_total:
         return f"listing the bucket, {counted(progress.listed, 'object')} so far"
     if progress.streams:
         return f"compared {progress.streams} of {counted(progress.streams_total, 'stream')}"
     done = f"checked {progress.objects} of {counted(progress.objects_total, 'object')}"
-    if not is_deep:
+    if not reads_data:
         return done
     return (
         f"{done}, {counted(progress.blocks, 'block')}, {size_text(progress.bytes)} of {size_text(progress.bytes_total)}"
@@ -376,7 +376,7 @@ def summary(found: Checked) -> dict[str, Any]:
         "bytes": progress.bytes,
         "streams": found.stream_count,
         "prepared": found.prepared_count,
-        "doomed": found.doomed_count,
+        "pending_deletion": found.pending_deletion_count,
         "findings": counts,
     }
 
@@ -405,7 +405,7 @@ def as_text(outcome: Outcome) -> str:
     told = summary(found)
     lines.append(
         f"{counted(told['objects'], 'object')}, {counted(told['blocks'], 'block')}, {size_text(told['bytes'])} read; "
-        f"{counted(told['streams'], 'stream')}; {told['prepared']} prepared, {told['doomed']} doomed"
+        f"{counted(told['streams'], 'stream')}; {told['prepared']} prepared, {told['pending_deletion']} pending deletion"
     )
     if outcome.log is not None:
         from millrace.broker.cli.wal_objects import overview

@@ -30,12 +30,12 @@ ABOUT = """\
 Lists the objects that metadata knows, or shows one: its key, its state, and the ranges of streams in it, block by block, from its own index.
 
   millrace objects list --data-dir /var/lib/millrace
-  millrace objects list --state doomed --json
+  millrace objects list --state pending_deletion --json
   millrace objects show 42
 
-States: prepared (an id that may appear until a deadline), committed (readers use it), doomed (deleted after a grace). Times: until when it is
-prepared, when the oldest data in it was, since when it is doomed. An object of a stream has a range of it; what a stream-set object holds stands in
-its own index: see `show`.
+States: prepared (an id that may appear until a deadline), committed (readers use it), pending_deletion (deleted after a grace). Times: until when
+it is prepared, when the oldest data in it was, when it was marked for deletion. An object of a stream has a range of it; what a
+stream-set object holds stands in its own index: see `show`.
 """
 NOT_THERE = 1
 BLOCK_HEAD = ("stream_id", "start", "end", "entries", "position", "size_bytes")
@@ -43,7 +43,7 @@ LINK_HEAD = ("object_id", "size_bytes", "start", "end", "writer")
 
 
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
-    options = {"--state": {"choices": ("prepared", "committed", "doomed"), "help": "only these"}}
+    options = {"--state": {"choices": ("prepared", "committed", "pending_deletion"), "help": "only these"}}
     lister = "every object that metadata knows", options
     shower = "one object, with what its index says", "object_id"
     given = parse_inspection("objects", ABOUT, lister, shower, words)

@@ -4,7 +4,7 @@ There is one log directory, the one of `log.dirs`; records live in the data buck
 
     partition size   of an open partition, the bytes of its batches: all that was taken and retention has not dropped, uploaded or not.
                      Of one that nobody has used since the start, what the store keeps for it: the bytes of each committed object, or of
-                     those that metadata does not tell apart (a shelf), are divided among the partitions still in them by their records,
+                     those that metadata does not tell apart (a group), are divided among the partitions still in them by their records,
                      so that all together are the store's bytes. That is exact where there is one partition, and an estimate else;
                      looking opens no partition.
     total, usable    of the file system where the bucket is a directory; -1, unknown, where it is an object store without bounds
@@ -22,7 +22,7 @@ from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.request import RequestContext
 from millrace.broker.slices import in_slices, pause
 from millrace.kraft.image import MetadataImage
-from millrace.kraft.tables.ranges import PLACE_BITS, PLACES
+from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS
 from millrace.kraft.tables.streams import StreamState
 from millrace.kraft.tables.topics import Topic
 from millrace.protocol.messages.describe_log_dirs import (
@@ -45,7 +45,7 @@ class CommittedSizes:
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
-        self._offsets: dict[int, int] = {}  # of data streams, by object or shelf
+        self._offsets: dict[int, int] = {}  # of data streams, by object or group
         self._is_counted = False
 
     async def count(self) -> None:
@@ -75,12 +75,12 @@ class CommittedSizes:
         """Of a data stream (only there an offset is a record) who holds which offsets."""
         ranges = self._image.objects.ranges.get(stream.stream_id) if stream.role is StreamRole.DATA else None
         for start, end, holder in ranges.all(stream.end) if ranges is not None else ():
-            yield holder >> PLACE_BITS, start, end
+            yield holder >> SLOT_BITS, start, end
 
     def _size_bytes(self, held_by: int) -> int:
         objects = self._image.objects
-        shelf = objects.shelves.get(held_by)
-        members = shelf.at(PLACES) if shelf is not None else (ObjectId(held_by),)
+        group = objects.groups.get(held_by)
+        members = group.at(SLOTS) if group is not None else (ObjectId(held_by),)
         return sum(objects.by_id[object_id].size_bytes for object_id in members)
 
 

@@ -17,7 +17,7 @@ from millrace.kraft.tables.object_commands import is_settled, next_place
 from millrace.kraft.tables.objects import ObjectState, StoredObject
 from millrace.kraft.tables.objects_edit import ObjectsEdit
 from millrace.kraft.tables.packing import pack_ranges
-from millrace.kraft.tables.shelves import Purpose
+from millrace.kraft.tables.stream_set_groups import Purpose
 from millrace.kraft.tables.streams import StreamsEdit
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -39,7 +39,7 @@ LONG_COUNT = 64
 
 def is_long(request: CommitCompactionRequest) -> bool:
     gone = len(request.compacted_ids) + len(request.superseded_ids) + len(request.linked_ids)
-    return len(request.ranges) + len(request.stream_objects) + len(request.passed_over) + gone > LONG_COUNT
+    return len(request.ranges) + len(request.stream_objects) + len(request.trimmed_ids) + gone > LONG_COUNT
 
 
 def decide_commit_compaction(image: MetadataImage, request: CommitCompactionRequest, now_ms: int) -> Decision:
@@ -66,7 +66,7 @@ def decide_in_steps(image: MetadataImage, request: CommitCompactionRequest, now_
             yield
     record = yield from compaction_record(image, request, sources, now_ms)
     edit = ObjectsEdit(image.objects)
-    left = yield from edit.compact(record, request.passed_over, StreamsEdit(image.streams))
+    left = yield from edit.compact(record, request.trimmed_ids, StreamsEdit(image.streams))
     if left:
         refuse(f"something that is wanted would be in no object: of {left}")
     return Decision(CommitCompactionResponse(), [record], edit.done())
@@ -93,7 +93,7 @@ def is_done(image: MetadataImage, made_ids: list[int], source_ids: list[int]) ->
     if made_ids:
         return all(is_settled(image.objects.get(object_id)) for object_id in made_ids)
     found = [image.objects.get(object_id) for object_id in source_ids]
-    return all(one is None or one.state is ObjectState.DOOMED for one in found)
+    return all(one is None or one.state is ObjectState.PENDING_DELETION for one in found)
 
 
 def committed_source(image: MetadataImage, object_id: int, node_id: int) -> StoredObject | None:

@@ -1,6 +1,6 @@
 """Decides DeleteTopics: topics go with their configuration, their partitions and their streams, in one commit. Pure.
 
-Objects that thereby hold nothing any more are doomed by the same commit (tables/objects.py). Not here: whether deleting
+Objects that thereby hold nothing any more are marked for deletion by the same commit (tables/objects.py). Not here: whether deleting
 is allowed (the broker).
 """
 

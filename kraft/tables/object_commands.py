@@ -13,7 +13,7 @@ from millrace.kraft.decision import Decision, check_broker, check_incarnation, c
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
 from millrace.kraft.tables.packing import pack_ranges
-from millrace.kraft.tables.shelves import Purpose
+from millrace.kraft.tables.stream_set_groups import Purpose
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.commit_upload import CommitUploadRequest, CommitUploadResponse
@@ -21,8 +21,8 @@ from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest, Pr
 from millrace.protocol.messages.remove_objects import RemoveObjectsRequest, RemoveObjectsResponse
 from millrace.protocol.stream_records import (
     CommitObjectRecord,
-    DoomObjectsRecord,
     MoveNodeWalRecord,
+    PendingDeletionRecord,
     PrepareObjectsRecord,
     RemoveObjectsRecord,
 )
@@ -56,7 +56,7 @@ def decide_commit_upload(image: MetadataImage, request: CommitUploadRequest, now
         packed = plan.take(ranges)
         record = committed(request, request.object_id, ObjectKind.STREAM_SET, request.size_bytes, now_ms, packed)
         home = next_place(image.objects, request.node_id, Purpose.UPLOADS, request.object_id)
-        record.shelf_id, record.shelf_place = home
+        record.group_id, record.group_slot = home
         records.append(record)
     elif request.ranges:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "ranges without a stream-set object")
@@ -83,12 +83,12 @@ def committed(
 def next_place(
     objects: Objects, node_id: int, purpose: Purpose, object_id: int, sources: Container[int] = ()
 ) -> tuple[int, int]:
-    """On which shelf the node's next object goes, and where: on one of its own when there is none open, or sources lie there."""
-    shelf_id = objects.open_shelves.get((node_id, purpose))
-    if shelf_id is None:
+    """On which group the node's next object goes, and where: on one of its own when there is none open, or sources lie there."""
+    group_id = objects.open_groups.get((node_id, purpose))
+    if group_id is None:
         return object_id, 0
-    members = objects.shelves[shelf_id].members
-    return (object_id, 0) if any(one in sources for one in members) else (shelf_id, len(members))
+    members = objects.groups[group_id].members
+    return (object_id, 0) if any(one in sources for one in members) else (group_id, len(members))
 
 
 def uploaded_ids(request: CommitUploadRequest) -> list[int]:
@@ -102,7 +102,7 @@ def uploaded_ids(request: CommitUploadRequest) -> list[int]:
 def is_committed(image: MetadataImage, ids: Iterable[int], node_id: int, writer: int) -> bool:
     """True: this very upload was committed before. False: all its objects are prepared. Anything else is refused.
 
-    One that was committed and has been emptied since is doomed by now; the retry of its commit is a success all the same.
+    One that was committed and has been emptied since is marked for deletion by now; the retry of its commit is a success all the same.
     """
     stored = {object_id: image.objects.get(object_id) for object_id in ids}
     if all(is_settled(found) for found in stored.values()):
@@ -160,10 +160,10 @@ class RangePlan:
         return stream_id, committed_end, end
 
 
-def decide_expire_objects(image: MetadataImage, passed_ms: int, now_ms: int) -> list[DoomObjectsRecord]:
-    """Dooms prepared objects whose deadline lies at or before `passed_ms`, so many at a time; they are doomed since now."""
+def decide_expire_objects(image: MetadataImage, passed_ms: int, now_ms: int) -> list[PendingDeletionRecord]:
+    """Marks for deletion prepared objects whose deadline lies at or before `passed_ms`, so many at a time; they are marked for deletion since now."""
     expired = image.objects.prepared_before(passed_ms, EXPIRED_COUNT_MAX)
-    return [DoomObjectsRecord(list(expired), now_ms)] if expired else []
+    return [PendingDeletionRecord(list(expired), now_ms)] if expired else []
 
 
 def decide_remove_objects(image: MetadataImage, request: RemoveObjectsRequest) -> Decision:
@@ -171,8 +171,8 @@ def decide_remove_objects(image: MetadataImage, request: RemoveObjectsRequest) -
     gone = []
     for object_id in dict.fromkeys(request.object_ids):
         found = image.objects.get(object_id)
-        if found is not None and found.state is not ObjectState.DOOMED:
-            text = f"object {object_id} is {found.state.name.lower()}, not doomed"
+        if found is not None and found.state is not ObjectState.PENDING_DELETION:
+            text = f"object {object_id} is {found.state.name.lower()}, not pending deletion"
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, text)
         if found is not None:
             gone.append(object_id)

@@ -1,12 +1,12 @@
-"""Objects in the store: prepared, committed, doomed; and for every stream who holds what of it.
+"""Objects in the store: prepared, committed, pending deletion; and for every stream who holds what of it.
 
-    prepared --CommitObject, CompactObjects--> committed --its last range dies, or compaction--> doomed --file deleted--> gone
+    prepared --CommitObject, CompactObjects--> committed --its last range dies, or compaction--> pending deletion --file deleted--> gone
         `-------------------- the deadline passed, or nothing in it was alive --------------------^
 
-An object of one stream, its own or a composite, is named with its exact range. What a stream-set object holds stands in its own index alone:
-here stands on which shelf (shelves.py) it lies, and a stream's range names the shelf. Each committed object counts the ranges that name it,
-so that a trim or a deletion dooms what it empties in the same commit, without looking at anything else: an object of one stream, and one that
-is alone with a stream's range, at once; those that share ranges when the last of these is trimmed, or when compaction ends them.
+An object of one stream, its own or a composite, is named with its exact range. What a stream-set object holds stands in its own index alone: here
+stands in which group (stream_set_groups.py) it is, and a stream's range names the group. Each committed object counts the ranges that name it, so
+that a trim or a deletion marks for deletion what it empties in the same commit, without looking at anything else: an object of one stream, and one
+that is alone with a stream's range, at once; those that share ranges when the last of these is trimmed, or when compaction ends them.
 
 Not here: changes (objects_edit.py), commands (object_commands.py, compaction_commands.py). Kept true: an id is in exactly one state; a committed
 object is named by at least one range; ids are given once.
@@ -20,8 +20,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from millrace.kraft.sorted_map import SortedMap
-from millrace.kraft.tables.ranges import PLACE_BITS, PLACES, Holder, StreamRanges
-from millrace.kraft.tables.shelves import Purpose, Shelf
+from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS, Holder, StreamRanges
+from millrace.kraft.tables.stream_set_groups import Purpose, StreamSetGroup
 from millrace.kraft.tables.streams import StreamState
 from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId, StreamObjectInfo, StreamSetInfo
@@ -30,44 +30,44 @@ from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId, St
 class ObjectState(IntEnum):
     PREPARED = 0
     COMMITTED = 1
-    DOOMED = 2
+    PENDING_DELETION = 2
 
 
 class StoredObject(NamedTuple):
     state: ObjectState
-    time_ms: int  # prepared: the deadline; committed: when its oldest data was; doomed: since when
+    time_ms: int  # prepared: the deadline; committed: when its oldest data was; pending deletion: since when
     kind: ObjectKind = ObjectKind.STREAM_SET
     size_bytes: int = 0
     node_id: int = -1  # by whom it was prepared, and written
     alive: int = 0  # ranges that name it
-    was_committed: bool = False  # doomed: a retry of its commit is a success
-    is_deep: bool = False  # doomed: a composite whose links go with it
+    was_committed: bool = False  # pending deletion: a retry of its commit is a success
+    with_links: bool = False  # pending deletion: a composite whose links go with it
     # Committed, of one stream: what of it.
     stream_id: int = -1
     start: int = 0
     end: int = 0
-    # Committed, a stream-set object: its place in the node's order of data, and on which shelf.
+    # Committed, a stream-set object: its place in the node's order of data, and in which group.
     order_id: int = 0
-    shelf_id: int = -1
-    place: int = 0
+    group_id: int = -1
+    slot: int = 0
     writer: int = 0  # token of the incarnation that wrote it, which its footer names; 0: written at millrace.version 0
 
     def of_stream(self, stream_id: int, start: int, end: int) -> StoredObject:
         return self._replace(stream_id=stream_id, start=start, end=end)
 
-    def on_shelf(self, order_id: int, shelf_id: int, place: int) -> StoredObject:
-        return self._replace(order_id=order_id, shelf_id=shelf_id, place=place)
+    def in_group(self, order_id: int, group_id: int, slot: int) -> StoredObject:
+        return self._replace(order_id=order_id, group_id=group_id, slot=slot)
 
 
 @dataclass(frozen=True, slots=True)
 class Objects:
     by_id: SortedMap[ObjectId, StoredObject]
     ranges: SortedMap[StreamId, StreamRanges]  # of streams that have something committed and not trimmed
-    shelves: SortedMap[int, Shelf]
-    open_shelves: SortedMap[tuple[int, Purpose], int]  # by node: the shelf that the next object goes to
+    groups: SortedMap[int, StreamSetGroup]
+    open_groups: SortedMap[tuple[int, Purpose], int]  # by node: the group that the next object goes to
     sets: SortedMap[tuple[int, int, ObjectId], None]  # committed stream-set objects by (node, order, id)
     deadlines: SortedMap[tuple[int, ObjectId], None]  # of the prepared
-    dooms: SortedMap[tuple[int, ObjectId], None]  # of the doomed, by time
+    pending_deletions: SortedMap[tuple[int, ObjectId], None]  # by when they were marked
     next_id: ObjectId
     committed_bytes: int
 
@@ -91,10 +91,10 @@ class Objects:
 
     def held_by(self, holder: Holder) -> list[ObjectId]:
         """The committed objects that a holder names, the oldest first."""
-        if not holder & PLACES:
-            return [ObjectId(holder >> PLACE_BITS)]
-        shelf = self.shelves.get(holder >> PLACE_BITS)
-        return [] if shelf is None else list(shelf.at(holder & PLACES))
+        if not holder & SLOTS:
+            return [ObjectId(holder >> SLOT_BITS)]
+        group = self.groups.get(holder >> SLOT_BITS)
+        return [] if group is None else list(group.at(holder & SLOTS))
 
     def stream_sets(self, node_id: int) -> list[StreamSetInfo]:
         """The committed stream-set objects that this node wrote, newest data last."""
@@ -111,8 +111,8 @@ class Objects:
         ranges = self.ranges.get(stream.stream_id)
         found = []
         for start, end, holder in ranges.all(stream.end) if ranges is not None else ():
-            if not holder & PLACES:
-                object_id = ObjectId(holder >> PLACE_BITS)
+            if not holder & SLOTS:
+                object_id = ObjectId(holder >> SLOT_BITS)
                 stored = self.by_id[object_id]
                 info = StreamObjectInfo(object_id, stored.kind, stored.size_bytes, start, end, stored.writer)
                 found.append(info)
@@ -122,13 +122,13 @@ class Objects:
         """Prepared objects whose deadline has passed, the oldest first."""
         return list(islice(_ids_until(self.deadlines, now_ms), limit))
 
-    def doomed_before(self, time_ms: int, limit: int) -> list[ObjectId]:
-        """Objects doomed at or before `time_ms`, the oldest first: whose files may be deleted, then RemoveObjects."""
-        return list(islice(_ids_until(self.dooms, time_ms), limit))
+    def pending_deletions_before(self, time_ms: int, limit: int) -> list[ObjectId]:
+        """Objects marked for deletion at or before `time_ms`, the oldest first: whose files may be deleted, then RemoveObjects."""
+        return list(islice(_ids_until(self.pending_deletions, time_ms), limit))
 
     @property
     def committed_count(self) -> int:
-        return len(self.by_id) - len(self.deadlines) - len(self.dooms)
+        return len(self.by_id) - len(self.deadlines) - len(self.pending_deletions)
 
 
 NO_OBJECTS = Objects(

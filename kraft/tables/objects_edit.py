@@ -1,6 +1,6 @@
-"""ObjectsEdit: records applied to the tables of objects, shelves and ranges (objects.py).
+"""ObjectsEdit: records applied to the tables of objects, groups and ranges (objects.py).
 
-Not here: decisions (object_commands.py, compaction_commands.py). Kept true: what is said in objects.py and shelves.py, after every record.
+Not here: decisions (object_commands.py, compaction_commands.py). Kept true: what is said in objects.py and stream_set_groups.py, after every record.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable
 from millrace.kraft.sorted_map import SortedMapEdit
 from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
 from millrace.kraft.tables.packing import unpack_holders, unpack_ranges
-from millrace.kraft.tables.ranges import PLACE_BITS, PLACES, Holder, Span, StreamRanges
-from millrace.kraft.tables.shelves import GONE, Purpose, Shelf, on_its_own, on_shelf
+from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS, Holder, Span, StreamRanges
+from millrace.kraft.tables.stream_set_groups import GONE, Purpose, StreamSetGroup, in_group, ungrouped
 from millrace.kraft.tables.streams import StreamsEdit, StreamState
 from millrace.protocol.stream_records import (
     CommitObjectRecord,
     CommittedObjectRecord,
     CompactObjectsRecord,
-    DoomObjectsRecord,
     MadeObject,
     NextIdsRecord,
+    PendingDeletionRecord,
     PrepareObjectsRecord,
     RemoveObjectsRecord,
-    ShelfRecord,
     StreamHoldersRecord,
+    StreamSetGroupRecord,
 )
 from millrace.runtime.stepped import Steps, finished
 from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
@@ -36,11 +36,11 @@ class ObjectsEdit:
     def __init__(self, origin: Objects) -> None:
         self._by_id: SortedMapEdit[ObjectId, StoredObject] = origin.by_id.edit()
         self._ranges: SortedMapEdit[StreamId, StreamRanges] = origin.ranges.edit()
-        self._shelves: SortedMapEdit[int, Shelf] = origin.shelves.edit()
-        self._open_shelves: SortedMapEdit[tuple[int, Purpose], int] = origin.open_shelves.edit()
+        self._groups: SortedMapEdit[int, StreamSetGroup] = origin.groups.edit()
+        self._open_groups: SortedMapEdit[tuple[int, Purpose], int] = origin.open_groups.edit()
         self._sets: SortedMapEdit[tuple[int, int, ObjectId], None] = origin.sets.edit()
         self._deadlines: SortedMapEdit[tuple[int, ObjectId], None] = origin.deadlines.edit()
-        self._dooms: SortedMapEdit[tuple[int, ObjectId], None] = origin.dooms.edit()
+        self._pending_deletions: SortedMapEdit[tuple[int, ObjectId], None] = origin.pending_deletions.edit()
         self._next_id = origin.next_id
         self._committed_bytes = origin.committed_bytes
 
@@ -48,11 +48,11 @@ class ObjectsEdit:
         return Objects(
             self._by_id.done(),
             self._ranges.done(),
-            self._shelves.done(),
-            self._open_shelves.done(),
+            self._groups.done(),
+            self._open_groups.done(),
             self._sets.done(),
             self._deadlines.done(),
-            self._dooms.done(),
+            self._pending_deletions.done(),
             self._next_id,
             self._committed_bytes,
         )
@@ -72,7 +72,7 @@ class ObjectsEdit:
         spans = list(unpack_ranges(record.ranges))
         self._place_object(record, record.node_id, Purpose.UPLOADS, spans)
         is_set = record.kind == ObjectKind.STREAM_SET
-        holder = on_shelf(record.shelf_id, record.shelf_place) if is_set else on_its_own(object_id)
+        holder = in_group(record.group_id, record.group_slot) if is_set else ungrouped(object_id)
         named = joined = 0
         for stream_id, start, end in spans:
             stream = streams.by_id.get(StreamId(stream_id))
@@ -85,9 +85,9 @@ class ObjectsEdit:
             streams.advance(stream.stream_id, end)
         self._count(object_id, named)
         if is_set:
-            self._count_shelf(record.shelf_id, joined)
+            self._count_group(record.group_id, joined)
         if not named:
-            self._doom(object_id, record.time_ms, was_committed=True)
+            self._mark_for_deletion(object_id, record.time_ms, was_committed=True)
 
     def apply_compaction(self, record: CompactObjectsRecord, streams: StreamsEdit) -> None:
         """Sources end with it, whatever they are still named for: who decided it has looked (`compact`)."""
@@ -95,17 +95,17 @@ class ObjectsEdit:
         lost, _ = finished(self._apply_all_made(record, sources, streams))
         finished(self._end_sources(record, sources, lost))
 
-    def compact(self, record: CompactObjectsRecord, passed_over: Iterable[int], streams: StreamsEdit) -> Steps[str]:
+    def compact(self, record: CompactObjectsRecord, trimmed_ids: Iterable[int], streams: StreamsEdit) -> Steps[str]:
         """As apply_compaction, in steps, for who decides it: tells what of the sources is wanted and would now be in no object; "" when there
         is nothing.
 
-        Exact for objects of one stream and for whole shelves. Of a shelf that keeps other objects: every stream that a source has some of
+        Exact for objects of one stream and for whole groups. Of a group that keeps other objects: every stream that a source has some of
         is in a made object, or passed over.
         """
         sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
         before = {object_id: self._by_id[ObjectId(object_id)] for object_id in sources}
         lost, of_made = yield from self._apply_all_made(record, sources, streams)
-        accounted = yield from self._names_among(sources, dict.fromkeys((*of_made, *passed_over)), streams)
+        accounted = yield from self._names_among(sources, dict.fromkeys((*of_made, *trimmed_ids)), streams)
         left = accounted if isinstance(accounted, str) else self._left_behind(sources, before, accounted)
         if not left:
             yield from self._end_sources(record, sources, lost)
@@ -114,7 +114,7 @@ class ObjectsEdit:
     def _left_behind(self, sources: frozenset[int], before: dict[int, StoredObject], accounted: dict[int, int]) -> str:
         for object_id, stored in before.items():
             alive = self._by_id[ObjectId(object_id)].alive
-            if alive and (stored.shelf_id < 0 or self._is_emptied(stored.shelf_id, sources)):
+            if alive and (stored.group_id < 0 or self._is_emptied(stored.group_id, sources)):
                 return f"object {object_id}"
             if alive > accounted.get(object_id, 0):
                 return f"object {object_id}, {alive - accounted.get(object_id, 0)} streams"
@@ -128,7 +128,7 @@ class ObjectsEdit:
             if not number % STEP_COUNT:
                 yield
             keeps_links = len(record.replaced_ids) <= number < len(record.replaced_ids) + len(record.superseded_ids)
-            self._doom(ObjectId(object_id), record.time_ms, was_committed=True, keeps_links=keeps_links)
+            self._mark_for_deletion(ObjectId(object_id), record.time_ms, was_committed=True, keeps_links=keeps_links)
         for number, object_id in enumerate(record.linked_ids):
             if not number % STEP_COUNT:
                 yield
@@ -136,7 +136,7 @@ class ObjectsEdit:
         # What shared a range with a source may have had nothing of what was left of it.
         for one in dict.fromkeys((*others, *(ObjectId(made.object_id) for made in record.made))):
             if not self._by_id[one].alive:
-                self._doom(one, record.time_ms, was_committed=True)
+                self._mark_for_deletion(one, record.time_ms, was_committed=True)
 
     def apply_trim(self, stream: StreamState, end_before: int, time_ms: int) -> None:
         """`stream` as it is after the trim, `end_before` its end before."""
@@ -155,9 +155,11 @@ class ObjectsEdit:
         if ranges is not None:
             self._release(ranges.holders(), time_ms)
 
-    def apply_doom(self, record: DoomObjectsRecord) -> None:
+    def apply_pending_deletion(self, record: PendingDeletionRecord) -> None:
         for object_id in record.object_ids:
-            self._doom(ObjectId(object_id), record.time_ms, record.was_committed, is_deep=record.is_deep)
+            self._mark_for_deletion(
+                ObjectId(object_id), record.time_ms, record.was_committed, with_links=record.with_links
+            )
 
     def apply_remove(self, record: RemoveObjectsRecord) -> None:
         for object_id in record.object_ids:
@@ -181,18 +183,18 @@ class ObjectsEdit:
         )
         if stored.kind is ObjectKind.STREAM_SET:
             self._sets[record.node_id, record.order_id, object_id] = None
-            home = record.order_id, record.shelf_id, record.shelf_place
-            self._by_id[object_id] = stored.on_shelf(*home)
+            home = record.order_id, record.group_id, record.group_slot
+            self._by_id[object_id] = stored.in_group(*home)
         else:
             self._by_id[object_id] = stored.of_stream(record.stream_id, record.start_offset, record.end_offset)
         self._committed_bytes += record.size_bytes
         self._next_id = ObjectId(max(self._next_id, object_id + 1))
 
-    def apply_shelf(self, record: ShelfRecord) -> None:
-        shelf = Shelf(record.node_id, record.purpose, tuple(record.members))
-        self._shelves[record.shelf_id] = shelf
+    def apply_group(self, record: StreamSetGroupRecord) -> None:
+        group = StreamSetGroup(record.node_id, record.purpose, tuple(record.members))
+        self._groups[record.group_id] = group
         if record.is_open:
-            self._open_shelves[record.node_id, Purpose(record.purpose)] = record.shelf_id
+            self._open_groups[record.node_id, Purpose(record.purpose)] = record.group_id
 
     def apply_holders(self, record: StreamHoldersRecord) -> None:
         ranges = StreamRanges.of_pieces(unpack_holders(record.holders))
@@ -207,7 +209,7 @@ class ObjectsEdit:
     def _place_object(
         self, record: CommitObjectRecord | MadeObject, node_id: int, purpose: Purpose, spans: list[tuple[int, int, int]]
     ) -> None:
-        """The object becomes committed, and lies on its shelf; no range names it yet."""
+        """The object becomes committed, and lies on its group; no range names it yet."""
         object_id = ObjectId(record.object_id)
         prepared = self._by_id.get(object_id)
         self._forget_state(object_id)
@@ -221,22 +223,22 @@ class ObjectsEdit:
         )
         if stored.kind is ObjectKind.STREAM_SET:
             self._sets[node_id, record.order_id, object_id] = None
-            self._join_shelf(record, node_id, purpose)
-            stored = stored.on_shelf(record.order_id, record.shelf_id, record.shelf_place)
+            self._join_group(record, node_id, purpose)
+            stored = stored.in_group(record.order_id, record.group_id, record.group_slot)
         elif spans:
             stored = stored.of_stream(*spans[0])
         self._by_id[object_id] = stored
         self._committed_bytes += record.size_bytes
         self._next_id = ObjectId(max(self._next_id, object_id + 1))
 
-    def _join_shelf(self, record: CommitObjectRecord | MadeObject, node_id: int, purpose: Purpose) -> None:
-        shelf = self._shelves.get(record.shelf_id) or Shelf(node_id, purpose, ())
-        assert len(shelf.members) == record.shelf_place, (record.object_id, shelf)
-        shelf = shelf.joined(record.object_id)
-        self._shelves[record.shelf_id] = shelf
-        self._open_shelves[node_id, purpose] = record.shelf_id
-        if shelf.is_full:
-            self._open_shelves.pop((node_id, purpose))
+    def _join_group(self, record: CommitObjectRecord | MadeObject, node_id: int, purpose: Purpose) -> None:
+        group = self._groups.get(record.group_id) or StreamSetGroup(node_id, purpose, ())
+        assert len(group.members) == record.group_slot, (record.object_id, group)
+        group = group.joined(record.object_id)
+        self._groups[record.group_id] = group
+        self._open_groups[node_id, purpose] = record.group_id
+        if group.is_full:
+            self._open_groups.pop((node_id, purpose))
 
     def _extend(self, stream: StreamState, holder: Holder) -> tuple[bool, bool]:
         """The stream goes on with `holder`: whether that took a new range, and whether the object was not yet named there."""
@@ -245,7 +247,7 @@ class ObjectsEdit:
             self._ranges[stream.stream_id] = StreamRanges.of(stream.end, holder)
             return True, True
         last = ranges.last
-        if last >> PLACE_BITS != holder >> PLACE_BITS:
+        if last >> SLOT_BITS != holder >> SLOT_BITS:
             self._ranges[stream.stream_id] = ranges.append(stream.end, holder)
             return True, True
         if last | holder != last:
@@ -266,9 +268,9 @@ class ObjectsEdit:
             if not number % STEP_COUNT:
                 yield
             holder = self._place_made(made, record.node_id)
-            for place, (stream_id, start, end) in enumerate(unpack_ranges(made.ranges)):
+            for index, (stream_id, start, end) in enumerate(unpack_ranges(made.ranges)):
                 spans.setdefault(stream_id, []).append((start, end, holder))
-                if not (place + 1) % (8 * STEP_COUNT):
+                if not (index + 1) % (8 * STEP_COUNT):
                     yield
         without = self._without(sources)
         for number, (stream_id, parts) in enumerate(spans.items()):
@@ -285,8 +287,8 @@ class ObjectsEdit:
         is_set = made.kind == ObjectKind.STREAM_SET
         self._place_object(made, node_id, Purpose.COMPACTION, [] if is_set else list(unpack_ranges(made.ranges)))
         if is_set:
-            return on_shelf(made.shelf_id, made.shelf_place)
-        return on_its_own(ObjectId(made.object_id))
+            return in_group(made.group_id, made.group_slot)
+        return ungrouped(ObjectId(made.object_id))
 
     def _replace(
         self,
@@ -314,19 +316,19 @@ class ObjectsEdit:
         """For StreamRanges.replaced. What sources alone held keeps their name, so that it is noticed when nobody takes it over."""
 
         def without(holder: Holder) -> Holder | None:
-            held_by, places = holder >> PLACE_BITS, holder & PLACES
-            if not places:
+            held_by, slots = holder >> SLOT_BITS, holder & SLOTS
+            if not slots:
                 return holder if held_by in sources else None
-            shelf = self._shelves[held_by]
+            group = self._groups[held_by]
             rest = touched = 0
-            for place, object_id in enumerate(shelf.members):
+            for slot, object_id in enumerate(group.members):
                 if object_id in sources:
-                    touched |= 1 << place
+                    touched |= 1 << slot
                 elif object_id != GONE:
-                    rest |= 1 << place
-            if not places & touched:
+                    rest |= 1 << slot
+            if not slots & touched:
                 return None
-            return held_by << PLACE_BITS | places & rest if places & rest else holder
+            return held_by << SLOT_BITS | slots & rest if slots & rest else holder
 
         return without
 
@@ -348,24 +350,24 @@ class ObjectsEdit:
                     counts[object_id] = counts.get(object_id, 0) + 1
         return counts
 
-    def _is_emptied(self, shelf_id: int, sources: frozenset[int]) -> bool:
-        """The shelf has nothing but sources."""
-        return all(object_id == GONE or object_id in sources for object_id in self._shelves[shelf_id].members)
+    def _is_emptied(self, group_id: int, sources: frozenset[int]) -> bool:
+        """The group has nothing but sources."""
+        return all(object_id == GONE or object_id in sources for object_id in self._groups[group_id].members)
 
     # Counting.
 
     def _name(self, holder: Holder, change: int) -> None:
         """So many more ranges name this holder."""
-        if holder & PLACES:
-            self._count_shelf(holder >> PLACE_BITS, change)
+        if holder & SLOTS:
+            self._count_group(holder >> SLOT_BITS, change)
         for object_id in self._named_by(holder) if change else ():
             self._count(object_id, change)
 
     def _named_by(self, holder: Holder) -> list[ObjectId]:
-        if not holder & PLACES:
-            return [ObjectId(holder >> PLACE_BITS)]
-        shelf = self._shelves.get(holder >> PLACE_BITS)
-        return [] if shelf is None else list(shelf.at(holder & PLACES))
+        if not holder & SLOTS:
+            return [ObjectId(holder >> SLOT_BITS)]
+        group = self._groups.get(holder >> SLOT_BITS)
+        return [] if group is None else list(group.at(holder & SLOTS))
 
     def _count(self, object_id: ObjectId, change: int) -> None:
         if change:
@@ -373,36 +375,38 @@ class ObjectsEdit:
             assert stored.alive + change >= 0, (object_id, stored)
             self._by_id[object_id] = stored._replace(alive=stored.alive + change)
 
-    def _count_shelf(self, shelf_id: int, change: int) -> None:
+    def _count_group(self, group_id: int, change: int) -> None:
         if change:
-            shelf = self._shelves[shelf_id]
-            self._shelves[shelf_id] = shelf._replace(range_count=shelf.range_count + change)
+            group = self._groups[group_id]
+            self._groups[group_id] = group._replace(range_count=group.range_count + change)
 
     def _release(self, holders: Iterable[Holder], time_ms: int) -> None:
-        """Ranges are alive no longer: whom they named is doomed when none names it any more."""
+        """Ranges are alive no longer: whom they named is marked for deletion when none names it any more."""
         for holder in holders:
             named = self._named_by(holder)
-            if named and holder & PLACES:
-                self._count_shelf(holder >> PLACE_BITS, -1)
+            if named and holder & SLOTS:
+                self._count_group(holder >> SLOT_BITS, -1)
             for object_id in named:
                 self._count(object_id, -1)
                 if not self._by_id[object_id].alive:
-                    self._doom(object_id, time_ms, was_committed=True)
+                    self._mark_for_deletion(object_id, time_ms, was_committed=True)
 
-    def _doom(
+    def _mark_for_deletion(
         self,
         object_id: ObjectId,
         time_ms: int,
         was_committed: bool,
         keeps_links: bool = False,
-        is_deep: bool = False,
+        with_links: bool = False,
     ) -> None:
-        """A composite goes with what it links, unless it `keeps_links`. `is_deep`: a snapshot says so of one whose kind is forgotten."""
+        """A composite goes with what it links, unless it `keeps_links`. `with_links`: a snapshot says so of one whose kind is forgotten."""
         stored = self._by_id.get(object_id)
-        is_deep = is_deep or (stored is not None and stored.kind is ObjectKind.COMPOSITE and not keeps_links)
+        with_links = with_links or (stored is not None and stored.kind is ObjectKind.COMPOSITE and not keeps_links)
         self._forget_state(object_id)
-        self._by_id[object_id] = StoredObject(ObjectState.DOOMED, time_ms, was_committed=was_committed, is_deep=is_deep)
-        self._dooms[time_ms, object_id] = None
+        self._by_id[object_id] = StoredObject(
+            ObjectState.PENDING_DELETION, time_ms, was_committed=was_committed, with_links=with_links
+        )
+        self._pending_deletions[time_ms, object_id] = None
         self._next_id = ObjectId(max(self._next_id, object_id + 1))
 
     def _forget_state(self, object_id: ObjectId) -> None:
@@ -411,23 +415,23 @@ class ObjectsEdit:
             return
         if stored.state is ObjectState.PREPARED:
             self._deadlines.pop((stored.time_ms, object_id))
-        elif stored.state is ObjectState.DOOMED:
-            self._dooms.pop((stored.time_ms, object_id))
+        elif stored.state is ObjectState.PENDING_DELETION:
+            self._pending_deletions.pop((stored.time_ms, object_id))
         else:
             self._committed_bytes -= stored.size_bytes
             if stored.kind is ObjectKind.STREAM_SET:
                 self._sets.pop((stored.node_id, stored.order_id, object_id))
-                self._leave_shelf(stored)
+                self._leave_group(stored)
 
-    def _leave_shelf(self, stored: StoredObject) -> None:
-        shelf = self._shelves.get(stored.shelf_id)
-        if shelf is None:
+    def _leave_group(self, stored: StoredObject) -> None:
+        group = self._groups.get(stored.group_id)
+        if group is None:
             return
-        rest = shelf.left(stored.place)
+        rest = group.left(stored.slot)
         if rest is not None:
-            self._shelves[stored.shelf_id] = rest
+            self._groups[stored.group_id] = rest
             return
-        self._shelves.pop(stored.shelf_id)
-        key = shelf.node_id, Purpose(shelf.purpose)
-        if self._open_shelves.get(key) == stored.shelf_id:
-            self._open_shelves.pop(key)
+        self._groups.pop(stored.group_id)
+        key = group.node_id, Purpose(group.purpose)
+        if self._open_groups.get(key) == stored.group_id:
+            self._open_groups.pop(key)

@@ -2,7 +2,7 @@
 
     ranges of an object     by stream and start:  stream id, less the one before (uvarint) | start (uvarint) | length (uvarint)
     holders of a stream     by start:  start of the first (uvarint), then for each
-                            (id less the one before, zig-zag) << 4 | places (uvarint) | length (uvarint; of the last up to the stream's end)
+                            (id less the one before, zig-zag) << 4 | slots (uvarint) | length (uvarint; of the last up to the stream's end)
 
 Not here: what they mean (ranges.py, objects.py).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from millrace.kraft.tables.ranges import PLACE_BITS, PLACES, Holder, Piece
+from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS, Holder, Piece
 from millrace.protocol.primitives import read_uvarlong, uvarint
 
 
@@ -42,9 +42,9 @@ def pack_holders(ranges: Iterable[tuple[int, int, Holder]]) -> bytes:
     for start, end, holder in ranges:
         if not parts:
             parts.append(uvarint(start))
-        delta = (holder >> PLACE_BITS) - before
-        before = holder >> PLACE_BITS
-        parts += (uvarint((delta << 1 ^ delta >> 63) << PLACE_BITS | holder & PLACES), uvarint(end - start))
+        delta = (holder >> SLOT_BITS) - before
+        before = holder >> SLOT_BITS
+        parts += (uvarint((delta << 1 ^ delta >> 63) << SLOT_BITS | holder & SLOTS), uvarint(end - start))
     return b"".join(parts)
 
 
@@ -54,7 +54,7 @@ def unpack_holders(packed: bytes) -> Iterator[Piece]:
     while pos < len(packed):
         word, pos = read_uvarlong(packed, pos)
         length, pos = read_uvarlong(packed, pos)
-        delta = word >> PLACE_BITS
+        delta = word >> SLOT_BITS
         held_by += delta >> 1 ^ -(delta & 1)
-        yield start, held_by << PLACE_BITS | word & PLACES
+        yield start, held_by << SLOT_BITS | word & SLOTS
         start += length

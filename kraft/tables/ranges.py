@@ -4,9 +4,9 @@ From its start to its committed end a stream has no gap, so a range ends where t
 is not kept here: 16 bytes a range. Its holder is one number:
 
     id << 4            an object of this stream alone
-    id << 4 | places   a shelf (shelves.py): of its up to four stream-set objects those at these places (bits) may hold parts of the range
+    id << 4 | slots    a group (stream_set_groups.py): of its up to four stream-set objects those in these slots (bits) may hold parts of the range
 
-A commit to the shelf that holds the stream's last range adds a place to that range and no range: the columns stay as they are.
+A commit to the group that holds the stream's last range adds a slot to that range and no range: the columns stay as they are.
 
 Versions share their columns: a newer version may be longer (its ranges were appended in place behind what older versions see) or start
 later, and each keeps the holder of its own last range. A version that is not the newest of its columns copies them before it appends, so
@@ -24,8 +24,8 @@ from itertools import islice
 from typing import Final
 
 HEAD_KEPT_MAX: Final = 64  # dropped ranges that may stay before the rest
-PLACE_BITS: Final = 4
-PLACES: Final = (1 << PLACE_BITS) - 1
+SLOT_BITS: Final = 4
+SLOTS: Final = (1 << SLOT_BITS) - 1
 
 Holder = int
 Piece = tuple[int, Holder]  # where it starts, who holds it
@@ -104,8 +104,8 @@ class StreamRanges:
         old = list(self._pieces(first, last))
         new: list[Piece] = []
         begun = 0  # spans before it end at or below the piece
-        for place, (low, other) in enumerate(old, first):
-            high = self._end_of(place, stream_end)
+        for index, (low, other) in enumerate(old, first):
+            high = self._end_of(index, stream_end)
             while begun < len(spans) and spans[begun][1] <= low:
                 begun += 1
             rest = without(other)
@@ -130,8 +130,8 @@ class StreamRanges:
         """(start, end, holder) of the ranges from the one that holds `offset`; none when none does. `end`: the stream's."""
         if self.start <= offset < end:
             first = bisect_right(self._starts, offset, self._head, self._count) - 1
-            for place, (start, holder) in enumerate(self._pieces(first, self._count), first):
-                yield start, self._end_of(place, end), holder
+            for index, (start, holder) in enumerate(self._pieces(first, self._count), first):
+                yield start, self._end_of(index, end), holder
 
     def all(self, end: int) -> Iterator[tuple[int, int, Holder]]:
         """(start, end, holder) of every range. `end`: the stream's."""
@@ -157,14 +157,14 @@ class StreamRanges:
 
     def __repr__(self) -> str:
         pieces = self._pieces(self._head, self._count)
-        return " ".join(f"{start}@{holder >> PLACE_BITS}/{holder & PLACES:x}" for start, holder in pieces)
+        return " ".join(f"{start}@{holder >> SLOT_BITS}/{holder & SLOTS:x}" for start, holder in pieces)
 
     def _pieces(self, first: int, last: int) -> Iterator[Piece]:
-        for place in range(first, last):
-            yield self._starts[place], self._last if place == self._count - 1 else self._holders[place]
+        for index in range(first, last):
+            yield self._starts[index], self._last if index == self._count - 1 else self._holders[index]
 
-    def _end_of(self, place: int, stream_end: int) -> int:
-        return stream_end if place == self._count - 1 else self._starts[place + 1]
+    def _end_of(self, index: int, stream_end: int) -> int:
+        return stream_end if index == self._count - 1 else self._starts[index + 1]
 
     def _spliced(self, first: int, last: int, new: list[Piece]) -> StreamRanges:
         starts, holders = self._starts[self._head : self._count], self._holders[self._head : self._count]
@@ -180,8 +180,8 @@ class StreamRanges:
 
 
 def _add(pieces: list[Piece], start: int, holder: Holder) -> None:
-    """A piece of the same object or shelf as the one before it continues that one."""
-    if pieces and pieces[-1][1] >> PLACE_BITS == holder >> PLACE_BITS:
+    """A piece of the same object or group as the one before it continues that one."""
+    if pieces and pieces[-1][1] >> SLOT_BITS == holder >> SLOT_BITS:
         pieces[-1] = pieces[-1][0], pieces[-1][1] | holder
     else:
         pieces.append((start, holder))

@@ -36,11 +36,13 @@ class CommitCompactionRequest:
     size_bytes: Int64 = 0
     ranges: list[CompactedRange] = array()  # of the stream-set object, by stream and start
     stream_objects: list[CompactedObject] = array()  # of one stream each
-    compacted_ids: list[Int64] = array()  # replaced: doomed
-    superseded_ids: list[Int64] = array()  # composites whose links live on: doomed without them
+    compacted_ids: list[Int64] = array()  # replaced: marked for deletion
+    superseded_ids: list[Int64] = array()  # composites whose links live on: marked for deletion without them
     linked_ids: list[Int64] = array()  # leave metadata, their files stay: a new composite links them
-    dropped_link_ids: list[Int64] = array()  # were linked by a superseded composite, and by none any more: doomed
-    passed_over: list[Int64] = array()  # streams in stream-set sources that exist, and of which all there was trimmed
+    dropped_link_ids: list[Int64] = (
+        array()
+    )  # were linked by a superseded composite, and by none any more: marked for deletion
+    trimmed_ids: list[Int64] = array()  # streams in stream-set sources that exist, and of which all there was trimmed
     incarnation: Uuid = NO_UUID  # as in CommitUpload
 
 

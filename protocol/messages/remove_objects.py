@@ -1,4 +1,4 @@
-"""RemoveObjects (private, key 507): the files of doomed objects are gone from the store; their ids may be forgotten."""
+"""RemoveObjects (private, key 507): the files of objects pending deletion are gone from the store; their ids may be forgotten."""
 
 from __future__ import annotations
 
@@ -19,5 +19,7 @@ class RemoveObjectsRequest:
 class RemoveObjectsResponse:
     VERSIONS = Versions(0, 0, flexible=0)
 
-    error_code: Int16 = 0  # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED; INVALID_RECORD_STATE: one is not doomed
+    error_code: Int16 = (
+        0  # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED; INVALID_RECORD_STATE: one is not pending deletion
+    )
     error_message: str | None = None

@@ -114,7 +114,7 @@ def _joined(parts: list[Part]) -> CompactionCommit:
         tuple(key for part in parts for key in part.commit.superseded_ids),
         tuple(key for part in parts for key in part.commit.linked_ids),
         tuple(key for part in parts for key in part.commit.dropped_link_ids),
-        passed_over=tuple(dict.fromkeys(key for part in parts for key in part.commit.passed_over)),
+        trimmed_ids=tuple(dict.fromkeys(key for part in parts for key in part.commit.trimmed_ids)),
     )
 
 

@@ -19,7 +19,7 @@ from millrace.s3stream.compaction.plan import (
     SetPlan,
     SourceIndex,
     SourcesOverlap,
-    find_passed_over,
+    find_trimmed,
     find_uncovered,
     streams_of,
 )
@@ -135,9 +135,9 @@ async def carry_out(
     committing: Committing,
 ) -> None:
     """Durable on return, and handed over to be committed. Any error leaves metadata as it was."""
-    passed_over = await in_steps(find_passed_over(indexes, bounds), others_run)
+    trimmed_ids = await in_steps(find_trimmed(indexes, bounds), others_run)
     if not plan.portions:
-        await committing.commit(None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids, passed_over=passed_over))
+        await committing.commit(None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids, trimmed_ids=trimmed_ids))
         return
     ids = await committing.ids(plan.objects_count)
     copying = Copying(work, plan, sources, ids)
@@ -146,7 +146,7 @@ async def carry_out(
     work.aside.readmit(plan.source_ids)
     for object_id in plan.source_ids:
         work.damage.forget(object_id)
-    await committing.commit(ids, replace(commit_of(plan, copying), passed_over=passed_over))
+    await committing.commit(ids, replace(commit_of(plan, copying), trimmed_ids=trimmed_ids))
     for written in copying.stream_objects:
         work.known_rows.put(written.object_id, written.rows)
 

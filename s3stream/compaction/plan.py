@@ -188,7 +188,7 @@ def _drops_something(source: SourceIndex, portions: Sequence[Portion]) -> bool:
     return 2 * sum(portion.size_bytes for portion in portions) <= source.index.blocks_end
 
 
-def find_passed_over(sources: Sequence[SourceIndex], bounds: Bounds) -> Steps[tuple[StreamId, ...]]:
+def find_trimmed(sources: Sequence[SourceIndex], bounds: Bounds) -> Steps[tuple[StreamId, ...]]:
     """Streams that exist, and of which the sources hold nothing but what was trimmed. By the rows, not by the plan."""
     is_wanted: dict[StreamId, bool] = {}
     for source in sources:

@@ -108,12 +108,12 @@ class Load:
         self._counted = len(self.catalog.compactions)
 
     async def clean(self) -> None:
-        for object_id, is_deep in self.catalog.doomed.items():
+        for object_id, with_links in self.catalog.pending_deletions.items():
             key = object_key(CLUSTER_ID, object_id)
-            links = links_of(memoryview(await self.bare.get(key))) if is_deep else []
+            links = links_of(memoryview(await self.bare.get(key))) if with_links else []
             self.deleted_count += 1 + len(links)
             await self.bare.delete([key, *(object_key(CLUSTER_ID, link.object_id) for link in links)])
-        self.catalog.doomed.clear()
+        self.catalog.pending_deletions.clear()
 
     def kinds(self) -> str:
         found: Counter[str] = Counter()

@@ -5,7 +5,7 @@ each data stream has its share, while a time index and a partition's state are i
 applied and encoded; no data is written. Then compaction: sixteen uploads become an object for each data stream and one set for the rest; then
 a composite for each stream links its objects. Shown are, of what is there at that moment:
 
-    image      bytes of Python's heap that the tables of objects, shelves and ranges take
+    image      bytes of Python's heap that the tables of objects, groups and ranges take
     snapshot   bytes of their records
     log        bytes of records written on the way there, which the next snapshot makes superfluous
 
@@ -26,7 +26,7 @@ from millrace.kraft.image import MetadataImage
 from millrace.kraft.records import ValueReader, ValueWriter
 from millrace.kraft.snapshot import object_records
 from millrace.kraft.tables.objects import NO_OBJECTS, ObjectState
-from millrace.kraft.tables.shelves import Purpose
+from millrace.kraft.tables.stream_set_groups import Purpose
 from millrace.protocol.messages.commit_compaction import CommitCompactionRequest, CompactedObject, CompactedRange
 from millrace.protocol.messages.commit_upload import CommitUploadRequest, UploadedRange
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -99,11 +99,11 @@ class Node:
         self.range_count += len(ranges)
 
     def compact_sets(self) -> None:
-        """Uploads on their shelves, some at a time, as they came."""
+        """Uploads on their groups, some at a time, as they came."""
         image = self.machine.image
-        shelves = image.objects.shelves.items()
-        shelved = {one for _, shelf in shelves if shelf.purpose == Purpose.UPLOADS for one in shelf.members}
-        sources = [info.object_id for info in image.objects.stream_sets(1) if info.object_id in shelved]
+        groups = image.objects.groups.items()
+        grouped = {one for _, group in groups if group.purpose == Purpose.UPLOADS for one in group.members}
+        sources = [info.object_id for info in image.objects.stream_sets(1) if info.object_id in grouped]
         starts = dict.fromkeys(self.roles, 0)
         for first in range(0, len(sources), SETS_A_ROUND):
             round_ = sources[first : first + SETS_A_ROUND]
@@ -121,7 +121,7 @@ class Node:
             starts |= ends
 
     def held_end(self, stream_id: int, last_source: int) -> int:
-        """Where the range ends that names the shelf of the last source; the stream's end when it is in none behind."""
+        """Where the range ends that names the group of the last source; the stream's end when it is in none behind."""
         image = self.machine.image
         stream = image.streams.by_id[stream_id]  # type: ignore[index]
         end = 0
@@ -143,10 +143,12 @@ class Node:
                 self.ask(request)
 
     def clean(self) -> None:
-        doomed: list[int] = [
-            one for one, found in self.machine.image.objects.by_id.items() if found.state is ObjectState.DOOMED
+        pending: list[int] = [
+            one
+            for one, found in self.machine.image.objects.by_id.items()
+            if found.state is ObjectState.PENDING_DELETION
         ]
-        self.ask(RemoveObjectsRequest(1, self.machine.epoch, doomed))
+        self.ask(RemoveObjectsRequest(1, self.machine.epoch, pending))
 
     def stage(self, name: str) -> Stage:
         log_bytes, self.log_bytes = self.log_bytes, 0

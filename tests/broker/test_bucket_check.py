@@ -91,13 +91,13 @@ class Lake:
         assert self.machine.do(request).error_code == 0
         return composite
 
-    def check(self, is_deep: bool = True, store: MemoryObjectStore | None = None) -> Checked:
+    def check(self, reads_data: bool = True, store: MemoryObjectStore | None = None) -> Checked:
         store = store or MemoryObjectStore(SystemClock())
 
         async def main() -> Checked:
             for object_id, data in self.bytes.items():
                 await store.put(object_key(CLUSTER, ObjectId(object_id)), [data])
-            return await BucketCheck(store, CLUSTER, self.machine.image, is_deep=is_deep).run()
+            return await BucketCheck(store, CLUSTER, self.machine.image, reads_data=reads_data).run()
 
         return asyncio.run(main())
 
@@ -139,7 +139,7 @@ def test_an_object_of_another_writer_is_found_and_named() -> None:
         before = made.bytes[object_id]
         made.bytes[object_id] = object_of(ranges, writer=Writer(1, 99))
         assert len(made.bytes[object_id]) == len(before)
-        found = made.check(is_deep=False).findings[0]
+        found = made.check(reads_data=False).findings[0]
         assert (found.kind, found.object_id) == (Kind.DAMAGED, object_id)
         assert "incarnation 0000000000000063 of node 1, and metadata names incarnation 0102030405060708" in found.what
         made.bytes[object_id] = before
@@ -269,18 +269,18 @@ def test_all_bytes_are_counted() -> None:
     """What was read ends at what metadata says is stored, indexes included, so that progress arrives; a quick check reads those alone."""
     progress = lake().check().progress
     assert progress.bytes == progress.bytes_total > 0
-    assert 0 < lake().check(is_deep=False).progress.bytes < progress.bytes_total
+    assert 0 < lake().check(reads_data=False).progress.bytes < progress.bytes_total
 
 
-def test_what_goes_with_a_doomed_composite_is_no_orphan() -> None:
-    """The stream was trimmed beyond it: the composite is doomed, what it links is on its way out with it."""
+def test_what_goes_with_a_composite_pending_deletion_is_no_orphan() -> None:
+    """The stream was trimmed beyond it: the composite is marked for deletion, what it links is on its way out with it."""
     made = lake()
     machine = made.machine
     trim = TrimStreamsRequest(1, machine.epoch, [StreamTrim(0, machine.image.streams.by_id[0].epoch, 35)])
     assert machine.do(trim).error_code == 0
-    doomed = machine.image.objects.get(5)
-    assert doomed is not None
-    assert doomed.is_deep
+    marked = machine.image.objects.get(5)
+    assert marked is not None
+    assert marked.with_links
     assert made.findings() == []
     made.bytes[5] = made.bytes[5][:-1]
     found = made.check()
@@ -297,7 +297,7 @@ def test_a_cut_object_is_told_by_its_size() -> None:
 
 
 def test_an_orphan_is_told_from_what_is_on_its_way() -> None:
-    """Nobody knows an orphan; prepared and doomed objects are known; an id beyond all that were given means that the metadata is old."""
+    """Nobody knows an orphan; prepared and objects pending deletion are known; an id beyond all that were given means that the metadata is old."""
     made = lake()
     prepared = prepare(made.machine, 2, ttl_ms=100_000)
     made.bytes[prepared] = b"being written"
@@ -306,7 +306,7 @@ def test_an_orphan_is_told_from_what_is_on_its_way() -> None:
     made.machine.expire()
     found = made.machine.image.objects.get(expired)
     assert found is not None
-    assert found.state is ObjectState.DOOMED
+    assert found.state is ObjectState.PENDING_DELETION
     made.bytes[expired] = b"to be deleted"
     assert made.findings() == []
     later = made.machine.image.objects.next_id + 1_000
@@ -370,9 +370,9 @@ def test_a_quick_check_reads_no_blocks() -> None:
     """It sees what is missing, and not what is damaged inside a block."""
     made = lake()
     made.bytes[0] = bytes([made.bytes[0][0] ^ 1]) + made.bytes[0][1:]
-    assert made.check(is_deep=False).is_sound
+    assert made.check(reads_data=False).is_sound
     del made.bytes[2]
-    assert not made.check(is_deep=False).is_sound
+    assert not made.check(reads_data=False).is_sound
 
 
 def test_a_key_that_no_object_has_is_strange_and_stays() -> None:

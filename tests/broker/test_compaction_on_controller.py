@@ -186,7 +186,7 @@ def test_readers_see_the_same_before_and_after(seed: int) -> None:
             await house.delete(name)
         while await house.left():  # noqa: ASYNC110  (the cleaner is another task)
             await asyncio.sleep(0.005)
-        while house.cache.image.objects.dooms:  # noqa: ASYNC110
+        while house.cache.image.objects.pending_deletions:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         check_image(house.cache.image)
         assert house.cache.image.objects.committed_count == 0
@@ -195,8 +195,8 @@ def test_readers_see_the_same_before_and_after(seed: int) -> None:
     run(scenario())
 
 
-def test_one_set_of_a_shelf_is_split_after_a_trim() -> None:
-    """What of it was trimmed is no longer wanted, though its stream goes on in others of the shelf: the commit says so and is taken."""
+def test_one_set_of_a_group_is_split_after_a_trim() -> None:
+    """What of it was trimmed is no longer wanted, though its stream goes on in others of the group: the commit says so and is taken."""
 
     async def scenario() -> None:
         house = await House().start(0)

@@ -1,4 +1,4 @@
-"""Deletion of doomed objects: a real controller on a simulated disk, a store in memory that may refuse, time set by hand."""
+"""Deletion of objects pending deletion: a real controller on a simulated disk, a store in memory that may refuse, time set by hand."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from millrace.broker import object_cleaner
 from millrace.broker.controller_client import ControllerClient
-from millrace.broker.doomed import DoomedObjects, left_of_grace_ms
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.object_cleaner import ObjectCleaner
+from millrace.broker.pending_deletions import PendingDeletions, left_of_grace_ms
 from millrace.kraft.node import ControllerNode
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from millrace.runtime.objectstore import StoreDenied, StoreUnavailable
@@ -70,7 +70,7 @@ class Cluster:
         self.cache = MetadataCache(self.node.publisher, self.node.cluster_id, 1)
         self.client = ControllerClient(self.node.channel, self.cache, 1)
         self.client.broker_epoch = broker.epoch
-        topic_id = await broker.create("doomed")
+        topic_id = await broker.create("deleted")
         opened = await self.client.open_partition(topic_id, 0, 0, [StreamRole.META, StreamRole.DATA])
         data = opened[StreamRole.DATA].stream_id
         for number in range(count):
@@ -97,10 +97,10 @@ class Cluster:
         return object_key(self.node.cluster_id, ObjectId(object_id))
 
     async def delete_topic(self) -> None:
-        await self.node.channel.send(DeleteTopicsRequest(topic_names=["doomed"]))
+        await self.node.channel.send(DeleteTopicsRequest(topic_names=["deleted"]))
 
     async def is_forgotten(self) -> bool:
-        return not self.cache.image.objects.dooms
+        return not self.cache.image.objects.pending_deletions
 
     async def left(self) -> list[str]:
         return [entry.key async for entry in self.store.list("")]
@@ -158,12 +158,12 @@ def test_what_the_store_keeps_is_asked_for_again() -> None:
         cluster = await Cluster().start(3)
         kept = (await cluster.left())[1]
         cluster.store.kept = {kept}
-        cluster.clock.now_ms -= GRACE_MS  # doomed long ago, as the wall clock is set forward below
+        cluster.clock.now_ms -= GRACE_MS  # marked long ago, as the wall clock is set forward below
         await cluster.delete_topic()
         cluster.clock.now_ms += GRACE_MS
 
         async def is_one_left() -> bool:
-            return len(cluster.cache.image.objects.dooms) == 1
+            return len(cluster.cache.image.objects.pending_deletions) == 1
 
         cluster.restart_cleaner()
         await until(is_one_left)
@@ -171,7 +171,7 @@ def test_what_the_store_keeps_is_asked_for_again() -> None:
         cluster.store.kept = set()
 
         async def is_none_left() -> bool:
-            return not cluster.cache.image.objects.dooms
+            return not cluster.cache.image.objects.pending_deletions
 
         await until(is_none_left)
         assert await cluster.left() == []
@@ -196,7 +196,7 @@ def test_a_store_that_will_not_now_is_asked_later(error: Exception) -> None:
             return len(cluster.store.asked) > 2
 
         await until(is_asked_again)
-        assert len(cluster.cache.image.objects.dooms) == 2
+        assert len(cluster.cache.image.objects.pending_deletions) == 2
         cluster.store.error = None
 
         async def is_done() -> bool:
@@ -241,7 +241,7 @@ def test_what_a_batch_took_is_not_forgotten_when_it_fails() -> None:
         cluster.store.error = ValueError("nobody thought of this")
         with pytest.raises(ValueError, match="nobody"):
             await cleaner._delete_due()
-        assert cleaner._doomed.next_due_ms is not None
+        assert cleaner._pending.next_due_ms is not None
         cluster.store.error = None
         cluster.restart_cleaner()
         await cluster.stop()
@@ -250,7 +250,7 @@ def test_what_a_batch_took_is_not_forgotten_when_it_fails() -> None:
 
 
 def test_a_clock_that_is_set_forward_shortens_no_grace() -> None:
-    """While the process runs its own clock counts; after a start, a doom that seems long ago waits a whole grace again."""
+    """While the process runs its own clock counts; after a start, a mark that seems long ago waits a whole grace again."""
 
     async def scenario() -> None:
         cluster = await Cluster().start(2)
@@ -280,21 +280,21 @@ def test_what_is_left_of_a_grace(passed_ms: int, left_ms: int) -> None:
     assert left_of_grace_ms(1_000_000, 1_000_000 + passed_ms, 60_000) == left_ms
 
 
-def test_doomed_objects_come_when_they_are_due() -> None:
+def test_pending_deletions_come_when_they_are_due() -> None:
     """The longest due first, each once until it is put off; one that is noted again keeps its time, one that is forgotten never comes."""
-    doomed = DoomedObjects()
+    pending = PendingDeletions()
     one, two, three = ObjectId(1), ObjectId(2), ObjectId(3)
-    doomed.note([two], 20)
-    doomed.note([one, two, three], 10)
-    assert doomed.next_due_ms == 10
-    assert doomed.take_due(9, 5) == []
-    assert doomed.take_due(10, 1) == [one]
-    doomed.put_off([one], 30)
-    doomed.forget([three])
-    assert doomed.take_due(25, 5) == [two]
-    assert doomed.next_due_ms == 30
-    doomed.forget([one, two])
-    assert (len(doomed), doomed.next_due_ms) == (0, None)
+    pending.note([two], 20)
+    pending.note([one, two, three], 10)
+    assert pending.next_due_ms == 10
+    assert pending.take_due(9, 5) == []
+    assert pending.take_due(10, 1) == [one]
+    pending.put_off([one], 30)
+    pending.forget([three])
+    assert pending.take_due(25, 5) == [two]
+    assert pending.next_due_ms == 30
+    pending.forget([one, two])
+    assert (len(pending), pending.next_due_ms) == (0, None)
 
 
 class Linked(Cluster):

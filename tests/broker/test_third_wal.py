@@ -129,7 +129,7 @@ def test_it_is_looked_at_and_named_in_its_own_way() -> None:
         node.kill()
         for cluster_id, is_sound in ((node.cluster_id, True), (CLUSTER, False)):
             inspected = Inspected(cluster_id, 1, EMPTY_IMAGE, None, None)
-            found = await check_log(runtime_of(node, loop), inspected, node.settings, is_deep=True)
+            found = await check_log(runtime_of(node, loop), inspected, node.settings, reads_data=True)
             assert found is not None
             assert found.is_sound == is_sound
             assert found.rows[0][:2] == ("records", len(SHELVES["attic"].records))

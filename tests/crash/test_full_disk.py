@@ -51,8 +51,8 @@ class House:
     async def open(self) -> House:
         await self.node.start()
         self.kept = await self._topic("kept")
-        self.doomed = await self._topic("doomed")
-        for place in (self.kept, self.doomed):
+        self.deleted = await self._topic("deleted")
+        for place in (self.kept, self.deleted):
             assert await self.produce(place, 3) == Counter({OK: 3})
         return self
 
@@ -78,10 +78,10 @@ class House:
         (answer,) = (await self.client.ask(19, CreateTopicsRequest([CreatableTopic(name, 1, 1)]))).topics
         return int(answer.error_code)
 
-    async def delete_doomed(self) -> None:
-        story = self.history.topics[self.doomed[0]]
-        story.is_doomed = True
-        await asking.delete_topic(self.client, self.doomed[0])
+    async def delete_topic_asked(self) -> None:
+        story = self.history.topics[self.deleted[0]]
+        story.is_deletion_asked = True
+        await asking.delete_topic(self.client, self.deleted[0])
         story.is_gone = True
 
     async def check(self) -> None:
@@ -118,7 +118,7 @@ def test_a_full_metadata_disk() -> None:
     async def test(house: House) -> None:
         await fill_disk(house)
         assert await house.produce(house.kept, 10) == Counter({OK: 10})
-        await house.delete_doomed()
+        await house.delete_topic_asked()
         codes = await house.produce(house.kept, 150)
         assert set(codes) == {OK, TIMED_OUT}
         assert codes[OK] > 20
@@ -137,7 +137,7 @@ def test_the_power_goes_while_the_metadata_disk_is_full() -> None:
     async def test(house: House) -> None:
         await fill_disk(house)
         await house.produce(house.kept, 20)
-        await house.delete_doomed()
+        await house.delete_topic_asked()
         house.node.cut_power()
         starting = asyncio.ensure_future(house.node.start())
         house.node.disk.capacity_bytes = house.node.disk.used_bytes() + 4_000
@@ -180,7 +180,7 @@ def test_a_start_on_a_disk_that_is_full_but_for_the_reserve(variants: Sequence[s
         await house.node.stop()
         house.node.disk.capacity_bytes = house.node.disk.used_bytes()
         await house.node.start()
-        await house.delete_doomed()
+        await house.delete_topic_asked()
         assert await house.create("more") == STORAGE_ERROR
         house.node.disk.capacity_bytes = ROOM_BYTES
         await asyncio.sleep(10)
@@ -202,7 +202,7 @@ def test_a_full_bucket() -> None:
         log = house.history.log(house.kept)
         log.start_asked = log.start_promised = 5
         assert await asking.delete_records(house.client, "kept", 0, 5) == 5
-        await house.delete_doomed()
+        await house.delete_topic_asked()
         assert house.world.bucket.hits["FULL"] > 3
         house.world.bucket.capacity_bytes = None
         await asyncio.sleep(15)
@@ -216,12 +216,12 @@ def test_a_start_makes_room_in_a_full_bucket() -> None:
     """Killed behind a deletion: the start has a log to upload and room for claims alone; what was deleted makes some while it waits."""
 
     async def test(house: House) -> None:
-        assert await house.produce(house.doomed, 100) == Counter({OK: 100})
+        assert await house.produce(house.deleted, 100) == Counter({OK: 100})
         await asyncio.sleep(1)
         bucket = house.world.bucket
         bucket.capacity_bytes = bucket.used_bytes()
         assert await house.produce(house.kept, 15) == Counter({OK: 15})
-        await house.delete_doomed()
+        await house.delete_topic_asked()
         house.node.kill()
         bucket.capacity_bytes = bucket.used_bytes() + CLAIMS_BYTES
         bucket.hits.clear()
@@ -236,13 +236,13 @@ def test_metadata_that_finds_no_room_begins_a_round() -> None:
     """Nothing waits to be uploaded: what was deleted goes since the metadata that says so is refused for want of room."""
 
     async def test(house: House) -> None:
-        assert await house.produce(house.doomed, 100) == Counter({OK: 100})
+        assert await house.produce(house.deleted, 100) == Counter({OK: 100})
         await asyncio.sleep(1)
         bucket, broker = house.world.bucket, house.node.broker
         used_bytes = bucket.capacity_bytes = bucket.used_bytes()
         assert broker is not None
         assert broker._makers._compaction.counts.reclaim_rounds == 0
-        await house.delete_doomed()
+        await house.delete_topic_asked()
         await asyncio.sleep(60)
         assert broker._makers._compaction.counts.reclaim_rounds > 0
         assert bucket.used_bytes() < used_bytes * 3 // 4

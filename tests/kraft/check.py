@@ -7,8 +7,8 @@ from collections import Counter
 from millrace.kraft.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.tables.objects import ObjectState
-from millrace.kraft.tables.ranges import PLACE_BITS, PLACES
-from millrace.kraft.tables.shelves import GONE
+from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS
+from millrace.kraft.tables.stream_set_groups import GONE
 from millrace.kraft.tables.topics import collision_key
 from millrace.s3stream.ids import ObjectId, ObjectKind
 
@@ -66,7 +66,7 @@ def check_ranges(image: MetadataImage) -> None:
             assert holders, (stream, ranges)
             assert all(objects.by_id[one].state is ObjectState.COMMITTED for one in holders), (stream, ranges)
             kinds = {objects.by_id[one].kind is ObjectKind.STREAM_SET for one in holders}
-            assert kinds == {bool(holder & PLACES)}, (stream, ranges)
+            assert kinds == {bool(holder & SLOTS)}, (stream, ranges)
     for stream in image.streams.by_id.values():
         assert (stream.start < stream.end) == (stream.stream_id in objects.ranges), stream
 
@@ -80,30 +80,32 @@ def check_objects(image: MetadataImage) -> None:
     for object_id, stored in objects.by_id.items():
         assert object_id < objects.next_id
         assert ((stored.time_ms, object_id) in objects.deadlines) == (stored.state is ObjectState.PREPARED)
-        assert ((stored.time_ms, object_id) in objects.dooms) == (stored.state is ObjectState.DOOMED)
+        assert ((stored.time_ms, object_id) in objects.pending_deletions) == (
+            stored.state is ObjectState.PENDING_DELETION
+        )
         assert alive.pop(object_id, 0) == stored.alive, (object_id, stored)
         if stored.state is ObjectState.COMMITTED:
             assert stored.alive > 0, (object_id, stored)
             size_bytes += stored.size_bytes
             if stored.kind is ObjectKind.STREAM_SET:
                 sets.append((stored.node_id, stored.order_id, object_id))
-                assert objects.shelves[stored.shelf_id].members[stored.place] == object_id, (object_id, stored)
+                assert objects.groups[stored.group_id].members[stored.slot] == object_id, (object_id, stored)
     assert not alive
     assert sorted(sets) == list(objects.sets)
     assert objects.committed_bytes == size_bytes
     assert objects.committed_count == sum(s.state is ObjectState.COMMITTED for s in objects.by_id.values())
-    check_shelves(image, held)
+    check_groups(image, held)
 
 
-def check_shelves(image: MetadataImage, held: list[int]) -> None:
+def check_groups(image: MetadataImage, held: list[int]) -> None:
     objects = image.objects
-    named = Counter(holder >> PLACE_BITS for holder in held if holder & PLACES)
-    for shelf_id, shelf in objects.shelves.items():
-        members = [object_id for object_id in shelf.members if object_id != GONE]
-        assert members, (shelf_id, shelf)
-        assert all(objects.by_id[ObjectId(one)].shelf_id == shelf_id for one in members), (shelf_id, shelf)
-        assert named.pop(shelf_id, 0) == shelf.range_count, (shelf_id, shelf)
+    named = Counter(holder >> SLOT_BITS for holder in held if holder & SLOTS)
+    for group_id, group in objects.groups.items():
+        members = [object_id for object_id in group.members if object_id != GONE]
+        assert members, (group_id, group)
+        assert all(objects.by_id[ObjectId(one)].group_id == group_id for one in members), (group_id, group)
+        assert named.pop(group_id, 0) == group.range_count, (group_id, group)
     assert not named
-    for (node_id, purpose), shelf_id in objects.open_shelves.items():
-        shelf = objects.shelves[shelf_id]
-        assert (shelf.node_id, shelf.purpose, shelf.is_full) == (node_id, purpose, False)
+    for (node_id, purpose), group_id in objects.open_groups.items():
+        group = objects.groups[group_id]
+        assert (group.node_id, group.purpose, group.is_full) == (node_id, purpose, False)

@@ -93,7 +93,7 @@ def test_others_run_between_the_steps() -> None:
             await asyncio.sleep(0)
         assert (await reply).error_code == 0
         assert turns >= steps > len(request.ranges) // 32
-        assert [house.state(one) for one in house.sources] == [ObjectState.DOOMED] * 2
+        assert [house.state(one) for one in house.sources] == [ObjectState.PENDING_DELETION] * 2
         await house.check_restart()
 
     run(main())
@@ -133,7 +133,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_not_brought_back() -> None:
         assert (await reply).error_code == ErrorCode.INVALID_RECORD_STATE
         assert (await deleted).responses[0].error_code == 0
         assert house.state(request.object_id) is ObjectState.PREPARED
-        assert [house.state(one) for one in house.sources] == [ObjectState.DOOMED] * 2
+        assert [house.state(one) for one in house.sources] == [ObjectState.PENDING_DELETION] * 2
         await house.check_restart()
 
     run(main())

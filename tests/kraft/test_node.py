@@ -456,7 +456,7 @@ def test_a_snapshot_ahead_of_the_log_is_refused() -> None:
 
 
 def test_a_clock_that_is_set_passes_no_deadline() -> None:
-    """Prepared objects outlive a wall clock that jumps ahead; when their own time is up they are doomed."""
+    """Prepared objects outlive a wall clock that jumps ahead; when their own time is up they are marked for deletion."""
 
     async def main() -> None:
         clock = HandClock()
@@ -469,7 +469,7 @@ def test_a_clock_that_is_set_passes_no_deadline() -> None:
             objects = node.publisher.image.objects
             return [objects.by_id[ObjectId(i)].state for i in (long_lived, short_lived)]
 
-        await eventually(lambda: states() == [ObjectState.PREPARED, ObjectState.DOOMED])
+        await eventually(lambda: states() == [ObjectState.PREPARED, ObjectState.PENDING_DELETION])
         objects = node.publisher.image.objects
         assert objects.by_id[ObjectId(short_lived)].time_ms == clock.now_ms
         await node.close()

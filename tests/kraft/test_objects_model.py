@@ -46,8 +46,8 @@ class Bucket:
             for stream, start, end in self.spans.get(one, [])
         )
 
-    def delete(self, object_id: int, is_deep: bool) -> None:
-        for one in self.links.pop(object_id, []) if is_deep else []:
+    def delete(self, object_id: int, with_links: bool) -> None:
+        for one in self.links.pop(object_id, []) if with_links else []:
             self.spans.pop(one, None)
         self.links.pop(object_id, None)
         self.spans.pop(object_id, None)
@@ -125,7 +125,7 @@ class Story:
         sources = sets[a % 3 : a % 3 + 1 + b]
         held = [span for one in sources for span in self.bucket.spans[one]]
         spans = self.wanted(held)
-        passed_over = {stream_id for stream_id, _, _ in held} - {stream_id for stream_id, _, _ in spans}
+        trimmed_ids = {stream_id for stream_id, _, _ in held} - {stream_id for stream_id, _, _ in spans}
         is_wrong = c == 5 and len(spans) > 0
         if is_wrong:
             forgotten = spans[a % len(spans)][0]
@@ -138,7 +138,7 @@ class Story:
         request = CommitCompactionRequest(1, self.machine.epoch, first if shared else NO_OBJECT, 700)
         request.ranges = [CompactedRange(*span) for span in shared]
         request.stream_objects = [CompactedObject(first + n, STREAM, 300, *span) for n, span in enumerate(own, 1)]
-        request.compacted_ids, request.passed_over = sources, sorted(passed_over)
+        request.compacted_ids, request.trimmed_ids = sources, sorted(trimmed_ids)
         self.put(first, shared)
         for number, span in enumerate(own, 1):
             self.put(first + number, [span])
@@ -216,9 +216,9 @@ class Story:
     def on_clean(self, a: int, b: int, c: int) -> None:
         """What the cleaner does a grace later."""
         image = self.machine.image
-        due = image.objects.doomed_before(self.machine.now_ms, 1 + b)
+        due = image.objects.pending_deletions_before(self.machine.now_ms, 1 + b)
         for object_id in due:
-            self.bucket.delete(object_id, image.objects.by_id[ObjectId(object_id)].is_deep)
+            self.bucket.delete(object_id, image.objects.by_id[ObjectId(object_id)].with_links)
         self.machine.do(RemoveObjectsRequest(1, self.machine.epoch, list(due)))
 
     def on_reload(self, a: int, b: int, c: int) -> None:
@@ -265,5 +265,5 @@ def test_the_story_is_worth_telling() -> None:
             kinds[stored.kind] = kinds.get(stored.kind, 0) + 1
     assert story.compactions > 20
     assert story.refusals > 2
-    assert set(seen) >= {ObjectState.COMMITTED, ObjectState.DOOMED}
+    assert set(seen) >= {ObjectState.COMMITTED, ObjectState.PENDING_DELETION}
     assert set(kinds) == {SET, STREAM, COMPOSITE}

@@ -203,8 +203,8 @@ class Play:
         self.machine.expire()
 
     def on_remove(self, a: int, b: int, c: int) -> None:
-        doomed = self.machine.image.objects.doomed_before(self.machine.now_ms - 20 * a, b)
-        self.machine.do(RemoveObjectsRequest(1, self.machine.epoch, list(doomed)))
+        pending = self.machine.image.objects.pending_deletions_before(self.machine.now_ms - 20 * a, b)
+        self.machine.do(RemoveObjectsRequest(1, self.machine.epoch, list(pending)))
 
     def on_ids(self, a: int, b: int, c: int) -> None:
         self.machine.do(AllocateProducerIdsRequest(1, self.machine.epoch))

@@ -1,4 +1,4 @@
-"""What docs/formats/metadata_log.md says of records is enough to find every object, and to tell the living from the doomed.
+"""What docs/formats/metadata_log.md says of records is enough to find every object, and to tell what is alive from what is pending deletion.
 
 A stranger who knows the page reads the bytes that commands made, from the beginning and from a snapshot, and comes to the image that the code has.
 """
@@ -17,7 +17,7 @@ from tests.kraft.test_objects_model import Story
 from tests.pages import PageReader, page
 
 STREAM_SET, COMPOSITE = 0, 2
-Holder = tuple[int, int]  # object or shelf, and places there; no places: an object of the stream alone
+Holder = tuple[int, int]  # object or group, and places there; no places: an object of the stream alone
 Fields = dict[str, Any]
 HEADINGS = {int(match[2]): match[1] for match in re.finditer(r"^(### (\d+) \w+)$", page("metadata_log.md"), re.M)}
 
@@ -26,7 +26,7 @@ class Stranger:
     def __init__(self) -> None:
         self.streams: dict[int, tuple[int, int]] = {}
         self.ranges: dict[int, list[tuple[int, Holder]]] = {}
-        self.shelves: dict[int, list[int]] = {}
+        self.groups: dict[int, list[int]] = {}
         self.objects: dict[int, tuple[str, Fields]] = {}
 
     def read(self, value: bytes) -> None:
@@ -46,13 +46,13 @@ class Stranger:
         for stream_id in record["stream_ids"]:
             del self.streams[stream_id]
             self.ranges.pop(stream_id, None)
-        self.doom_unnamed()
+        self.mark_unnamed()
 
     def on_503(self, record: Fields) -> None:
         stream_id, start = record["stream_id"], record["start_offset"]
         self.drop_below(stream_id, start)
         self.streams[stream_id] = start, max(start, self.streams[stream_id][1])
-        self.doom_unnamed()
+        self.mark_unnamed()
 
     def on_504(self, record: Fields) -> None:
         for number in range(record["object_count"]):
@@ -70,11 +70,11 @@ class Stranger:
             else:
                 ranges.append((start, holder))
             self.streams[stream_id] = self.streams[stream_id][0], end
-        self.doom_unnamed()
+        self.mark_unnamed()
 
     def on_506(self, record: Fields) -> None:
         for object_id in record["object_ids"]:
-            self.doom(object_id, is_deep=record["is_deep"])
+            self.mark(object_id, with_links=record["with_links"])
 
     def on_507(self, record: Fields) -> None:
         for object_id in record["object_ids"]:
@@ -95,18 +95,18 @@ class Stranger:
             self.replace(stream_id, sorted(wanted), sources)
         for object_id in (*record["replaced_ids"], *record["dropped_link_ids"]):
             kind = self.objects.get(object_id, ("", {"kind": -1}))[1]["kind"]
-            self.doom(object_id, is_deep=kind == COMPOSITE)
+            self.mark(object_id, with_links=kind == COMPOSITE)
         for object_id in record["superseded_ids"]:
-            self.doom(object_id, is_deep=False)
+            self.mark(object_id, with_links=False)
         for object_id in record["linked_ids"]:
             self.forget(object_id)
-        self.doom_unnamed()
+        self.mark_unnamed()
 
     def on_510(self, record: Fields) -> None:
         self.objects[record["object_id"]] = "committed", record
 
     def on_511(self, record: Fields) -> None:
-        self.shelves[record["shelf_id"]] = list(record["members"])
+        self.groups[record["group_id"]] = list(record["members"])
 
     def on_512(self, record: Fields) -> None:
         reader = PageReader(record["holders"])
@@ -128,10 +128,10 @@ class Stranger:
         self.objects[object_id] = "committed", record
         if record["kind"] != STREAM_SET:
             return object_id, 0
-        members = self.shelves.setdefault(record["shelf_id"], [])
-        assert record["shelf_place"] == len(members) < 4
+        members = self.groups.setdefault(record["group_id"], [])
+        assert record["group_slot"] == len(members) < 4
         members.append(object_id)
-        return record["shelf_id"], 1 << record["shelf_place"]
+        return record["group_id"], 1 << record["group_slot"]
 
     def pieces(self, stream_id: int) -> Iterator[tuple[int, int, Holder]]:
         ranges = self.ranges.get(stream_id, [])
@@ -169,32 +169,32 @@ class Stranger:
 
     def without(self, holder: Holder, sources: set[int]) -> Holder:
         left = [one for one in self.named(holder) if one not in sources]
-        members = self.shelves.get(holder[0], [])
+        members = self.groups.get(holder[0], [])
         return (holder[0], sum(1 << members.index(one) for one in left)) if left and holder[1] else holder
 
     def named(self, holder: Holder) -> list[int]:
         if not holder[1]:
             return [holder[0]]
-        members = self.shelves.get(holder[0], [])
+        members = self.groups.get(holder[0], [])
         return [one for place, one in enumerate(members) if holder[1] >> place & 1 and one >= 0]
 
-    def doom_unnamed(self) -> None:
+    def mark_unnamed(self) -> None:
         named = {one for ranges in self.ranges.values() for _, holder in ranges for one in self.named(holder)}
         for object_id, (state, record) in list(self.objects.items()):
             if state == "committed" and object_id not in named:
-                self.doom(object_id, is_deep=record["kind"] == COMPOSITE)
+                self.mark(object_id, with_links=record["kind"] == COMPOSITE)
 
-    def doom(self, object_id: int, *, is_deep: bool) -> None:
+    def mark(self, object_id: int, *, with_links: bool) -> None:
         self.forget(object_id)
-        self.objects[object_id] = "doomed", {"is_deep": is_deep}
+        self.objects[object_id] = "pending_deletion", {"with_links": with_links}
 
     def forget(self, object_id: int) -> None:
         state, record = self.objects.pop(object_id, ("", {}))
         if state == "committed" and record["kind"] == STREAM_SET:
-            members = self.shelves[record["shelf_id"]]
-            members[record["shelf_place"]] = -1
+            members = self.groups[record["group_id"]]
+            members[record["group_slot"]] = -1
             if all(one < 0 for one in members):
-                del self.shelves[record["shelf_id"]]
+                del self.groups[record["group_id"]]
 
 
 def unpack_ranges(packed: bytes) -> Iterator[tuple[int, int, int]]:
@@ -218,8 +218,8 @@ def compare(stranger: Stranger, image: MetadataImage) -> None:
     assert {object_id: state for object_id, (state, _) in stranger.objects.items()} == states
     for object_id, (state, record) in stranger.objects.items():
         stored = image.objects.by_id[ObjectId(object_id)]
-        if state == "doomed":
-            assert record["is_deep"] == stored.is_deep, object_id
+        if state == "pending_deletion":
+            assert record["with_links"] == stored.with_links, object_id
         if state == "committed":
             assert (record["kind"], record["size_bytes"]) == (stored.kind, stored.size_bytes)
 
@@ -250,4 +250,4 @@ def test_a_stranger_finds_what_the_page_says() -> None:
         compare(from_start, story.machine.image)
         if number >= 25:
             compare(from_snapshot, story.machine.image)
-    assert len(seen) == 3, "prepared, committed and doomed ones were there"
+    assert len(seen) == 3, "prepared, committed and ones pending deletion were there"

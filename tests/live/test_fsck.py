@@ -83,7 +83,7 @@ def test_a_node_that_was_stopped_is_sound(folder: Path, capsys: pytest.CaptureFi
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()}
     code, found = checked(folder, capsys)
     assert (code, found["sound"], found["list"], found["running"]) == (0, True, [], "")
-    assert found["objects"] == len(stored(folder)) - found["doomed"] > 0
+    assert found["objects"] == len(stored(folder)) - found["pending_deletion"] > 0
     assert found["blocks"] > 0
     after = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()}
     assert {path.name for path in before if before[path] != after[path]} <= {".lock"}

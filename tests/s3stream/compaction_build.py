@@ -75,7 +75,7 @@ class CompactingCatalog(MemoryCatalog):
         super().__init__()
         self.clock = clock
         self.live: dict[ObjectId, LiveObject] = {}
-        self.doomed: dict[ObjectId, bool] = {}  # whether its links go with it
+        self.pending_deletions: dict[ObjectId, bool] = {}  # whether its links go with it
         self.was_committed: dict[ObjectId, None] = {}
         self.compactions: list[CompactionCommit] = []
         self.deadlines: dict[ObjectId, int] = {}
@@ -109,17 +109,17 @@ class CompactingCatalog(MemoryCatalog):
 
     async def trim(self, stream_id: StreamId, epoch: int, new_start: int) -> None:
         await super().trim(stream_id, epoch, new_start)
-        self.doom_emptied()
+        self.mark_emptied()
 
     def delete(self, stream_id: int) -> None:
         super().delete(stream_id)
-        self.doom_emptied()
+        self.mark_emptied()
 
-    def doom_emptied(self) -> None:
+    def mark_emptied(self) -> None:
         """Objects of one stream go with their last offset; stream-set objects only by compaction."""
         for object_id, found in list(self.live.items()):
             if found.kind is not ObjectKind.STREAM_SET and not any(self._wanted(span) for span in found.ranges):
-                self._doom(object_id, is_deep=True)
+                self._mark_for_deletion(object_id, with_links=True)
 
     # -- what compaction asks
 
@@ -220,10 +220,10 @@ class CompactingCatalog(MemoryCatalog):
         order, age = min(one.order_id for one in sources), min(one.data_time_ms for one in sources)
         for key in self._sources(commit):
             if key in self.live and key not in commit.linked_ids:
-                self._doom(key, is_deep=key in commit.compacted_ids)
+                self._mark_for_deletion(key, with_links=key in commit.compacted_ids)
             self.live.pop(key, None)
         for key in commit.dropped_link_ids:
-            self.doomed[key] = False
+            self.pending_deletions[key] = False
         gone = frozenset(self._sources(commit))
         for stream in self.streams.values():
             stream.objects = [hint for hint in stream.objects if hint.object_id not in gone]
@@ -238,11 +238,11 @@ class CompactingCatalog(MemoryCatalog):
                     stream = self.streams[span.stream_id]
                     stream.objects.append(ObjectHint(key, kind, size_bytes, span.start, span.end))
                     stream.objects.sort(key=lambda hint: hint.start)
-        self.doom_emptied()
+        self.mark_emptied()
 
-    def _doom(self, object_id: ObjectId, *, is_deep: bool) -> None:
+    def _mark_for_deletion(self, object_id: ObjectId, *, with_links: bool) -> None:
         found = self.live.pop(object_id)
-        self.doomed[object_id] = is_deep and found.kind is ObjectKind.COMPOSITE
+        self.pending_deletions[object_id] = with_links and found.kind is ObjectKind.COMPOSITE
         for stream in self.streams.values():
             stream.objects = [hint for hint in stream.objects if hint.object_id != object_id]
 
@@ -316,31 +316,31 @@ class CompactedWorld(World):
     # -- files
 
     def clean(self) -> None:
-        """Deletes what is doomed, composites with what they link, and what was prepared and ran out."""
+        """Deletes what is marked for deletion, composites with what they link, and what was prepared and ran out."""
         catalog = self.catalog
         for key, deadline in list(catalog.deadlines.items()):
             if deadline < catalog.clock.ms and key in catalog.prepared:
                 del catalog.prepared[key], catalog.deadlines[key]
-                catalog.doomed[key] = False
-        for key, is_deep in catalog.doomed.items():
+                catalog.pending_deletions[key] = False
+        for key, with_links in catalog.pending_deletions.items():
             data = self.store.objects.get(self.key(key))
-            if is_deep and data is not None:
+            if with_links and data is not None:
                 for link in links_of(memoryview(data)):
                     self.store.objects.pop(self.key(link.object_id), None)
             self.store.objects.pop(self.key(key), None)
-        catalog.doomed.clear()
+        catalog.pending_deletions.clear()
 
     def check_files(self) -> None:
-        """Every committed object and every link of one is in the store; whatever else is there is prepared or doomed."""
+        """Every committed object and every link of one is in the store; whatever else is there is prepared or pending deletion."""
         catalog, expected = self.catalog, dict.fromkeys(self.catalog.live)
         for key, found in catalog.live.items():
             if found.kind is ObjectKind.COMPOSITE:
                 expected |= dict.fromkeys(self.links(key))
         stored = {parse_object_key(CLUSTER_ID, key) for key in self.store.objects}
         assert not [key for key in expected if key not in stored]
-        known = {*expected, *catalog.prepared, *catalog.doomed}
-        for key, is_deep in catalog.doomed.items():
-            if is_deep and key in stored:
+        known = {*expected, *catalog.prepared, *catalog.pending_deletions}
+        for key, with_links in catalog.pending_deletions.items():
+            if with_links and key in stored:
                 known |= set(self.links(key))
         assert not [key for key in stored if key not in known]
 

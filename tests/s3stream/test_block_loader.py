@@ -33,7 +33,7 @@ KEY = "object"
 OBJECT = ObjectId(7)
 
 
-class Shelf:
+class StreamSetGroup:
     """A keeper that only counts."""
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class Bench:
         bucket = SimBucket(SystemClock())
         bucket.put(KEY, b"".join(finished.parts))
         self.store = SimObjectStore(bucket, Rand(b"loader"), StoreFaults(latency_ms=(10, 10)))
-        self.shelf = Shelf()
-        self.loader = BlockLoader(self.shelf, self.store, self.store, get_bytes_max, gets_max, StepLine())
+        self.group = StreamSetGroup()
+        self.loader = BlockLoader(self.group, self.store, self.store, get_bytes_max, gets_max, StepLine())
         self.reader = ObjectReader(self.store, KEY, finished.size_bytes)
         self.refs: list[BlockRef] = []
 
@@ -90,8 +90,8 @@ def test_few_gets_are_under_way_at_once() -> None:
         blocks = await asyncio.gather(*bench.load(*range(0, 80, 4)))
         assert [block.packed.all_entries()[0].base_offset for block in blocks] == list(range(0, 80, 4))
         assert loop.time() - began == pytest.approx(0.1)
-        assert bench.shelf.most_reserved_bytes == 2 * bench.refs[0].size_bytes
-        assert bench.shelf.reserved_bytes == 0
+        assert bench.group.most_reserved_bytes == 2 * bench.refs[0].size_bytes
+        assert bench.group.reserved_bytes == 0
         assert bench.loader.wanted_count == 0
 
     run_simulation(main)
@@ -152,7 +152,7 @@ def test_a_failed_get_fails_its_blocks_and_no_others() -> None:
         await asyncio.sleep(1)
         gc.collect()
         assert not loop.problems
-        assert bench.shelf.reserved_bytes == 0
+        assert bench.group.reserved_bytes == 0
 
     run_simulation(main)
 
@@ -166,8 +166,8 @@ def test_a_damaged_block_does_not_spoil_its_neighbours() -> None:
         results = await asyncio.gather(*bench.load(0, 1, 2, 3), return_exceptions=True)
         assert [type(result) for result in results] == [CachedBlock, ObjectCorrupt, CachedBlock, CachedBlock]
         assert bench.store.requests["get"] == 1
-        assert [position for _, position in bench.shelf.kept] == [bench.refs[place].position for place in (0, 2, 3)]
-        assert (bench.loader.wanted_count, bench.shelf.reserved_bytes) == (0, 0)
+        assert [position for _, position in bench.group.kept] == [bench.refs[place].position for place in (0, 2, 3)]
+        assert (bench.loader.wanted_count, bench.group.reserved_bytes) == (0, 0)
 
     run_simulation(main)
 
@@ -182,7 +182,7 @@ def test_closing_tells_all_who_wait() -> None:
         await bench.loader.close()
         results = await asyncio.gather(*futures, return_exceptions=True)
         assert all(isinstance(result, Closed) for result in results)
-        assert (bench.loader.wanted_count, bench.shelf.reserved_bytes) == (0, 0)
+        assert (bench.loader.wanted_count, bench.group.reserved_bytes) == (0, 0)
 
     run_simulation(main)
 

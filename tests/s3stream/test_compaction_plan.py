@@ -18,7 +18,7 @@ from millrace.s3stream.compaction.plan import (
     SetPlan,
     SourceIndex,
     SourcesOverlap,
-    find_passed_over,
+    find_trimmed,
     find_uncovered,
     plan_sets,
     streams_of,
@@ -289,11 +289,11 @@ def test_plans_and_checks_are_made_in_steps() -> None:
     assert len(list(plan_sets(sources, bounds, CompactionSettings(), split_bytes=MIB))) >= 6000 // 256
     assert len(list(plan_aged(sources, bounds, CompactionSettings()))) >= 2 * 6000 // 256
     assert len(list(find_uncovered(sources, bounds, written))) >= 6000 // 256
-    assert finished(find_passed_over(sources, bounds)) == ()
+    assert finished(find_trimmed(sources, bounds)) == ()
     bounds[StreamId(7)] = StreamBounds(10, 10)
     bounds[StreamId(8)] = StreamBounds(9, 10)
     del bounds[StreamId(9)]
-    assert finished(find_passed_over(sources, bounds)) == (7,)
+    assert finished(find_trimmed(sources, bounds)) == (7,)
 
 
 def test_a_plan_for_one_stream_is_bounded() -> None:

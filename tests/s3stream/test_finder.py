@@ -105,8 +105,8 @@ def run(scenario: Any) -> None:
     asyncio.run(main())
 
 
-async def shelf(index_bytes_max: int = 1 << 20) -> Bucket:
-    """Four sets on a shelf with stream 1's offsets 0 to 40; the third has none of it."""
+async def group(index_bytes_max: int = 1 << 20) -> Bucket:
+    """Four sets on a group with stream 1's offsets 0 to 40; the third has none of it."""
     bucket = Bucket(index_bytes_max)
     await bucket.put(10, {1: (0, 10), 2: (0, 5)})
     await bucket.put(11, {1: (10, 25)})
@@ -116,11 +116,11 @@ async def shelf(index_bytes_max: int = 1 << 20) -> Bucket:
     return bucket
 
 
-def test_one_round_of_gets_finds_what_lies_on_a_shelf() -> None:
+def test_one_round_of_gets_finds_what_lies_in_a_group() -> None:
     """Four indexes at once the first time, none after: whatever lies there is then at hand."""
 
     async def scenario() -> None:
-        bucket = await shelf()
+        bucket = await group()
         assert await bucket.found_at(12) == 11
         assert sorted(bucket.asked()) == [bucket.key(one) for one in (10, 11, 12, 13)]
         assert [await bucket.found_at(offset) for offset in (0, 9, 10, 24, 25, 39)] == [10, 10, 11, 11, 13, 13]
@@ -134,7 +134,7 @@ def test_an_object_of_its_own_is_one_get() -> None:
     """Metadata names it alone; what follows it is not looked at."""
 
     async def scenario() -> None:
-        bucket = await shelf()
+        bucket = await group()
         await bucket.put(14, {1: (40, 90)}, STREAM)
         bucket.names.append(((14,), 40, 90))
         assert await bucket.found_at(77) == 14
@@ -166,7 +166,7 @@ def test_a_composite_leads_to_what_it_links_with_one_get() -> None:
 
 def test_an_object_is_read_for_its_writer_alone() -> None:
     """Metadata names the writer of each object: one that another wrote under its id is refused with both named, whatever
-    kind it is, and does not keep others of its shelf from being read. Where metadata names nobody, anybody's is read."""
+    kind it is, and does not keep others of its group from being read. Where metadata names nobody, anybody's is read."""
 
     async def scenario() -> None:
         bucket = Bucket()
@@ -222,10 +222,10 @@ def test_a_linked_object_of_another_is_refused(is_apart: bool) -> None:
 
 
 def test_those_who_look_at_one_time_share_the_indexes() -> None:
-    """Ten readers of one shelf load four indexes."""
+    """Ten readers of one group load four indexes."""
 
     async def scenario() -> None:
-        bucket = await shelf()
+        bucket = await group()
         found = await asyncio.gather(*(bucket.found_at(offset) for offset in range(0, 40, 4)))
         assert found == [10, 10, 10, 11, 11, 11, 11, 13, 13, 13]
         assert len(bucket.asked()) == 4
@@ -234,10 +234,10 @@ def test_those_who_look_at_one_time_share_the_indexes() -> None:
 
 
 def test_an_object_that_cannot_be_read_fails_only_who_needs_it() -> None:
-    """Gone or damaged, the others of its shelf are read; who needs it is told which it was."""
+    """Gone or damaged, the others of its group are read; who needs it is told which it was."""
 
     async def scenario() -> None:
-        bucket = await shelf()
+        bucket = await group()
         await bucket.store.delete([bucket.key(11)])
         content = bytearray(await bucket.store.get(bucket.key(13)))
         content[-50] ^= 1
@@ -257,7 +257,7 @@ def test_nor_does_one_that_the_store_does_not_give(error: type[Exception]) -> No
     """It was archived, say; or its GET alone was late. Who finds nothing in the others is told that, before anything else."""
 
     async def scenario() -> None:
-        bucket = await shelf()
+        bucket = await group()
         await bucket.store.delete([bucket.key(12)])
 
         bucket.store.refused[bucket.key(11)] = error("no")
@@ -272,7 +272,7 @@ def test_what_compaction_replaced_is_found_when_metadata_says_so() -> None:
     """Indexes of the old objects are kept and harm nothing; the new one is asked for once."""
 
     async def scenario() -> None:
-        bucket = await shelf()
+        bucket = await group()
         assert await bucket.found_at(12) == 11
         await bucket.put(20, {1: (0, 40)}, STREAM)
         bucket.names = [((20,), 0, 40)]
@@ -288,7 +288,7 @@ def test_metadata_that_lags_is_told_apart() -> None:
     """No object named: ObjectMissing, asking again may help; named, and none has it: OffsetGap."""
 
     async def scenario() -> None:
-        bucket = await shelf()
+        bucket = await group()
         with pytest.raises(ObjectMissing):
             await bucket.find(40)
         bucket.names = [((10, 12), 0, 40)]
@@ -299,7 +299,7 @@ def test_metadata_that_lags_is_told_apart() -> None:
 
 
 def test_indexes_are_kept_within_their_bound() -> None:
-    """Reading on over many shelves keeps the newest; the oldest is asked for again."""
+    """Reading on over many groups keeps the newest; the oldest is asked for again."""
 
     async def scenario() -> None:
         bucket = Bucket(index_bytes_max=40 << 10)
@@ -323,13 +323,13 @@ def test_where_a_stream_goes_on_behind_damage() -> None:
     above what could be read, so that nothing readable is given up for another's sake."""
 
     async def scenario() -> None:
-        bucket = await shelf()
+        bucket = await group()
         assert [await bucket.finder.resume_after(1, offset) for offset in (0, 9, 10, 39)] == [10, 10, 25, 40]
         for gone, goes_on in (((11,), 25), ((11, 13), 40), ((10, 11), 25)):
-            bucket = await shelf()
+            bucket = await group()
             await bucket.store.delete([bucket.key(one) for one in gone])
             assert await bucket.finder.resume_after(1, 12) == goes_on, gone
-        bucket = await shelf()
+        bucket = await group()
         await bucket.put(14, {1: (40, 60)}, STREAM)
         bucket.names.append(((14,), 40, 60))
         await bucket.store.delete([bucket.key(14)])
@@ -363,7 +363,7 @@ def test_where_a_stream_goes_on_is_not_known_without_an_index(error: type[Except
     """An index that the store does not give now may tell of what is asked for: nothing is concluded."""
 
     async def scenario() -> None:
-        bucket = await shelf()
+        bucket = await group()
         await bucket.store.delete([bucket.key(10)])
         bucket.store.refused = {bucket.key(11): error("not now")}
         with pytest.raises(error):

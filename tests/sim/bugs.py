@@ -515,8 +515,8 @@ BUGS = {
         where=with_weather("full bucket"),
     ),
     "blocks-swapped": Bug("compaction writes one block twice", 5, Output, "add", do.swaps_blocks, (*LOST, *UNREAD)),
-    "links-doomed": Bug(
-        "what a composite links is doomed", 5, batch, "commit", do.dooms_what_it_links, (*LOST, *UNREAD)
+    "links-deleted": Bug(
+        "what a composite links is marked for deletion", 5, batch, "commit", do.deletes_what_it_links, (*LOST, *UNREAD)
     ),
     "commit-before-put": Bug(
         "objects are committed while they are put",
@@ -527,10 +527,15 @@ BUGS = {
         ("commit-before-put",),
     ),
     "no-grace": Bug(
-        "doomed objects are deleted at once", 5, ObjectCleaner, "__init__", do.deletes_at_once, ("deleted-early",)
+        "objects pending deletion are deleted at once",
+        5,
+        ObjectCleaner,
+        "__init__",
+        do.deletes_at_once,
+        ("deleted-early",),
     ),
     "never-deleted": Bug(
-        "doomed objects are forgotten, not deleted",
+        "objects pending deletion are forgotten, not deleted",
         6,
         ObjectCleaner,
         "_delete_due",
@@ -562,11 +567,11 @@ BUGS = {
         (*LOST, *UNREAD, "object-back"),
     ),
     "snapshot-incomplete": Bug(
-        "a snapshot lacks what is doomed",
+        "a snapshot lacks what is marked for deletion",
         9,
         snapshot,
         "object_records",
-        do.snapshots_lack_the_doomed,
+        do.snapshots_lack_pending_deletions,
         ("replay-differs", "metadata-differs", "forgotten-object"),
     ),
     "record-skipped": Bug(

@@ -233,7 +233,7 @@ class TopicsHold:
             self.count += 1
             if story.is_gone and story.topic_id in ids:
                 lines.append(f"topic-is-back: {story.name} {story.topic_id.hex()}")
-            if not story.is_doomed and ids.get(story.topic_id) != story.name:
+            if not story.is_deletion_asked and ids.get(story.topic_id) != story.name:
                 lines.append(f"lost-topic: {story.name} {story.topic_id.hex()}")
         return lines
 
@@ -355,7 +355,7 @@ def all_checkers() -> list[Checker]:
 
 def must_exist(history: History, place: Place) -> bool:
     story = history.topics.get(place[0])
-    return story is not None and not story.is_doomed
+    return story is not None and not story.is_deletion_asked
 
 
 def lawful_start(log: Log, there: FoundLog) -> int:

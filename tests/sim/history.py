@@ -38,12 +38,12 @@ class Log:
 
 @dataclass(slots=True)
 class TopicStory:
-    """One topic under one id. `is_gone` once its deletion was acknowledged; `is_doomed` once it was asked for."""
+    """One topic under one id. `is_gone` once its deletion was acknowledged; `is_deletion_asked` once it was asked for."""
 
     name: str
     topic_id: bytes
     partitions: int
-    is_doomed: bool = False
+    is_deletion_asked: bool = False
     is_gone: bool = False
 
 

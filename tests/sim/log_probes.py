@@ -72,7 +72,7 @@ class ToldIsDurable(LogProbe):
     def on_told(self, place: Place, offset: int, values: list[bytes]) -> None:
         self.count += 1
         story, log = self.history.topics.get(place[0]), self.history.log(place)
-        is_kept = not log.is_ageing and story is not None and not story.is_doomed
+        is_kept = not log.is_ageing and story is not None and not story.is_deletion_asked
         if is_kept and not (0 <= offset < log.start_asked) and not self._is_durable(values[-1]):
             self.find("ack-before-durable", f"{shown(place)} {offset} {values[-1][:24]!r}")
 

@@ -202,13 +202,13 @@ class LostLog:
             is_known, was_known = loaded.topics.by_id(topic_id) is not None, lost.topics.by_id(topic_id) is not None
             if is_known == was_known and is_known:
                 continue
-            if not is_known and not story.is_doomed and self._has_all:
+            if not is_known and not story.is_deletion_asked and self._has_all:
                 for index in range(story.partitions):
                     if self._history.log((topic_id, index)).acknowledged:
                         self._history.find(
                             "acknowledged-unsaved", f"{story.name}-{index} is not in the bucket's metadata"
                         )
-            story.is_doomed, story.is_gone = True, story.is_gone and not is_known
+            story.is_deletion_asked, story.is_gone = True, story.is_gone and not is_known
             for index in range(story.partitions):
                 self._history.give_up((topic_id, index), (0, 0))
                 self._history.log((topic_id, index)).ends_of_epochs.clear()

@@ -69,12 +69,12 @@ class MetadataGrows(Probe):
 
 class ObjectsLive(Probe):
     """Invariants 5, 6, 7: an object is prepared for so long and no longer, is in the bucket when it is committed, goes from prepared to committed to
-    doomed and never back, is deleted only a grace after it was doomed, and forgotten only once it is deleted."""
+    pending deletion and never back, is deleted only a grace after it was marked for deletion, and forgotten only once it is deleted."""
 
     def __init__(self, node: SimNode, history: History) -> None:
         super().__init__(node, history)
         self._states: dict[int, ObjectState] = {}
-        self._doomed_at: dict[int, tuple[int, int]] = {}  # when, and in which life
+        self._marked_at: dict[int, tuple[int, int]] = {}  # when, and in which life
         self._last: object = None
         self._shown_us = 0  # when the last image was
         self._shown_life = 0
@@ -109,8 +109,8 @@ class ObjectsLive(Probe):
                     )
             if stored.state is ObjectState.PREPARED and stored.time_ms > latest_ms:
                 self.find("prepared-too-long", f"object {object_id} until {stored.time_ms}, not {latest_ms} at most")
-            if stored.state is ObjectState.DOOMED:
-                self._doomed_at.setdefault(object_id, self._doomed_since(stored.time_ms))
+            if stored.state is ObjectState.PENDING_DELETION:
+                self._marked_at.setdefault(object_id, self._marked_since(stored.time_ms))
         gone = [ObjectId(object_id) for object_id in self._states if object_id not in states]
         left = [object_id for object_id in gone if object_key(cluster_id, object_id) in bucket]
         linked = _linked(content for content, _ in bucket.values()) if left else frozenset()
@@ -119,7 +119,7 @@ class ObjectsLive(Probe):
                 self.find("forgotten-object", f"{object_id} is in the bucket, and in metadata no more")
         self._states = {object_id: stored.state for object_id, stored in states.items()}
 
-    def _doomed_since(self, time_ms: int) -> tuple[int, int]:
+    def _marked_since(self, time_ms: int) -> tuple[int, int]:
         """Now; or, of what a process committed and did not live to show, when it says, if that was since the last image."""
         now_us, life = self.node.world.loop.now_us, self.node.life_count
         if life == self._shown_life:
@@ -141,12 +141,12 @@ class ObjectsLive(Probe):
         state = self._states.get(object_id)
         if state in (ObjectState.PREPARED, ObjectState.COMMITTED):
             self.find("deleted-alive", f"object {object_id} is {state.name} and deleted")
-        at_us, life = self._doomed_at.get(object_id, (0, 0))
+        at_us, life = self._marked_at.get(object_id, (0, 0))
         passed_ms = (self.node.world.loop.now_us - at_us) // 1000
         # A process that began later has the wall clock's word alone.
         is_misled = life != self.node.life_count and self.node.world.clock.stepped_ms
         if passed_ms < 0.9 * self.node.settings.object_grace_ms and not is_misled:
-            self.find("deleted-early", f"object {object_id}, {passed_ms} ms after it was doomed")
+            self.find("deleted-early", f"object {object_id}, {passed_ms} ms after it was marked for deletion")
 
 
 def _linked(contents: Iterable[bytes]) -> frozenset[int] | None:

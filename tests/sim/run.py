@@ -3,7 +3,7 @@
     storm    the actors of workload.py; a strike may come at any point of it, or of a recovery, or of a stop; weather.py blows
     quiet    everything is read: from caches and whatever the last recovery left there
     stop     everything goes into objects, the WAL is emptied; a start with empty caches; everything is read again, from objects, and once more
-             when they are compacted and what was doomed is deleted
+             when they are compacted and what was marked for deletion is deleted
     end      a last stop: metadata against its own log, the bucket and the streams' ranges
 
 A run is its seed and its plan: the same ones give the same trace. Findings are what probes and checkers say, what clients were told in
@@ -69,7 +69,7 @@ A = TypeVar("A", bound=Actor)
 DOWN_S = 0.05
 LIMIT_S = 300.0
 CROWD_MAX = 20  # a repeat whose state is in the log reads every index of a partition that is not compacted
-GRACE_S = 20.0  # longer than doomed objects stay
+GRACE_S = 20.0  # longer than objects pending deletion stay
 AGEING = {"segment.ms": "200", "retention.ms": "700", **ANY_TIME}
 HOURLY = {
     "segment.ms": "200",
@@ -78,7 +78,7 @@ HOURLY = {
 }  # nothing is that old unless a clock is believed that is wrong
 GROUP = "group"
 LOOKUPS_OF = {"quiet": ("middle", "beyond"), "compacted": ("first", "last")}  # where runs are to be short
-EXPIRES_IN = 3  # intervals, in which what is prepared beyond its deadline is doomed
+EXPIRES_IN = 3  # intervals, in which what is prepared beyond its deadline is marked for deletion
 LOOK_EVERY_S, LOOK_SELDOM_S = 0.025, 5.0
 CAST = (
     "idempotent",
@@ -406,7 +406,7 @@ class Run:
     async def _look_and_clean(self) -> None:
         if self.outcome.plan.ends == LATE:
             await self._look("objects")
-        await asyncio.sleep(GRACE_S)  # all is compacted by now, and what was doomed is deleted
+        await asyncio.sleep(GRACE_S)  # all is compacted by now, and what was marked for deletion is deleted
         await self._look("compacted")
 
     async def _compare(self) -> None:

@@ -26,7 +26,7 @@ from millrace.protocol.batches import CRC_START, BatchHeader
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.protocol.stream_records import DoomObjectsRecord, NodeClaimRecord, NodeWalRecord
+from millrace.protocol.stream_records import NodeClaimRecord, NodeWalRecord, PendingDeletionRecord
 from millrace.runtime.disk import Buffer
 from millrace.s3stream import recovery
 from millrace.s3stream.compaction import copying
@@ -275,7 +275,7 @@ def finds_no_bytes(old: Any) -> Any:
     return _left_bytes
 
 
-def dooms_what_it_links(old: Any) -> Any:
+def deletes_what_it_links(old: Any) -> Any:
     async def commit_too_much(work: Any, ids: Any, commit: Any) -> None:
         await old(work, ids, replace(commit, compacted_ids=(*commit.compacted_ids, *commit.linked_ids), linked_ids=()))
 
@@ -502,9 +502,9 @@ def prepares_for_years(old: Any) -> Any:
 # 9. replay
 
 
-def snapshots_lack_the_doomed(old: Any) -> Any:
+def snapshots_lack_pending_deletions(old: Any) -> Any:
     def object_records(image: Any) -> Any:
-        return (record for record in old(image) if not isinstance(record, DoomObjectsRecord))
+        return (record for record in old(image) if not isinstance(record, PendingDeletionRecord))
 
     return object_records
 

@@ -15,7 +15,7 @@ from millrace.kraft.image import EMPTY_IMAGE
 from millrace.kraft.tables.packing import pack_ranges
 from millrace.protocol.stream_records import (
     CommitObjectRecord,
-    DoomObjectsRecord,
+    PendingDeletionRecord,
     PrepareObjectsRecord,
     RemoveObjectsRecord,
     StreamRecord,
@@ -271,7 +271,7 @@ def keep_objects(scene: Scene) -> None:
     scene.prepare(1)
     keys = [scene.put(0), scene.put(1)]
     scene.commit_object(0, 0, 2)
-    scene.commit(DoomObjectsRecord([1], scene.world.clock.wall_ms()))
+    scene.commit(PendingDeletionRecord([1], scene.world.clock.wall_ms()))
     scene.world.loop.now_us += 1_000 * scene.node.settings.object_grace_ms
     scene.world.bucket.delete(keys[1:])
     scene.commit(RemoveObjectsRecord([1]))
@@ -506,7 +506,7 @@ def prepares_for_years(scene: Scene) -> None:
 def brings_an_object_back(scene: Scene) -> None:
     scene.prepare(0)
     before = scene.image
-    scene.commit(DoomObjectsRecord([0], scene.world.clock.wall_ms()))
+    scene.commit(PendingDeletionRecord([0], scene.world.clock.wall_ms()))
     scene.node.on_image(before)
 
 
@@ -518,14 +518,14 @@ def deletes_what_is_prepared(scene: Scene) -> None:
 def deletes_at_once(scene: Scene) -> None:
     scene.prepare(0)
     key = scene.put(0)
-    scene.commit(DoomObjectsRecord([0], scene.world.clock.wall_ms()))
+    scene.commit(PendingDeletionRecord([0], scene.world.clock.wall_ms()))
     scene.world.bucket.delete([key])
 
 
 def forgets_an_object(scene: Scene) -> None:
     scene.prepare(0)
     scene.put(0)
-    scene.commit(DoomObjectsRecord([0], scene.world.clock.wall_ms()))
+    scene.commit(PendingDeletionRecord([0], scene.world.clock.wall_ms()))
     scene.commit(RemoveObjectsRecord([0]))
 
 
@@ -575,20 +575,20 @@ def test_each_fault_is_found(act: Callable[[Scene], None], kinds: list[str], var
 
 @pytest.mark.parametrize("is_shown", [False, True])
 def test_the_grace_of_what_was_not_shown_runs_from_its_commit(is_shown: bool) -> None:
-    """A process dies as it dooms an object, and the next one comes up late, for the store is away: who counts from when that one shows it finds
-    fault with a whole grace. What the next one itself dooms has its grace from then."""
+    """A process dies as it marks for deletion an object, and the next one comes up late, for the store is away: who counts from when that one shows
+    it finds fault with a whole grace. What the next one itself marks for deletion has its grace from then."""
     findings = []
 
     async def main(loop: Any) -> None:
         scene = Scene(World(loop, "probes"))
         scene.start()
         scene.prepare(0)
-        key, doomed_ms = scene.put(0), scene.world.clock.wall_ms()
+        key, marked_ms = scene.put(0), scene.world.clock.wall_ms()
         scene.start()
         await asyncio.sleep(0.3 * scene.node.settings.object_grace_ms / 1000)
         if is_shown:
             scene.node.on_image(scene.image)
-        scene.commit(DoomObjectsRecord([0], doomed_ms))
+        scene.commit(PendingDeletionRecord([0], marked_ms))
         await asyncio.sleep(0.7 * scene.node.settings.object_grace_ms / 1000)
         scene.world.bucket.delete([key])
         findings.extend(scene.kinds)

@@ -126,7 +126,7 @@ class Idempotent(Actor):
                 sent.append(wire.send(0, 13, request))
                 await asyncio.sleep(self.rand.below(4) / 2000)
             answer = part_of(await asyncio.wait_for(sent.popleft(), 30))
-            if answer.error_code in GONE and self.history.topics[place[0]].is_doomed:
+            if answer.error_code in GONE and self.history.topics[place[0]].is_deletion_asked:
                 return False
             if answer.error_code in PASSING:
                 for late in sent:
@@ -165,7 +165,7 @@ class Plain(Actor):
             if not answer.error_code:
                 self.history.on_acknowledged(place, answer.base_offset, batch.values)
                 return True
-            if answer.error_code in GONE and self.history.topics[place[0]].is_doomed:
+            if answer.error_code in GONE and self.history.topics[place[0]].is_deletion_asked:
                 return False
             if answer.error_code not in PASSING:
                 self.history.find("producer-refused", f"{self.client.name} {answer!r}")
@@ -384,7 +384,7 @@ class Churner(Actor):
             self.made_count = filler.made_count
             await self.pause(100)
             await self.producer_id()
-            story.is_doomed = True
+            story.is_deletion_asked = True
             await asking.delete_topic(self.client, topic_id)
             story.is_gone = True
             self.history.on_promise()

@@ -52,7 +52,7 @@ class Hedging:
         self._outcomes: deque[bool] = deque(maxlen=OUTCOMES_MAX)
         self._typical_ms: float | None = None
         self._refused_at_ms = float("-inf")
-        self._passed_over = 0
+        self._skipped = 0
         self.under_way_bytes = 0
         self.begun = 0
         self.won = 0
@@ -97,8 +97,8 @@ class Hedging:
         if not self._is_on or self._is_quiet(now_ms) or self.under_way_bytes + size_bytes > DUPLICATES_BYTES_MAX:
             return False
         if not self._is_paying:
-            self._passed_over += 1
-            if self._passed_over % PROBE_EVERY:
+            self._skipped += 1
+            if self._skipped % PROBE_EVERY:
                 return False
         self.under_way_bytes += size_bytes
         self.begun_bytes += size_bytes

@@ -236,9 +236,9 @@ class LogInspection:
         self._found = Inspected(cluster_id, node_id)
 
     async def run(
-        self, on_record: Callable[[WalRecord], None] = lambda record: None, *, is_deep: bool = True
+        self, on_record: Callable[[WalRecord], None] = lambda record: None, *, reads_data: bool = True
     ) -> Inspected:
-        """`is_deep` False: what lies there and what is gone, without reading any object. Raises what the store raises when it does not answer,
+        """`reads_data` False: what lies there and what is gone, without reading any object. Raises what the store raises when it does not answer,
         WalMismatch for another cluster's log or one of another version."""
         found = self._found
         root = await self._root()
@@ -249,7 +249,7 @@ class LogInspection:
         except WalCorrupt as fault:
             found.faults.append(str(fault))
             return found
-        if is_deep:
+        if reads_data:
             damages = await self._walk(look, on_record)
         else:
             damages = await self._missing(look)

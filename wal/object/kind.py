@@ -105,12 +105,12 @@ async def _identify(place: WalPlace, node_id: int) -> WalIdentity | None:
         await store.close()
 
 
-async def _inspect(place: WalPlace, cluster_id: str, node_id: int, is_deep: bool) -> WalReport:
+async def _inspect(place: WalPlace, cluster_id: str, node_id: int, reads_data: bool) -> WalReport:
     from millrace.wal.object.inspection import LogInspection
 
     store = await place.open_store(place.address)
     try:
-        found = await LogInspection(store, cluster_id, node_id, place.rand).run(is_deep=is_deep)
+        found = await LogInspection(store, cluster_id, node_id, place.rand).run(reads_data=reads_data)
     finally:
         await store.close()
     return found.report()

@@ -51,7 +51,7 @@ def stream(stream_id: int, name: str, index: int, role: StreamRole, end: int) ->
 
 
 def committed(object_id: int, size_bytes: int, *ranges: tuple[int, int, int]) -> CommitObjectRecord:
-    """Alone on its shelf."""
+    """Alone on its group."""
     packed = pack_ranges(ranges)
     return CommitObjectRecord(object_id, 0, size_bytes, object_id, 0, NODE, object_id, 0, packed)
 

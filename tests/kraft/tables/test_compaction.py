@@ -16,14 +16,14 @@ from millrace.protocol.messages.commit_compaction import CommitCompactionRequest
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.remove_objects import RemoveObjectsRequest
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest
-from millrace.protocol.stream_records import CommittedObjectRecord, ShelfRecord, StreamHoldersRecord
+from millrace.protocol.stream_records import CommittedObjectRecord, StreamHoldersRecord, StreamSetGroupRecord
 from millrace.s3stream.ids import NO_OBJECT, ObjectId, ObjectKind, StreamId
 from tests.kraft.check import check_image, holding
 from tests.kraft.tables.build import prepare
 from tests.kraft.tables.test_objects import made, state, upload
 from tests.kraft.test_replay import CLUSTER, Machine, snapshot_of
 
-COMMITTED, DOOMED = ObjectState.COMMITTED, ObjectState.DOOMED
+COMMITTED, PENDING_DELETION = ObjectState.COMMITTED, ObjectState.PENDING_DELETION
 STREAM, COMPOSITE = ObjectKind.STREAM, ObjectKind.COMPOSITE
 REFUSED = ErrorCode.INVALID_RECORD_STATE
 
@@ -96,13 +96,13 @@ def ask(machine: Machine, request: Any) -> ErrorCode:
 
 
 def test_sets_become_one_set_and_a_streams_own_object() -> None:
-    """The sources are doomed, the new set has the least order and age of them, no end moves."""
+    """The sources are marked for deletion, the new set has the least order and age of them, no end moves."""
     machine = with_sets()
     before, first = ends(machine), prepare(machine, 2)
     oldest = machine.image.objects.by_id[ObjectId(0)].time_ms
     request = compact(machine, first, [(1, 0, 20)], [0, 1, 2, 3], own=((first + 1, STREAM, 0, 0, 40),))
     assert ask(machine, request) is ErrorCode.NONE
-    assert [state(machine, i) for i in range(6)] == [DOOMED] * 4 + [COMMITTED] * 2
+    assert [state(machine, i) for i in range(6)] == [PENDING_DELETION] * 4 + [COMMITTED] * 2
     assert holders(machine, 0) == [(first + 1, 0, 40)]
     (info,) = machine.image.objects.stream_sets(1)
     assert (info.object_id, info.order_id, info.data_time_ms, info.size_bytes) == (first, 0, oldest, 900)
@@ -120,7 +120,7 @@ def test_a_compaction_sent_again_changes_nothing() -> None:
     assert ask(machine, request) is ErrorCode.NONE
     assert machine.image is before
     machine.do(TrimStreamsRequest(1, machine.epoch, [StreamTrim(0, 0, 40)]))
-    assert state(machine, first + 1) is DOOMED
+    assert state(machine, first + 1) is PENDING_DELETION
     before = machine.image
     assert ask(machine, request) is ErrorCode.NONE
     assert machine.image is before
@@ -139,7 +139,7 @@ def test_a_forced_split_sent_again_succeeds() -> None:
 
 
 def test_a_commit_that_only_ends_its_sources_succeeds_twice_and_for_ever() -> None:
-    """It makes nothing, so it is known by its sources: doomed, and later forgotten."""
+    """It makes nothing, so it is known by its sources: marked for deletion, and later forgotten."""
     machine = made()
     assert ask(machine, upload(machine, prepare(machine), (0, 0, 10))) is ErrorCode.NONE
     machine.do(TrimStreamsRequest(1, machine.epoch, [StreamTrim(0, 0, 10)]))
@@ -178,7 +178,7 @@ def test_what_was_trimmed_meanwhile_is_passed_over() -> None:
     machine.do(TrimStreamsRequest(1, machine.epoch, [StreamTrim(0, 0, 25)]))
     machine.do(DeleteTopicsRequest([DeleteTopicState("u")]))
     assert ask(machine, request) is ErrorCode.NONE
-    assert [state(machine, i) for i in range(6)] == [DOOMED] * 4 + [COMMITTED, DOOMED]
+    assert [state(machine, i) for i in range(6)] == [PENDING_DELETION] * 4 + [COMMITTED, PENDING_DELETION]
     check(machine)
 
 
@@ -213,7 +213,7 @@ def test_an_object_that_expired_before_its_commit_is_refused() -> None:
     before = machine.image
     assert ask(machine, compact(machine, first, [(0, 0, 40), (1, 0, 20)], [0, 1, 2, 3])) is REFUSED
     assert machine.image is before
-    assert [state(machine, i) for i in range(5)] == [COMMITTED] * 4 + [DOOMED]
+    assert [state(machine, i) for i in range(5)] == [COMMITTED] * 4 + [PENDING_DELETION]
 
 
 def test_sources_named_twice_are_one() -> None:
@@ -256,8 +256,8 @@ def test_what_may_be_linked_must_still_be_there() -> None:
     assert machine.image is before
 
 
-def test_a_shelf_goes_object_by_object() -> None:
-    """Objects of one shelf that are compacted apart: what is left names those that are left, and the last one is judged exactly."""
+def test_a_group_goes_object_by_object() -> None:
+    """Objects of one group that are compacted apart: what is left names those that are left, and the last one is judged exactly."""
     machine = with_sets()
     first = prepare(machine, 8)
     for number, source in enumerate((1, 0, 3)):
@@ -273,24 +273,24 @@ def test_a_shelf_goes_object_by_object() -> None:
     check(machine)
 
 
-def test_a_stream_that_was_forgotten_is_missed_on_a_shelf_that_goes_on() -> None:
+def test_a_stream_that_was_forgotten_is_missed_in_a_group_that_goes_on() -> None:
     """A source's streams are in the new objects, or said to be trimmed there; what is neither was forgotten."""
     machine = with_sets()
     machine.do(TrimStreamsRequest(1, machine.epoch, [StreamTrim(1, 0, 8)]))  # of object 0 nothing of stream 1 is wanted
     first = prepare(machine, 2)
     before = machine.image
     assert ask(machine, compact(machine, first, [(0, 0, 10)], [0])) is REFUSED
-    assert ask(machine, compact(machine, first, [(1, 5, 10)], [1], passed_over=[1])) is REFUSED
+    assert ask(machine, compact(machine, first, [(1, 5, 10)], [1], trimmed_ids=[1])) is REFUSED
     assert ask(machine, compact(machine, NO_OBJECT, [], [0])) is REFUSED
     assert machine.image is before
-    assert ask(machine, compact(machine, first, [(0, 0, 10)], [0], passed_over=[1])) is ErrorCode.NONE
+    assert ask(machine, compact(machine, first, [(0, 0, 10)], [0], trimmed_ids=[1])) is ErrorCode.NONE
     check(machine)
-    assert ask(machine, compact(machine, first + 1, [(0, 10, 20), (1, 8, 10)], [1], passed_over=[77])) is ErrorCode.NONE
+    assert ask(machine, compact(machine, first + 1, [(0, 10, 20), (1, 8, 10)], [1], trimmed_ids=[77])) is ErrorCode.NONE
     check(machine)
 
 
 def test_what_a_source_alone_held_is_missed() -> None:
-    """A piece of a stream that nothing else on the shelf has any of."""
+    """A piece of a stream that nothing else on the group has any of."""
     machine = made()
     for number, ranges in enumerate((((0, 0, 10),), ((0, 10, 20), (1, 0, 10)), ((0, 20, 30),))):
         assert ask(machine, upload(machine, prepare(machine, ttl_ms=100_000), *ranges)) is ErrorCode.NONE, number
@@ -302,7 +302,7 @@ def test_what_a_source_alone_held_is_missed() -> None:
     check(machine)
 
 
-def test_sets_of_compaction_share_shelves_of_their_own() -> None:
+def test_sets_of_compaction_share_groups_of_their_own() -> None:
     """Four outputs lie on one, and a stream that goes on from one to the next has one range there; uploads fill others."""
     machine = with_sets(8)
     first = prepare(machine, 2)
@@ -313,7 +313,7 @@ def test_sets_of_compaction_share_shelves_of_their_own() -> None:
     assert holding(machine.image, 0, 5) == [first, first + 1]
     assert [len(ranges) for ranges in machine.image.objects.ranges.values()] == [1, 1]
     assert ask(machine, upload(machine, prepare(machine), (0, 80, 90))) is ErrorCode.NONE
-    assert len(machine.image.objects.shelves) == 2
+    assert len(machine.image.objects.groups) == 2
     assert len(holding(machine.image, 0, 85)) == 1
     check(machine)
 
@@ -342,7 +342,7 @@ def linked(machine: Machine, object_id: int, count: int = 3) -> CommitCompaction
 
 
 def test_a_composite_takes_the_place_of_what_it_links() -> None:
-    """The linked leave metadata at once and their files stay: nothing of them is doomed."""
+    """The linked leave metadata at once and their files stay: nothing of them is marked for deletion."""
     machine = with_stream_objects()
     composite = prepare(machine)
     assert ask(machine, linked(machine, composite)) is ErrorCode.NONE
@@ -370,7 +370,7 @@ def test_nothing_is_linked_that_no_composite_holds() -> None:
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_a_composite_of_a_stream_that_goes_is_doomed_with_its_links(is_deleted: bool) -> None:
+def test_a_composite_of_a_stream_that_goes_is_marked_with_its_links(is_deleted: bool) -> None:
     """Deleted or wholly trimmed: who deletes the file must delete what it links; a restart from a snapshot knows it too."""
     machine = with_stream_objects()
     composite = prepare(machine)
@@ -379,13 +379,13 @@ def test_a_composite_of_a_stream_that_goes_is_doomed_with_its_links(is_deleted: 
         machine.do(DeleteTopicsRequest([DeleteTopicState("t")]))
     else:
         machine.do(TrimStreamsRequest(1, machine.epoch, [StreamTrim(0, 0, 30)]))
-    doomed = machine.image.objects.by_id[ObjectId(composite)]
-    assert (doomed.state, doomed.is_deep) == (DOOMED, True)
+    marked = machine.image.objects.by_id[ObjectId(composite)]
+    assert (marked.state, marked.with_links) == (PENDING_DELETION, True)
     check(machine)
 
 
 def test_a_composite_replaced_by_another_leaves_its_links_to_it() -> None:
-    """Its own file goes alone; a link that the new one dropped is doomed by name; a rewritten one goes with its links."""
+    """Its own file goes alone; a link that the new one dropped is marked for deletion by name; a rewritten one goes with its links."""
     machine = with_stream_objects()
     first = prepare(machine, 3)
     assert ask(machine, linked(machine, first)) is ErrorCode.NONE
@@ -394,12 +394,12 @@ def test_a_composite_replaced_by_another_leaves_its_links_to_it() -> None:
     request = compact(machine, NO_OBJECT, [], [], own=own, superseded_ids=[first], dropped_link_ids=[0])
     assert ask(machine, request) is ErrorCode.NONE
     old, dropped = (machine.image.objects.by_id[ObjectId(i)] for i in (first, 0))
-    assert (old.state, old.is_deep) == (dropped.state, dropped.is_deep) == (DOOMED, False)
+    assert (old.state, old.with_links) == (dropped.state, dropped.with_links) == (PENDING_DELETION, False)
     assert state(machine, 1) is None
     check(machine)
     rewritten = compact(machine, NO_OBJECT, [], [first + 1], own=((first + 2, STREAM, 0, 12, 30),))
     assert ask(machine, rewritten) is ErrorCode.NONE
-    assert machine.image.objects.by_id[ObjectId(first + 1)].is_deep
+    assert machine.image.objects.by_id[ObjectId(first + 1)].with_links
     check(machine)
 
 
@@ -419,12 +419,12 @@ def test_an_object_named_twice_in_a_snapshot_counts_once() -> None:
 
 def without_repeated_topics(records: list[Any]) -> list[Any]:
     """Only our own records twice: Kafka's tables are not what this is about."""
-    ours = (CommittedObjectRecord, ShelfRecord, StreamHoldersRecord)
+    ours = (CommittedObjectRecord, StreamSetGroupRecord, StreamHoldersRecord)
     return [one for place, one in enumerate(records) if isinstance(one, ours) or records.index(one) == place]
 
 
 def test_what_lies_on_both_sides_of_a_kept_object_is_taken_over() -> None:
-    """Ids do not follow offsets where an upload was late: of a shelf's range the first and the third part go to new objects, and each
+    """Ids do not follow offsets where an upload was late: of a group's range the first and the third part go to new objects, and each
     offset is found in the object that has it."""
     machine = with_sets()
     ids = prepare(machine, 4, ttl_ms=100_000)

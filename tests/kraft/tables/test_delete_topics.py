@@ -46,7 +46,7 @@ def test_what_is_deleted() -> None:
 
 
 def test_streams_and_objects_go_in_the_same_commit() -> None:
-    """The topic's streams are gone and its own objects doomed; a set object stays while another topic's range is in it."""
+    """The topic's streams are gone and its own objects marked for deletion; a set object stays while another topic's range is in it."""
     machine = Machine()
     create(machine, topic("old", 2, retention_ms="5"), topic("new", 1))
     first, second = open_streams(machine, "old", 0, 1)[0], open_streams(machine, "old", 1, 1)[0]
@@ -61,7 +61,10 @@ def test_streams_and_objects_go_in_the_same_commit() -> None:
     assert len(machine.batches) == batches + 1
     check_image(machine.image)
     objects = machine.image.objects
-    assert [objects.by_id[ObjectId(i)].state for i in (shared, own)] == [ObjectState.COMMITTED, ObjectState.DOOMED]
+    assert [objects.by_id[ObjectId(i)].state for i in (shared, own)] == [
+        ObjectState.COMMITTED,
+        ObjectState.PENDING_DELETION,
+    ]
     assert holding(machine.image, first, 0) == []
     assert holding(machine.image, other, 0) == [shared]
     assert list(machine.image.streams.by_id) == [other]
@@ -69,7 +72,7 @@ def test_streams_and_objects_go_in_the_same_commit() -> None:
     machine.do(DeleteTopicsRequest([DeleteTopicState("new")]))
     check_image(machine.image)
     assert objects.by_id[ObjectId(shared)].state is ObjectState.COMMITTED, "an older image stays as it was"
-    assert machine.image.objects.by_id[ObjectId(shared)].state is ObjectState.DOOMED
+    assert machine.image.objects.by_id[ObjectId(shared)].state is ObjectState.PENDING_DELETION
 
 
 def test_a_name_can_be_used_again() -> None:

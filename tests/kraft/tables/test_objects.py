@@ -1,4 +1,4 @@
-"""The life of objects: prepared, committed, doomed, gone; and what a commit may say."""
+"""The life of objects: prepared, committed, pending deletion, gone; and what a commit may say."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_commit_sent_again_changes_nothing() -> None:
     assert machine.do(request).error_code == 0
     assert machine.image is before
     machine.do(TrimStreamsRequest(1, machine.epoch, [StreamTrim(0, 0, 20)]))
-    assert state(machine, first + 1) is ObjectState.DOOMED
+    assert state(machine, first + 1) is ObjectState.PENDING_DELETION
     before = machine.image
     assert machine.do(request).error_code == 0
     assert machine.image is before
@@ -176,23 +176,23 @@ def test_what_a_commit_may_not_say(change: dict[str, Any], code: ErrorCode) -> N
 
 
 def test_what_is_committed_already_is_passed_over() -> None:
-    """A range below the committed end adds nothing; an object that adds nothing at all is doomed at once."""
+    """A range below the committed end adds nothing; an object that adds nothing at all is marked for deletion at once."""
     machine = made()
     machine.do(upload(machine, prepare(machine), (0, 0, 10)))
     first = prepare(machine, 2)
     assert machine.do(upload(machine, first, (0, 0, 10), (1, 0, 4), own=((first + 1, 0, 2, 9),))).error_code == 0
-    assert [state(machine, i) for i in (first, first + 1)] == [ObjectState.COMMITTED, ObjectState.DOOMED]
+    assert [state(machine, i) for i in (first, first + 1)] == [ObjectState.COMMITTED, ObjectState.PENDING_DELETION]
     assert holding(machine.image, 0, 0) == [0]
     check_image(machine.image)
 
 
 def test_streams_that_are_gone_are_passed_over() -> None:
-    """An upload under way when its topic was deleted: what is left of it counts, the stream's own object is doomed."""
+    """An upload under way when its topic was deleted: what is left of it counts, the stream's own object is marked for deletion."""
     machine = made()
     first = prepare(machine, 2)
     machine.do(DeleteTopicsRequest([DeleteTopicState("t")]))
     assert machine.do(upload(machine, first, (1, 0, 4), (0, 0, 9), own=((first + 1, 0, 9, 20),))).error_code == 0
-    assert [state(machine, i) for i in (first, first + 1)] == [ObjectState.COMMITTED, ObjectState.DOOMED]
+    assert [state(machine, i) for i in (first, first + 1)] == [ObjectState.COMMITTED, ObjectState.PENDING_DELETION]
     check_image(machine.image)
 
 
@@ -220,7 +220,7 @@ def test_only_the_owner_commits() -> None:
 
 
 def test_expiry() -> None:
-    """At the deadline what was not committed is doomed, and cannot be committed any more."""
+    """At the deadline what was not committed is marked for deletion, and cannot be committed any more."""
     machine = made()
     first = prepare(machine, 2, ttl_ms=500)
     later = prepare(machine, 1, ttl_ms=900)
@@ -232,13 +232,13 @@ def test_expiry() -> None:
     machine.now_ms += 1
     machine.expire()
     states = [state(machine, i) for i in (first, first + 1, later)]
-    assert states == [ObjectState.COMMITTED, ObjectState.DOOMED, ObjectState.PREPARED]
+    assert states == [ObjectState.COMMITTED, ObjectState.PENDING_DELETION, ObjectState.PREPARED]
     assert machine.do(upload(machine, first + 1, (0, 5, 6))).error_code == ErrorCode.RESOURCE_NOT_FOUND
     check_image(machine.image)
 
 
 def test_removal() -> None:
-    """Doomed ones are forgotten once their files are gone, the oldest named first; others are not removed."""
+    """Those pending deletion are forgotten once their files are gone, the oldest named first; others are not removed."""
     machine = made()
     first = prepare(machine, 2, ttl_ms=500)
     kept = prepare(machine, 1, ttl_ms=9_000)
@@ -246,11 +246,11 @@ def test_removal() -> None:
     machine.expire()
     since = machine.now_ms
     objects = machine.image.objects
-    assert objects.doomed_before(since - 1, 10) == []
-    assert objects.doomed_before(since, 1) == [first]
+    assert objects.pending_deletions_before(since - 1, 10) == []
+    assert objects.pending_deletions_before(since, 1) == [first]
     refused = machine.do(RemoveObjectsRequest(1, machine.epoch, [first, kept]))
     assert refused.error_code == ErrorCode.INVALID_RECORD_STATE
-    assert state(machine, first) is ObjectState.DOOMED
+    assert state(machine, first) is ObjectState.PENDING_DELETION
     assert machine.do(RemoveObjectsRequest(1, machine.epoch, [first, first, first + 1, 99])).error_code == 0
     assert [state(machine, i) for i in (first, first + 1, kept)] == [None, None, ObjectState.PREPARED]
     before = machine.image

@@ -6,22 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.kraft.tables.packing import pack_holders, pack_ranges, unpack_holders, unpack_ranges
-from millrace.kraft.tables.ranges import PLACE_BITS, Holder, StreamRanges
-from millrace.kraft.tables.shelves import on_its_own, on_shelf
+from millrace.kraft.tables.ranges import SLOT_BITS, Holder, StreamRanges
+from millrace.kraft.tables.stream_set_groups import in_group, ungrouped
 
 Spans = list[tuple[int, int, int]]  # (start, end, holder)
 
 
 def filled(count: int, step: int = 10) -> StreamRanges:
     """Objects 100 and following hold `step` offsets each, from 0."""
-    ranges = StreamRanges.of(0, on_its_own(100))
+    ranges = StreamRanges.of(0, ungrouped(100))
     for number in range(1, count):
-        ranges = ranges.append(number * step, on_its_own(100 + number))
+        ranges = ranges.append(number * step, ungrouped(100 + number))
     return ranges
 
 
 def ids(found: Spans) -> Spans:
-    return [(start, end, holder >> PLACE_BITS) for start, end, holder in found]
+    return [(start, end, holder >> SLOT_BITS) for start, end, holder in found]
 
 
 def test_what_is_found_begins_with_the_range_that_holds_the_offset() -> None:
@@ -37,18 +37,18 @@ def test_what_is_found_begins_with_the_range_that_holds_the_offset() -> None:
 
 def test_versions_are_apart() -> None:
     """A line of versions that was given up is not seen by one that goes on from before; nor a place added to the last range."""
-    base = filled(3).append(30, on_shelf(7, 0))
-    added = base.with_last(base.last | on_shelf(7, 1))
-    given_up = added.append(40, on_its_own(8)).append(50, on_its_own(9))
-    other = base.append(35, on_its_own(10))
-    assert list(base.all(40))[-1] == (30, 40, on_shelf(7, 0))
-    assert list(added.all(40))[-1] == (30, 40, on_shelf(7, 0) | on_shelf(7, 1))
+    base = filled(3).append(30, in_group(7, 0))
+    added = base.with_last(base.last | in_group(7, 1))
+    given_up = added.append(40, ungrouped(8)).append(50, ungrouped(9))
+    other = base.append(35, ungrouped(10))
+    assert list(base.all(40))[-1] == (30, 40, in_group(7, 0))
+    assert list(added.all(40))[-1] == (30, 40, in_group(7, 0) | in_group(7, 1))
     assert list(given_up.all(60))[-3:] == [
-        (30, 40, on_shelf(7, 0) | on_shelf(7, 1)),
-        (40, 50, on_its_own(8)),
-        (50, 60, on_its_own(9)),
+        (30, 40, in_group(7, 0) | in_group(7, 1)),
+        (40, 50, ungrouped(8)),
+        (50, 60, ungrouped(9)),
     ]
-    assert list(other.all(40))[-2:] == [(30, 35, on_shelf(7, 0)), (35, 40, on_its_own(10))]
+    assert list(other.all(40))[-2:] == [(30, 35, in_group(7, 0)), (35, 40, ungrouped(10))]
 
 
 @settings(max_examples=60, deadline=None)
@@ -56,7 +56,7 @@ def test_versions_are_apart() -> None:
 def test_dropping_gives_what_lay_below(offsets: list[int], count: int) -> None:
     """Every range is dropped once, when the start passes its end, and the rest is found as before."""
     ranges: StreamRanges | None = filled(count, step=1)
-    alive = [(number, number + 1, on_its_own(100 + number)) for number in range(count)]
+    alive = [(number, number + 1, ungrouped(100 + number)) for number in range(count)]
     for offset in sorted(offsets):
         if ranges is None:
             return
@@ -76,7 +76,7 @@ SOURCES = frozenset((100, 101, 103, 104, 107))
 
 
 def rest_of(holder: Holder) -> Holder | None:
-    return holder if holder >> PLACE_BITS in SOURCES else None
+    return holder if holder >> SLOT_BITS in SOURCES else None
 
 
 @settings(max_examples=200, deadline=None)
@@ -86,11 +86,11 @@ def test_replacing_is_done_offset_by_offset(spans: list[tuple[int, int]], trimme
     first, _ = filled(8, step=8).drop_below(trimmed, 64)
     assert first is not None
     ranges = first
-    model = {at: held >> PLACE_BITS for start, end, held in ranges.all(64) for at in range(start, end)}
+    model = {at: held >> SLOT_BITS for start, end, held in ranges.all(64) for at in range(start, end)}
     count = len(ranges)
     for number, (start, length) in enumerate(spans):
         before = list(ranges.all(64))
-        after, gone, come = ranges.replaced([(start, start + length, on_its_own(200 + number))], 64, rest_of)
+        after, gone, come = ranges.replaced([(start, start + length, ungrouped(200 + number))], 64, rest_of)
         assert list(ranges.all(64)) == before
         for at in range(start, start + length):
             if model.get(at) in SOURCES:
@@ -98,19 +98,19 @@ def test_replacing_is_done_offset_by_offset(spans: list[tuple[int, int]], trimme
         ranges = after
         count += len(come) - len(gone)
         assert len(ranges) == count
-        assert {at: held >> PLACE_BITS for low, high, held in ranges.all(64) for at in range(low, high)} == model
+        assert {at: held >> SLOT_BITS for low, high, held in ranges.all(64) for at in range(low, high)} == model
         starts = [one[0] for one in ranges.all(64)]
         assert starts == sorted(set(starts))
 
 
-def test_a_range_goes_on_when_its_neighbour_lies_on_the_same_shelf() -> None:
-    """Two sets of compaction that follow one another on a shelf take one range together."""
+def test_a_range_goes_on_when_its_neighbour_lies_in_the_same_group() -> None:
+    """Two sets of compaction that follow one another on a group take one range together."""
     ranges = filled(4)
-    first, _, _ = ranges.replaced([(0, 20, on_shelf(300, 0))], 40, rest_of)
-    second, gone, come = first.replaced([(30, 40, on_shelf(300, 1))], 40, rest_of)
+    first, _, _ = ranges.replaced([(0, 20, in_group(300, 0))], 40, rest_of)
+    second, gone, come = first.replaced([(30, 40, in_group(300, 1))], 40, rest_of)
     assert ids(list(second.all(40))) == [(0, 20, 300), (20, 30, 102), (30, 40, 300)]
-    both, gone, come = filled(2).replaced([(0, 10, on_shelf(300, 0)), (10, 20, on_shelf(300, 1))], 20, rest_of)
-    assert list(both.all(20)) == [(0, 20, on_shelf(300, 0) | on_shelf(300, 1))]
+    both, gone, come = filled(2).replaced([(0, 10, in_group(300, 0)), (10, 20, in_group(300, 1))], 20, rest_of)
+    assert list(both.all(20)) == [(0, 20, in_group(300, 0) | in_group(300, 1))]
     assert (len(gone), len(come)) == (2, 1)
 
 
@@ -131,7 +131,7 @@ def test_holders_come_back_from_their_packing(start: int, drawn: list[tuple[int,
     """Ids may fall as well as rise, when compaction put new objects before old ones."""
     spans, at = [], start
     for length, object_id, places in drawn:
-        spans.append((at, at + length, object_id << PLACE_BITS | places))
+        spans.append((at, at + length, object_id << SLOT_BITS | places))
         at += length
     packed = pack_holders(spans)
     assert list(unpack_holders(packed)) == [(low, holder) for low, _, holder in spans]

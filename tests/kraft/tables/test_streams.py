@@ -153,7 +153,7 @@ def stream_of(machine: Machine, stream_id: int) -> StreamState:
 
 
 def test_trimming() -> None:
-    """Forwards only; sets that share a range are doomed with it, once no stream has anything left on their shelf."""
+    """Forwards only; sets that share a range are marked for deletion with it, once no stream has anything left on their group."""
     machine = made()
     one, two = open_streams(machine, "t", 0, 0, 1)
     shared = committed(machine, (one, 0, 10), (two, 0, 10))
@@ -168,8 +168,8 @@ def test_trimming() -> None:
     machine.now_ms = 5_000
     assert trim(machine, two, 10) == 0
     assert trim(machine, one, 20) == 0
-    doomed = machine.image.objects.by_id[ObjectId(shared)]
-    assert (doomed.state, doomed.time_ms, doomed.was_committed) == (ObjectState.DOOMED, 5_000, True)
+    marked = machine.image.objects.by_id[ObjectId(shared)]
+    assert (marked.state, marked.time_ms, marked.was_committed) == (ObjectState.PENDING_DELETION, 5_000, True)
     check_image(machine.image)
 
 

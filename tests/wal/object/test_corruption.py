@@ -131,8 +131,8 @@ def test_the_newest_cannot_be_read_and_one_before_it_is_gone(fence: str) -> None
         error, skip, truncate = await each_policy(bucket, fence)
         assert newest in str(error)
         assert (skip, truncate) == (before, before)
-        for is_deep in (True, False):
-            looked = await LogInspection(store_on(bucket), "cluster", 1, Rand(b"look")).run(is_deep=is_deep)
+        for reads_data in (True, False):
+            looked = await LogInspection(store_on(bucket), "cluster", 1, Rand(b"look")).run(reads_data=reads_data)
             ((start, end, place),) = [(damage.start, damage.end, damage.place) for damage in looked.damages]
             assert (start, end) == (sent[EACH * (COUNT - 2)].position - HEADER_BYTES, start + size_bytes)
             assert object_key("cluster/wal/1/", place) == newest

@@ -28,11 +28,11 @@ async def look(
     store: SimObjectStore | None = None,
     on_record: Callable[[WalRecord], None] = lambda record: None,
     *,
-    is_deep: bool = True,
+    reads_data: bool = True,
 ) -> Inspected:
     """Every request of it reads."""
     store = store or store_on(bucket, "look")
-    found = await LogInspection(store, "cluster", 1, Rand(b"look")).run(on_record, is_deep=is_deep)
+    found = await LogInspection(store, "cluster", 1, Rand(b"look")).run(on_record, reads_data=reads_data)
     assert store.requests.keys() <= {"list", "get", "head"}
     return found
 
@@ -125,7 +125,7 @@ def test_damage_is_found_where_recovery_finds_it(name: str, at: int) -> None:
             if name == f"{2:020}/{4:020}":
                 return  # of the newest nobody can know
             del bucket.objects[PREFIX + name]
-            quick = await look(bucket, is_deep=False)
+            quick = await look(bucket, reads_data=False)
             assert [f"{damage.place.epoch:020}/{damage.place.slot:020}" for damage in quick.damages] == [name]
         else:
             if at >= len(bucket.objects[PREFIX + name][0]):

@@ -136,7 +136,7 @@ async def identify_shelf(place: WalPlace, node_id: int) -> WalIdentity | None:
     return None if shelf is None else WalIdentity(shelf.wal_id, shelf.epoch, shelf.mark)
 
 
-async def inspect_shelf(place: WalPlace, cluster_id: str, node_id: int, is_deep: bool) -> WalReport:
+async def inspect_shelf(place: WalPlace, cluster_id: str, node_id: int, reads_data: bool) -> WalReport:
     shelf = SHELVES[place.address.target]
     size_bytes = sum(len(payload) for _, _, payload in shelf.records)
     facts = {"records": len(shelf.records), "epoch": shelf.epoch}

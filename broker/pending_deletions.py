@@ -1,8 +1,8 @@
-"""When doomed objects may be deleted: a grace after they were doomed, longer than any read that began before. Pure.
+"""When objects pending deletion may be deleted: a grace after they were marked, longer than any read that began before. Pure.
 
-The grace runs on the process's own monotonic clock from when the object was first seen doomed: no wall clock that is set shortens it. What had
-been doomed before the process started was doomed by a wall clock, and is given what that says is left; unless it says that it was long ago, or
-in the future, which a clock that was set would say as well: then the grace begins anew.
+The grace runs on the process's own monotonic clock from when the object was first seen marked: no wall clock that is set shortens it. What had been
+marked before the process started was marked by a wall clock, and is given what that says is left; unless it says that it was long ago, or in the
+future, which a clock that was set would say as well: then the grace begins anew.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from millrace.s3stream.ids import ObjectId
 BELIEVED_MS_MAX = 3_600_000
 
 
-def left_of_grace_ms(doomed_ms: int, wall_ms: int, grace_ms: int) -> int:
-    """Of an object that was doomed at `doomed_ms`, before anybody here had looked."""
-    passed_ms = wall_ms - doomed_ms
+def left_of_grace_ms(marked_ms: int, wall_ms: int, grace_ms: int) -> int:
+    """Of an object that was marked for deletion at `marked_ms`, before anybody here had looked."""
+    passed_ms = wall_ms - marked_ms
     return max(0, grace_ms - passed_ms) if 0 <= passed_ms <= BELIEVED_MS_MAX else grace_ms
 
 
-class DoomedObjects:
-    """Those that metadata has doomed, by when they may go. Bounded by what metadata has."""
+class PendingDeletions:
+    """Those that metadata has marked for deletion, by when they may go. Bounded by what metadata has."""
 
     def __init__(self) -> None:
         self._due_ms: dict[ObjectId, int] = {}
@@ -40,7 +40,7 @@ class DoomedObjects:
         return self._heap[0][0] if self._heap else None
 
     def note(self, object_ids: Iterable[ObjectId], due_ms: int) -> None:
-        """They are doomed; those that were known keep their time."""
+        """They are marked for deletion; those that were known keep their time."""
         for object_id in object_ids:
             self.note_one(object_id, due_ms)
 
