@@ -268,7 +268,7 @@ class Broker:
         )
         self.controller = node
         self._first.is_kept = not node.is_new
-        self._ends_with("controller", lambda: node.close(is_void=not self._first.is_kept))
+        self._ends_with("controller", lambda: node.close(is_discarded=not self._first.is_kept))
         check_first_look(is_new, node.is_new, settings.controller.log_dir)
         log.info("%s %s", "new cluster, for nothing was there yet:" if node.is_new else "cluster", node.cluster_id)
         self._watch.enter("looking at the metadata in the bucket")

@@ -54,8 +54,8 @@ class CompactionTask:
         self.counts = CompactionCounts()
 
     @property
-    def aside_count(self) -> int:
-        return 0 if self._compactor is None else self._compactor.aside_count
+    def quarantined_count(self) -> int:
+        return 0 if self._compactor is None else self._compactor.quarantined_count
 
     def on_image(self, image: MetadataImage) -> None:
         """Other changes than of objects and streams concern nobody here."""

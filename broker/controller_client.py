@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 5.0
 NODE_FENCED = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 # A refusal that passes: the metadata log's disk is full, or a former owner has not closed its streams yet.
-PASSING = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_CONTROLLER)
+RETRIED_CODES = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_CONTROLLER)
 
 
 class ControllerClient:
@@ -292,7 +292,7 @@ class ControllerClient:
         while True:
             try:
                 response = await self._channel.send(request)
-                if getattr(response, "error_code", 0) not in PASSING:
+                if getattr(response, "error_code", 0) not in RETRIED_CODES:
                     return response
                 reason = ErrorCode(response.error_code).name
             except (Unavailable, Exhausted) as error:

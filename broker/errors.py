@@ -2,7 +2,7 @@
 
     MillraceError <- SettingsInvalid   what was asked for at start cannot be; carries every mistake and warning
 
-`code_of` is what the dispatcher answers with when an error of the house escapes a handler. A class is looked up along its bases, so
+`code_of` is what the dispatcher answers with when an error of the project escapes a handler. A class is looked up along its bases, so
 a package's error needs a row only when its answer differs from its remedy's; those without a remedy must have one. Every code
 here but INVALID_CONFIG and OFFSET_OUT_OF_RANGE is one that old clients retry: what failed is ours, not theirs.
 """

@@ -97,7 +97,7 @@ class _Bounds:
         self._closed_left = CLOSED_MAX
 
     def of(self, led: LedTopic, index: int) -> tuple[int, int] | None:
-        partition = led.partitions.get(index) or led.quiet.get(index)
+        partition = led.partitions.get(index) or led.retention_only.get(index)
         if partition is not None:
             return partition.log_start_offset, partition.high_watermark
         self._closed_left -= 1

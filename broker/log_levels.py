@@ -23,7 +23,7 @@ from millrace.protocol.messages.incremental_alter_configs import AlterableConfig
 
 log = logging.getLogger(__name__)
 KEY = "log.level"
-HOUSE, ROOT = "millrace", "root"
+PROJECT, ROOT = "millrace", "root"
 PARTS = ("broker", "kraft", "protocol", "runtime", "s3stream", "tasks", "wal")
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
 INHERITED = logging.NOTSET
@@ -42,7 +42,7 @@ def parse_levels(text: str) -> dict[str, int]:
             raise ValueError(f"holds {part!r}: the level is none of {', '.join(LEVELS)}")
         if equals:
             _check_name(part, name.strip())
-        found[f"{HOUSE}.{name.strip()}" if equals else ROOT] = LEVELS[level.strip().upper()]
+        found[f"{PROJECT}.{name.strip()}" if equals else ROOT] = LEVELS[level.strip().upper()]
     return found
 
 
@@ -51,7 +51,7 @@ def _check_name(part: str, name: str) -> None:
     if name.split(".")[0] not in PARTS:
         raise ValueError(f"holds {part!r}: the name begins with none of {', '.join(PARTS)}")
     if name not in PARTS and name not in modules():
-        raise ValueError(f"holds {part!r}: there is no such module (a name is that of a log line, without {HOUSE}.)")
+        raise ValueError(f"holds {part!r}: there is no such module (a name is that of a log line, without {PROJECT}.)")
 
 
 @cache
@@ -143,7 +143,7 @@ def apply_levels(text: str) -> None:
 
 def loggers() -> dict[str, logging.Logger]:
     """Root, the parts of the code, and every logger that was asked for since the process began, by name and in its order."""
-    for name in (HOUSE, *(f"{HOUSE}.{part}" for part in PARTS)):
+    for name in (PROJECT, *(f"{PROJECT}.{part}" for part in PARTS)):
         logging.getLogger(name)
     made = {name: one for name, one in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)}
     return dict(sorted({ROOT: logging.getLogger(), **made}.items()))

@@ -54,7 +54,7 @@ class MaintenanceSettings:
 
 
 @dataclass(slots=True)
-class _Said:
+class _Forecast:
     """What a closed partition said when it was looked at: by these settings nothing is due before `due_ms`."""
 
     settings: TopicSettings
@@ -70,7 +70,7 @@ class Maintenance:
         self._cache = cache
         self._clock = clock
         self._settings = settings
-        self._said: dict[tuple[bytes, int], _Said] = {}
+        self._forecasts: dict[tuple[bytes, int], _Forecast] = {}
 
     async def run(self) -> None:
         """Until cancelled, which loses nothing."""
@@ -135,7 +135,9 @@ class Maintenance:
                 number += 1
                 if number % SLICE == 0:
                     await asyncio.sleep(0)
-        self._said = {key: said for key, said in self._said.items() if image.topics.partition(*key) is not None}
+        self._forecasts = {
+            key: said for key, said in self._forecasts.items() if image.topics.partition(*key) is not None
+        }
         candidates.sort(key=lambda candidate: candidate[0])
         bursts = max(1, int(self._settings.retention_check_interval_ms / 1000 / BURST_S))
         due = [(topic_id, index) for _, topic_id, index in candidates[: bursts * OPENS_IN_A_BURST]]
@@ -151,7 +153,7 @@ class Maintenance:
         key = topic.topic_id, index
         if self._directory.is_open(*key):
             return False
-        said = self._said.get(key)
+        said = self._forecasts.get(key)
         if said is None and not _holds_data(image, *key):
             return False
         led = self._directory.topic_of(topic.topic_id)
@@ -168,7 +170,7 @@ class Maintenance:
     async def _visit(self, keys: Iterator[tuple[bytes, int]]) -> None:
         for topic_id, index in keys:
             try:
-                found = self._directory.get(topic_id, index, is_quiet=True)
+                found = self._directory.get(topic_id, index, is_retention_only=True)
                 if not isinstance(found, Partition):
                     async with asyncio.timeout(OPENING_TIMEOUT_S):
                         found = await asyncio.shield(found)
@@ -178,7 +180,7 @@ class Maintenance:
             self._retain(found)
             retention_ms = found.settings.retention_ms
             due_ms = found.state.segments.retention_due_ms(retention_ms) if retention_ms >= 0 else NEVER_MS
-            self._said[topic_id, index] = _Said(found.settings, due_ms)
+            self._forecasts[topic_id, index] = _Forecast(found.settings, due_ms)
 
 
 def _holds_data(image: MetadataImage, topic_id: bytes, index: int) -> bool:

@@ -201,7 +201,7 @@ def show_compaction(registry: Registry, task: CompactionTask) -> None:
     damaged = "Damaged blocks that compaction carried over as they are; millrace fsck names them"
     registry.counter("millrace_compaction_damaged_blocks_total", damaged, lambda: counts.damaged_blocks)
     aside = "Objects that compaction leaves alone for now, since they cannot be read"
-    registry.gauge("millrace_compaction_quarantined_objects", aside, lambda: task.aside_count)
+    registry.gauge("millrace_compaction_quarantined_objects", aside, lambda: task.quarantined_count)
 
 
 def _count_reader(counts: Mapping[str, int], name: str) -> Callable[[], float]:

@@ -19,7 +19,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 
 # What a client sends again as it was.
-PASSING = frozenset(
+RETRIABLE_CODES = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.REQUEST_TIMED_OUT,

@@ -1,4 +1,4 @@
-"""What can go wrong in the controller quorum, under the house's remedies.
+"""What can go wrong in the controller quorum, under the project's remedies.
 
 Unavailable
 ├── NotLeader         this node does not lead the quorum; `leader_id` says who does, -1 if nobody

@@ -232,8 +232,8 @@ class ControllerNode:
         assert len(self.driver.raft.voters) <= 1, "of several voters the others say what is committed"
         self.driver.before_commit = before_commit
 
-    async def close(self, *, is_void: bool = False) -> None:
-        """Writes what is pending, and a snapshot where the next start would otherwise replay much. Idempotent. `is_void`: of a log that was made
+    async def close(self, *, is_discarded: bool = False) -> None:
+        """Writes what is pending, and a snapshot where the next start would otherwise replay much. Idempotent. `is_discarded`: of a log that was made
         by this start and that nobody knows of: it is removed, and all that was made with it."""
         if self._is_closed:
             return
@@ -246,7 +246,7 @@ class ControllerNode:
         if self.publisher.image.offset - self._snapshot_offset > self._settings.snapshot_records_at_close:
             await self._snapshot(self.publisher.image)
         await self._store.close()
-        if is_void and self.is_new:
+        if is_discarded and self.is_new:
             await remove_made(self._disk, self._settings.log_dir, self._names_before)
         self._lock.release()
 

@@ -19,7 +19,7 @@ Followers pull: a Fetch is the acknowledgement of everything below its offset. P
 before raising it. A leader whose majority no longer fetches resigns. It serves only what is durable at itself, so that
 what the disk would not take can be dropped unseen.
 
-Not here: bytes, clocks, sockets, chance (`below` is handed in), what the payloads mean. Kept true: one leader an epoch
+Not here: bytes, clocks, sockets, chance (`random_below` is handed in), what the payloads mean. Kept true: one leader an epoch
 (a vote is durable before it is sent, and one an epoch); the high watermark never falls; nothing of an earlier epoch is
 committed before the leader's own LeaderChange is.
 """
@@ -61,14 +61,16 @@ from millrace.kraft.roles import (
 
 
 class Raft:
-    def __init__(self, settings: RaftSettings, state: QuorumState, log: LogView, below: Callable[[int], int]) -> None:
+    def __init__(
+        self, settings: RaftSettings, state: QuorumState, log: LogView, random_below: Callable[[int], int]
+    ) -> None:
         self.node_id = settings.node_id
         self.voters = settings.voters
         self.log = log
         self.high_watermark = log.snapshot[0] if log.snapshot else 0
         self.now = 0  # ticks
         self._settings = settings
-        self._below = below
+        self._random_below = random_below
         self._saved = state
         self._given = log.end  # entries below were given to the caller
         self._messages: list[Message] = []
@@ -218,7 +220,7 @@ class Raft:
         else:
             self.role = Unattached(role.epoch, self._election_due())
             others = [voter for voter in self.voters if voter != self.node_id]
-            self._send(self._fetch_message(others[self._below(len(others))]))
+            self._send(self._fetch_message(others[self._random_below(len(others))]))
 
     def _step_down(self, role: Unattached | Follower | Resigned) -> None:
         """Takes the role; a leader's parked fetches are told that it is none."""
@@ -284,7 +286,7 @@ class Raft:
             else:
                 self._become_follower(role.epoch, role.leader)
         elif result is VoteResult.LOST:
-            role.due = min(role.due, self.now + 1 + self._below(self._settings.backoff_ticks_max))
+            role.due = min(role.due, self.now + 1 + self._random_below(self._settings.backoff_ticks_max))
 
     def _on_vote(self, message: Vote) -> None:
         if message.epoch > self.epoch:
@@ -465,7 +467,7 @@ class Raft:
 
     def _election_due(self) -> int:
         ticks = self._settings.election_ticks
-        return self.now + ticks + self._below(ticks)
+        return self.now + ticks + self._random_below(ticks)
 
     def _send(self, message: Message) -> None:
         self._messages.append(message)

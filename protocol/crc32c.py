@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli): the checksum of Kafka's batches and of every format of the house.
+"""CRC-32C (Castagnoli): the checksum of Kafka's batches and of every format of the project.
 
 `crc32c(data, value=0) -> int` takes any contiguous buffer, views included, without a copy; `value` is the checksum of
 what came before, so that parts need not be joined. The package chooses between the processor's instruction and a table

@@ -1,4 +1,4 @@
-"""Disk as the house sees it: block files for the WAL, log files for metadata, small files, folders and a lock.
+"""Disk as the broker sees it: block files for the WAL, log files for metadata, small files, folders and a lock.
 
 Interfaces only. `disk_uring.py` and `disk_thread.py` implement BlockFile, `disk_posix.py` the rest, `tests/sim/disk.py`
 all of it with faults. Writes raise OSError subclasses wrapped as `DiskFull` (Exhausted) or `DiskFailed` (Unavailable);

@@ -51,7 +51,7 @@ class BlockDescriptor:
 
 
 def disk_error(error: OSError, path: str, wanted_bytes: int = 0) -> DiskFull | DiskFailed:
-    """The house's error for an OSError. `wanted_bytes`: how many were to be written or reserved, where that is known."""
+    """The project's error for an OSError. `wanted_bytes`: how many were to be written or reserved, where that is known."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         free_bytes = -1
         if error.errno == errno.ENOSPC:

@@ -36,7 +36,7 @@ _PARTS_MAX = 512  # below IOV_MAX everywhere
 
 
 async def _off_loop(path: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Runs a blocking call on the executor; an OSError comes out as the house's."""
+    """Runs a blocking call on the executor; an OSError comes out as the project's."""
 
     def run() -> T:
         try:

@@ -1,4 +1,4 @@
-"""The five remedies: every error of the house is one of these, sorted by what its catcher should do.
+"""The five remedies: every error of the project is one of these, sorted by what its catcher should do.
 
     MillraceError
     ├── Unavailable   try again later; nothing is known to be lost; the outcome may be unknown
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 
 class MillraceError(Exception):
-    """Root of the house's errors; carries values as attributes, not sentences."""
+    """Root of the project's errors; carries values as attributes, not sentences."""
 
 
 class Unavailable(MillraceError):

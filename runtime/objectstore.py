@@ -1,4 +1,4 @@
-"""The object store as the house sees it: whole-object puts, ranged gets, conditional puts, multipart, list, delete.
+"""The object store as the broker sees it: whole-object puts, ranged gets, conditional puts, multipart, list, delete.
 
 Interfaces and errors. A `put` returns when the object survives a power cut. Names are '/'-separated keys without a
 leading slash. Errors by remedy: StoreUnavailable (5xx, 503, timeouts, connection loss: outcome unknown), StoreFull,

@@ -13,17 +13,17 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from millrace.runtime.buffer_pool import BufferPool
 from millrace.runtime.errors import Unavailable, in_words
-from millrace.runtime.lending import LendingPool
 from millrace.runtime.objectstore import ObjectMissing
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.block_lru import BlockLru
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
 from millrace.s3stream.finder import FoundBlocks, ObjectFinder
-from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.metadata import ObjectCatalog
 from millrace.s3stream.objects.format import INT64_MAX
+from millrace.s3stream.read_accumulator import ReadAccumulator
 from millrace.s3stream.readahead import ReadAhead, Readers
 from millrace.s3stream.traffic import EngineStores
 
@@ -48,7 +48,7 @@ class BlockCache:
     def __init__(self, stores: EngineStores, objects: ObjectCatalog, settings: StreamSettings, cluster_id: str) -> None:
         self._settings = settings
         self._blocks: BlockLru[BlockKey, CachedBlock] = BlockLru(settings.block_cache_bytes)
-        self.pool = LendingPool(settings.block_cache_bytes + settings.block_cache_bytes // LOOSE_PART)
+        self.pool = BufferPool(settings.block_cache_bytes + settings.block_cache_bytes // LOOSE_PART)
         self.finder = ObjectFinder(stores.reads, objects, cluster_id, settings.index_cache_bytes)
         self._ahead: dict[asyncio.Task[None], None] = {}
         get_bytes_max = settings.read_merge_bytes
@@ -78,18 +78,18 @@ class BlockCache:
     def evicted_count(self) -> int:
         return self._blocks.evicted_count
 
-    async def read(self, harvest: Harvest) -> None:
-        """Fills the harvest from objects, up to its end. On return it is full, or at least one entry richer. Cancelling loses nothing."""
-        start, left_bytes = harvest.next_offset, harvest.left_bytes
-        await self._read_patiently(harvest)
-        if harvest.has_loaded:
+    async def read(self, accumulator: ReadAccumulator) -> None:
+        """Fills the accumulator from objects, up to its end. On return it is full, or at least one entry richer. Cancelling loses nothing."""
+        start, left_bytes = accumulator.next_offset, accumulator.left_bytes
+        await self._read_patiently(accumulator)
+        if accumulator.has_loaded:
             self.reads_from_objects += 1
         else:
             self.reads_from_block_cache += 1
-        read_bytes = left_bytes - harvest.left_bytes
-        planned = self._sequential.on_read(harvest.stream_id, start, harvest.next_offset, read_bytes, _now_ms())
+        read_bytes = left_bytes - accumulator.left_bytes
+        planned = self._sequential.on_read(accumulator.stream_id, start, accumulator.next_offset, read_bytes, _now_ms())
         if planned is not None:
-            self._start_reading_ahead(harvest.stream_id, *planned)
+            self._start_reading_ahead(accumulator.stream_id, *planned)
 
     def drop_stream(self, stream_id: int) -> None:
         """Its blocks go by themselves: nobody asks for them again."""
@@ -98,7 +98,7 @@ class BlockCache:
     def drop_all(self) -> None:
         """Forgets every block and index, so that the next read reads objects."""
         for block in self._blocks.drop_all():
-            block.piece.let_go()
+            block.buffer.release()
         self.finder.drop_all()
 
     async def close(self) -> None:
@@ -112,54 +112,56 @@ class BlockCache:
     # Keeper, for the loader.
 
     def reserve(self, size_bytes: int) -> None:
-        self._blocks.beside_bytes = self.pool.loose_bytes
+        self._blocks.beside_bytes = self.pool.released_bytes
         self._note_evicted(self._blocks.reserve(size_bytes))
 
     def release(self, size_bytes: int) -> None:
         self._blocks.release(size_bytes)
 
     def keep(self, block: CachedBlock) -> None:
-        self._blocks.beside_bytes = self.pool.loose_bytes
+        self._blocks.beside_bytes = self.pool.released_bytes
         self._note_evicted(self._blocks.put(block.key, block, block.packed.charge_bytes))
 
-    async def _read_patiently(self, harvest: Harvest) -> None:
+    async def _read_patiently(self, accumulator: ReadAccumulator) -> None:
         """What was gathered before something went wrong is given; the reader that goes on from there meets it."""
         for pause_ms in LOOKUP_PAUSES_MS:
             try:
-                return await self._read_on(harvest)
+                return await self._read_on(accumulator)
             except (ObjectMissing, OffsetGap):
-                if harvest.entries:
+                if accumulator.entries:
                     return
                 await asyncio.sleep(pause_ms / 1000)
             except (ObjectCorrupt, Unavailable):
-                if harvest.entries:
+                if accumulator.entries:
                     return
                 raise
-        await self._read_on(harvest)
+        await self._read_on(accumulator)
 
-    async def _read_on(self, harvest: Harvest) -> None:
+    async def _read_on(self, accumulator: ReadAccumulator) -> None:
         """One object first, that is all there is to most reads; then several at a time, for a stream of which each holds little."""
         objects_max = 1
-        while not harvest.is_full:
-            wanted = harvest.stream_id, harvest.next_offset, harvest.end, harvest.left_bytes
+        while not accumulator.is_full:
+            wanted = accumulator.stream_id, accumulator.next_offset, accumulator.end, accumulator.left_bytes
             loads = [self._begin(found) for found in await self.finder.find_some(*wanted, objects_max)]
             objects_max = OBJECTS_AT_A_TIME
             for load in loads:
                 for place in load:
-                    harvest.has_loaded |= isinstance(place, asyncio.Future)
+                    accumulator.has_loaded |= isinstance(place, asyncio.Future)
                     block = await asyncio.shield(place) if isinstance(place, asyncio.Future) else place
-                    await self._take(block, harvest)
+                    await self._take(block, accumulator)
 
-    async def _take(self, block: CachedBlock, harvest: Harvest) -> None:
-        """What of the block the harvest still has room for, in steps that leave the loop to others."""
+    async def _take(self, block: CachedBlock, accumulator: ReadAccumulator) -> None:
+        """What of the block the accumulator still has room for, in steps that leave the loop to others."""
         block.ahead, packed = None, block.packed
         while True:
-            if len(harvest.entries) % SMALL_COUNT + len(packed) >= SMALL_COUNT:
+            if len(accumulator.entries) % SMALL_COUNT + len(packed) >= SMALL_COUNT:
                 await self._line.turn()
-            harvest.take(packed.entries(harvest.next_offset, harvest.end, harvest.left_bytes, TAKE_STEP_COUNT))
-            if harvest.is_full or harvest.next_offset >= packed.end:
+            accumulator.take(
+                packed.entries(accumulator.next_offset, accumulator.end, accumulator.left_bytes, TAKE_STEP_COUNT)
+            )
+            if accumulator.is_full or accumulator.next_offset >= packed.end:
                 break
-        if block.is_for_once and harvest.next_offset >= packed.end:
+        if block.is_for_once and accumulator.next_offset >= packed.end:
             # A stream passes through: what was read goes before what was read ahead and waits. Who reads it again keeps it.
             block.is_for_once = False
             self._blocks.demote(block.key)
@@ -184,7 +186,7 @@ class BlockCache:
 
     def _note_evicted(self, evicted: list[CachedBlock]) -> None:
         for block in evicted:
-            block.piece.let_go()
+            block.buffer.release()
             if block.ahead is not None:
                 self.unused_readahead_evicted += 1
                 block.ahead.on_evicted(_now_ms())

@@ -7,7 +7,7 @@ goes together. A block that was wanted ahead and is now waited for moves up, unl
 Keeps true:
   * what is under way has its room in the cache's bound: it is made before the GET;
   * a block pins the bytes of that block alone, so that the cache may keep one and drop its neighbour: the store reads each into memory of
-    its own, which is used again (runtime/lending.py);
+    its own, which is used again (runtime/buffer_pool.py);
   * a block that is damaged fails who wants it, and no other of its GET;
   * a load goes on when its waiters are gone; those who wait when it is closed are told Closed;
   * checking stops after some entries, and one step of all blocks' runs in a turn: the loop is held for half a millisecond.
@@ -19,8 +19,8 @@ import asyncio
 from collections import OrderedDict
 from typing import Protocol
 
+from millrace.runtime.buffer_pool import BufferPool, PooledBuffer, buffer_size
 from millrace.runtime.errors import Closed
-from millrace.runtime.lending import LendingPool, Piece, lent_size
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.steps import StepLine
 from millrace.s3stream.errors import ObjectCorrupt
@@ -38,12 +38,12 @@ class CachedBlock:
     """The entries of one index row. `ahead`: the reader it was read ahead for, until somebody uses it. `is_for_once`: it was, and
     was not yet read to its end."""
 
-    __slots__ = ("ahead", "is_for_once", "key", "packed", "piece")
+    __slots__ = ("ahead", "buffer", "is_for_once", "key", "packed")
 
-    def __init__(self, key: BlockKey, packed: PackedBlock, piece: Piece, ahead: ReadAhead | None) -> None:
+    def __init__(self, key: BlockKey, packed: PackedBlock, buffer: PooledBuffer, ahead: ReadAhead | None) -> None:
         self.key = key
         self.packed = packed
-        self.piece = piece
+        self.buffer = buffer
         self.ahead = ahead
         self.is_for_once = ahead is not None
 
@@ -52,7 +52,7 @@ class Keeper(Protocol):
     """Where blocks go, and their memory comes from."""
 
     @property
-    def pool(self) -> LendingPool: ...
+    def pool(self) -> BufferPool: ...
 
     def reserve(self, size_bytes: int) -> None:
         """Makes room for what is about to come, and holds it."""
@@ -182,46 +182,46 @@ class BlockLoader:
     async def _bring(self, lane: Lane, run: list[Wanted]) -> None:
         first = run[0].ref.position
         span_bytes = run[-1].ref.position + run[-1].ref.size_bytes - first
-        reserved_bytes = sum(lent_size(wanted.ref.size_bytes) for wanted in run)
+        reserved_bytes = sum(buffer_size(wanted.ref.size_bytes) for wanted in run)
         self._keeper.reserve(reserved_bytes)
-        pieces: list[Piece] = []
+        buffers: list[PooledBuffer] = []
         try:
             refs = [wanted.ref for wanted in run]
             self.gets += 1
             self.get_bytes += span_bytes
             self.wasted_bytes += span_bytes - sum(ref.size_bytes for ref in refs)
-            pieces = await run[0].reader.read_apart(refs, self._keeper.pool, lane.store)
+            buffers = await run[0].reader.read_apart(refs, self._keeper.pool, lane.store)
             while run:
-                packed = await self._scan(run[0], pieces[0])
-                wanted, piece = run.pop(0), pieces.pop(0)
-                self._keeper.release(piece.size_bytes)
-                reserved_bytes -= piece.size_bytes
-                self._give(wanted, packed, piece)
+                packed = await self._scan(run[0], buffers[0])
+                wanted, buffer = run.pop(0), buffers.pop(0)
+                self._keeper.release(buffer.size_bytes)
+                reserved_bytes -= buffer.size_bytes
+                self._give(wanted, packed, buffer)
         except asyncio.CancelledError:
             self._fail_all(run, Closed("the block cache is closed"))
             raise
         except Exception as error:
             self._fail_all(run, error)
         finally:
-            for piece in pieces:
-                piece.let_go()
+            for buffer in buffers:
+                buffer.release()
             self._keeper.release(reserved_bytes)
             lane.slots_free += 1
             self._start_soon()
 
-    def _give(self, wanted: Wanted, packed: PackedBlock | ObjectCorrupt, piece: Piece) -> None:
+    def _give(self, wanted: Wanted, packed: PackedBlock | ObjectCorrupt, buffer: PooledBuffer) -> None:
         """A damaged block fails those who want it; its neighbours are as good as if they had come alone."""
         if isinstance(packed, ObjectCorrupt):
-            piece.let_go()
+            buffer.release()
             self._fail(wanted.key, packed)
             return
-        block = CachedBlock(wanted.key, packed, piece, wanted.ahead)
+        block = CachedBlock(wanted.key, packed, buffer, wanted.ahead)
         self._keeper.keep(block)
         self._futures.pop(wanted.key).set_result(block)
 
-    async def _scan(self, wanted: Wanted, piece: Piece) -> PackedBlock | ObjectCorrupt:
+    async def _scan(self, wanted: Wanted, buffer: PooledBuffer) -> PackedBlock | ObjectCorrupt:
         try:
-            return await wanted.reader.scan(wanted.ref, piece.view, piece.size_bytes, self._line)
+            return await wanted.reader.scan(wanted.ref, buffer.view, buffer.size_bytes, self._line)
         except ObjectCorrupt as error:
             return error
 

@@ -33,8 +33,8 @@ from collections import deque
 
 from millrace.protocol.dataclass import dataclass
 from millrace.s3stream.ghosts import Ghosts
-from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.objects.format import INT64_MAX, Entry
+from millrace.s3stream.read_accumulator import ReadAccumulator
 
 # Measured beside the payload: the bytes' own header, and places in three columns that grow by eighths; a view is an object of 200 bytes more.
 COPY_OVERHEAD_BYTES = 80
@@ -256,15 +256,15 @@ class LogCache:
     def read(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry] | None:
         """Entries from the one that holds `start` to the last that begins before `end`, the first whole, further ones while they
         fit `max_bytes`. None when `start` is below what is cached; from there to the stream's end there is no gap."""
-        harvest = Harvest(stream_id, start, end, max_bytes)
-        return harvest.entries if self.read_into(harvest) else None
+        accumulator = ReadAccumulator(stream_id, start, end, max_bytes)
+        return accumulator.entries if self.read_into(accumulator) else None
 
-    def read_into(self, harvest: Harvest) -> bool:
-        """As `read`, going on where the harvest stands; False when that is below what is cached."""
-        start = harvest.next_offset
-        runs = self._streams.get(harvest.stream_id)
+    def read_into(self, accumulator: ReadAccumulator) -> bool:
+        """As `read`, going on where the accumulator stands; False when that is below what is cached."""
+        start = accumulator.next_offset
+        runs = self._streams.get(accumulator.stream_id)
         if not runs or start < runs[0].start:
-            if self._ghosts.take(harvest.stream_id, start):
+            if self._ghosts.take(accumulator.stream_id, start):
                 self._kept_bytes = min(self._capacity_bytes, 2 * self._kept_bytes)
             return False
         place = len(runs) - 1
@@ -272,9 +272,9 @@ class LogCache:
             place = bisect_right(runs, start, key=_run_start) - 1
         first = bisect_right(runs[place].bases, start) - 1
         step_count = STEP_COUNT_FIRST
-        while not harvest.is_full and place < len(runs):
+        while not accumulator.is_full and place < len(runs):
             run = runs[place]
-            harvest.take(run.entries(first, first + step_count, harvest.end))
+            accumulator.take(run.entries(first, first + step_count, accumulator.end))
             first += step_count
             step_count = min(2 * step_count, STEP_COUNT_MAX)
             if first >= len(run):

@@ -27,12 +27,12 @@ from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.damaged_reads import DamagedReads
 from millrace.s3stream.errors import StreamFenced, StreamMissing
-from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
 from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
 from millrace.s3stream.metadata import ObjectCatalog, StreamCatalog
 from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, INT64_MAX, Entry
 from millrace.s3stream.ownership import UNOWNED, AckGate, Ownership
+from millrace.s3stream.read_accumulator import ReadAccumulator
 from millrace.s3stream.recovery import Recovered, close_in_catalog, recover
 from millrace.s3stream.room import RoomQueue
 from millrace.s3stream.stream import Append, Stream
@@ -505,20 +505,20 @@ class Storage:
 
     async def fetch(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry]:
         """History first, then what the log cache goes on with; it may be evicted or freed while history is read, so it is asked anew."""
-        harvest = Harvest(stream_id, start, end, max_bytes)
-        if self.log_cache.read_into(harvest):
+        accumulator = ReadAccumulator(stream_id, start, end, max_bytes)
+        if self.log_cache.read_into(accumulator):
             self.reads_from_log_cache += 1
-            return harvest.entries
-        while not harvest.is_full and not self.log_cache.read_into(harvest):
+            return accumulator.entries
+        while not accumulator.is_full and not self.log_cache.read_into(accumulator):
             cached_start = self.log_cache.start_of(stream_id)
             history_end = end if cached_start is None else min(end, cached_start)
-            history = Harvest(stream_id, harvest.next_offset, history_end, harvest.left_bytes)
+            history = ReadAccumulator(stream_id, accumulator.next_offset, history_end, accumulator.left_bytes)
             await self.block_cache.read(history)
-            harvest.adopt(history)
+            accumulator.adopt(history)
             if not history.is_full:
                 break  # something is the matter with what follows: who reads on there is told
-            harvest.is_full |= history.is_full and history.next_offset < history_end
-        return harvest.entries
+            accumulator.is_full |= history.is_full and history.next_offset < history_end
+        return accumulator.entries
 
     async def resume_after(self, stream_id: int, offset: int) -> int:
         """For who reads past damage (ObjectFinder.resume_after)."""

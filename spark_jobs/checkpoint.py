@@ -45,9 +45,9 @@ class Checkpoint:
     def __init__(self, files: Files, checkpoint: str, table: str) -> None:
         self._files = files
         self.path, self.table = files.full_name(checkpoint), files.full_name(table)
-        self._binding_file = files.below(self.path, BINDING_FILE)
-        self._table_file = files.below(self.table, TABLE_FILE)
-        self._batches = files.below(self.table, BATCHES)
+        self._binding_file = files.child(self.path, BINDING_FILE)
+        self._table_file = files.child(self.table, TABLE_FILE)
+        self._batches = files.child(self.table, BATCHES)
         self._notes: set[int] = set()  # as the table has them: one, or more where a driver was killed between two
         self.binding: Binding | None = None
 
@@ -115,11 +115,11 @@ class Checkpoint:
         checkpoint's by now."""
         self._check_mark()
         if batch not in self._notes:
-            self._files.put(self._files.below(self._batches, str(batch)), "")
+            self._files.put(self._files.child(self._batches, str(batch)), "")
             self._notes.add(batch)
         for before in sorted(self._notes):
             if before < batch:
-                self._files.remove(self._files.below(self._batches, str(before)))
+                self._files.remove(self._files.child(self._batches, str(before)))
                 self._notes.remove(before)
 
     def _check_mark(self) -> None:
@@ -148,7 +148,7 @@ class Checkpoint:
         binding = decode_binding(text, self._binding_file) if text else None
         progress = self._progress()
         for name in progress.read_first:
-            place = self._files.below(self.path, name)
+            place = self._files.child(self.path, name)
             if self._files.matching(self.path, name):
                 check_whole(self._files.text(place), place)
         self._notes = batches_in(self._files.names(self._batches))
@@ -164,11 +164,11 @@ class Checkpoint:
         )
 
     def _progress(self) -> Progress:
-        offsets, commits = (self._files.names(self._files.below(self.path, name)) for name in (OFFSETS, COMMITS))
+        offsets, commits = (self._files.names(self._files.child(self.path, name)) for name in (OFFSETS, COMMITS))
         return progress_of(offsets, commits, self.path)
 
     def _base(self, progress: Progress) -> Offsets | None:
-        name = self._files.below(self.path, progress.base)
+        name = self._files.child(self.path, progress.base)
         text = self._files.text(name)
         return positions_in(text, name) if text or progress.planned is not None else None
 
@@ -195,9 +195,9 @@ class Checkpoint:
             self._files.write_whole(self._file(COMMITS, change.batch), commit)
             self.note_batch(change.batch)
         else:  # Spark drew where to begin, and planned nothing yet
-            initial = self._files.below(self.path, INITIAL_FILE)
+            initial = self._files.child(self.path, INITIAL_FILE)
             self._files.write_whole(initial, moved_entry(self._files.text(initial), change.offsets))
         self._bind(replace(self.binding, change=None))
 
     def _file(self, folder: str, batch: int) -> str:
-        return self._files.below(self._files.below(self.path, folder), str(batch))
+        return self._files.child(self._files.child(self.path, folder), str(batch))

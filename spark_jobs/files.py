@@ -22,14 +22,14 @@ ONE_TRY = {  # of S3's client, whose own tries take four minutes
 
 
 class Files:
-    """Paths are folders and URLs as Spark takes them, or what `below` gave. Of this machine's files Hadoop's checksums (.NAME.crc) are left out:
+    """Paths are folders and URLs as Spark takes them, or what `child` gave. Of this machine's files Hadoop's checksums (.NAME.crc) are left out:
     what is written here carries its own, and a file may be edited."""
 
     def __init__(self, session: SparkSession) -> None:
         self._java: Any = session.sparkContext._jvm
         self._configuration: Any = session.sparkContext._jsc.hadoopConfiguration()
 
-    def below(self, folder: str, name: str) -> str:
+    def child(self, folder: str, name: str) -> str:
         return str(self._java.org.apache.hadoop.fs.Path(folder, name).toString())
 
     def full_name(self, path: str) -> str:
@@ -58,7 +58,7 @@ class Files:
 
     def matching(self, folder: str, pattern: str) -> list[str]:
         """Paths below the folder, which is taken by its letters, by Hadoop's patterns."""
-        files, place = self._open(self.below(PATTERN_LETTERS.sub(r"\\\g<0>", folder), pattern))
+        files, place = self._open(self.child(PATTERN_LETTERS.sub(r"\\\g<0>", folder), pattern))
         return [str(found.getPath().toString()) for found in files.globStatus(place) or ()]
 
     def text(self, path: str) -> str:
@@ -80,7 +80,7 @@ class Files:
 
     def texts(self, folder: str) -> dict[str, str]:
         """Of the files in a folder, by their names; nothing of those that go meanwhile."""
-        return {name: self._text(self.below(folder, name)) for name in self.names(folder)}
+        return {name: self._text(self.child(folder, name)) for name in self.names(folder)}
 
     def put(self, path: str, text: str) -> None:
         """Over what is there. Where a file system does not replace files whole, a reader may meet a part of it."""

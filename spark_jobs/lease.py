@@ -36,7 +36,7 @@ JOIN_S = 5.0
 class ClaimFiles(Protocol):
     """What Files has. A listing must have what was written before it, by whomever."""
 
-    def below(self, folder: str, name: str) -> str: ...
+    def child(self, folder: str, name: str) -> str: ...
     def make_folder(self, path: str) -> None: ...
     def names(self, folder: str) -> list[str]: ...
     def texts(self, folder: str) -> dict[str, str]: ...
@@ -60,7 +60,7 @@ class Lease:
         draw: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self._files, self._checkpoint, self._process = files, checkpoint, process
-        self._folder = files.below(checkpoint, CLAIMS)
+        self._folder = files.child(checkpoint, CLAIMS)
         self._expires_s, self._is_running, self._now = expires_s, is_running, now
         self._wait, self._draw = wait, draw
         self.epoch, self._path, self._renewals = 0, "", 0
@@ -98,7 +98,7 @@ class Lease:
         owner = self._draw()
         epoch = newest_epoch(judged) + 1
         name = claim_name(epoch, owner)
-        path = self._files.below(self._folder, name)
+        path = self._files.child(self._folder, name)
         text = encode_claim(Claim(self._process))
         self._files.put(path, text)
         if self._files.texts(self._folder) != {**judged, name: text}:
@@ -107,7 +107,7 @@ class Lease:
             return False
         self.epoch, self._path, self._renewals = epoch, path, 0
         for other in judged:
-            self._files.remove(self._files.below(self._folder, other))
+            self._files.remove(self._files.child(self._folder, other))
         self.hold()  # the removing may have taken long
         return True
 

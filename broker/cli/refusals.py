@@ -1,7 +1,7 @@
 """What an operator is told when a node cannot start or cannot go on: one plain sentence, with the remedy where there is one. Pure.
 
 Errors say themselves what is wrong (their `__str__`); what can be done about it is said here, where the settings are known. An error that
-is not of the house, and no system call's, is a defect of ours: it has no sentence, and its trace is printed instead.
+is not of the project, and no system call's, is a defect of ours: it has no sentence, and its trace is printed instead.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.validation import LOOKED_INLINE_BYTES_MAX, Looked, RecordLook, TooLong
 from millrace.broker.places import Places
 from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
-from millrace.broker.sequence_gaps import PASSING, SequenceGaps, Topic
+from millrace.broker.sequence_gaps import RETRIABLE_CODES, SequenceGaps, Topic
 from millrace.broker.slices import pause
 from millrace.broker.turns import Turn, Turns
 from millrace.broker.wide_produce import Joined, is_wide, pieces
@@ -90,7 +90,7 @@ class _Part:
         self.partition: Partition | None = None
 
     def on_done(self, append: object) -> None:
-        if self.partition is not None and self.partition.is_void:
+        if self.partition is not None and self.partition.is_fenced:
             self._note_loss(self.partition)
             _refuse(self.reply, ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
         work = self.work
@@ -592,7 +592,7 @@ def _topic_of(part: _Part) -> Topic:
 
 
 def _note_gap(context: RequestContext, topic: Topic, index: int, records: memoryview, code: int) -> None:
-    if code in PASSING and len(records):
+    if code in RETRIABLE_CODES and len(records):
         _gaps_of(context).note(topic, index, records, _tick_ms())
 
 

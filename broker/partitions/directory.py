@@ -70,7 +70,7 @@ class StreamOpener(Protocol):
 class LedTopic:
     """One topic as handlers see it: what is open of it here, and what its configuration means."""
 
-    __slots__ = ("is_internal", "name", "partitions", "quiet", "settings", "topic_id", "traffic")
+    __slots__ = ("is_internal", "name", "partitions", "retention_only", "settings", "topic_id", "traffic")
 
     def __init__(self, topic_id: TopicId, name: str, settings: TopicSettings) -> None:
         self.topic_id = topic_id
@@ -78,11 +78,11 @@ class LedTopic:
         self.settings = settings
         self.is_internal = name in INTERNAL_TOPICS
         self.partitions: dict[int, Partition] = {}
-        self.quiet: dict[int, Partition] = {}  # open for retention alone
+        self.retention_only: dict[int, Partition] = {}  # open for retention alone
         self.traffic = Traffic()
 
     def opened(self) -> list[Partition]:
-        return [*self.partitions.values(), *self.quiet.values()]
+        return [*self.partitions.values(), *self.retention_only.values()]
 
 
 class PartitionDirectory:
@@ -149,19 +149,21 @@ class PartitionDirectory:
         """What the metadata says of a partition, None when there is none."""
         return self._image.topics.partition(topic_id, index)
 
-    def get(self, topic_id: bytes, index: int, *, is_quiet: bool = False) -> Partition | asyncio.Future[Partition]:
+    def get(
+        self, topic_id: bytes, index: int, *, is_retention_only: bool = False
+    ) -> Partition | asyncio.Future[Partition]:
         """The open partition, or a future of it, not to be cancelled. Raises KafkaError when it is not led here or would not open.
-        `is_quiet`: not to be kept open for this caller's sake (see `release_quiet`)."""
+        `is_retention_only`: not to be kept open for this caller's sake (see `release_quiet`)."""
         led = self.topic_of(topic_id)
         if led is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        if not is_quiet and index in led.quiet:
-            led.partitions[index] = led.quiet.pop(index)
-        partition = led.partitions.get(index) or led.quiet.get(index)
+        if not is_retention_only and index in led.retention_only:
+            led.partitions[index] = led.retention_only.pop(index)
+        partition = led.partitions.get(index) or led.retention_only.get(index)
         if partition is not None:
             return partition
         opening = self._opening.get((topic_id, index))
-        return opening if opening is not None else self._begin(led, index, is_quiet)
+        return opening if opening is not None else self._begin(led, index, is_retention_only)
 
     async def led(self, name: str, index: int) -> Partition:
         """The partition, opened if it has to be; for APIs that may wait. Raises KafkaError, and TimeoutError after a while."""
@@ -194,11 +196,11 @@ class PartitionDirectory:
 
     def is_open(self, topic_id: bytes, index: int) -> bool:
         led = self._by_id.get(topic_id)
-        return led is not None and (index in led.partitions or index in led.quiet)
+        return led is not None and (index in led.partitions or index in led.retention_only)
 
     # -- opening
 
-    def _begin(self, led: LedTopic, index: int, is_quiet: bool) -> asyncio.Future[Partition]:
+    def _begin(self, led: LedTopic, index: int, is_retention_only: bool) -> asyncio.Future[Partition]:
         key = led.topic_id, index
         self._check_led(key)
         loop = asyncio.get_running_loop()
@@ -208,7 +210,7 @@ class PartitionDirectory:
         future: asyncio.Future[Partition] = loop.create_future()
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be waiting any more
         self._opening[key] = future
-        self.spawn(self._open(led, index, future, is_quiet))
+        self.spawn(self._open(led, index, future, is_retention_only))
         return future
 
     def _check_led(self, key: Key) -> PartitionState:
@@ -219,7 +221,9 @@ class PartitionDirectory:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return state
 
-    async def _open(self, led: LedTopic, index: int, future: asyncio.Future[Partition], is_quiet: bool) -> None:
+    async def _open(
+        self, led: LedTopic, index: int, future: asyncio.Future[Partition], is_retention_only: bool
+    ) -> None:
         key = led.topic_id, index
         partition, error = None, None
         try:
@@ -241,12 +245,12 @@ class PartitionDirectory:
         assert partition is not None
         self._failed.pop(key, None)
         partition.on_readable = partial(self._reopen, led, partition)
-        (led.quiet if is_quiet else led.partitions)[index] = partition
+        (led.retention_only if is_retention_only else led.partitions)[index] = partition
         future.set_result(partition)
 
     def _reopen(self, led: LedTopic, partition: Partition) -> None:
         """It ends, and opens on its next use."""
-        for opened in (led.partitions, led.quiet):
+        for opened in (led.partitions, led.retention_only):
             if opened.get(partition.index) is partition:
                 del opened[partition.index]
                 self._end((led.topic_id, partition.index), partition)
@@ -342,7 +346,7 @@ class PartitionDirectory:
             return
         if self._by_name.get(led.name) is led:
             del self._by_name[led.name]
-        self._forgive(topic_id)
+        self._clear_open_failures(topic_id)
         opened = led.opened()
         for partition in opened:
             partition.is_led = False  # takes nothing from now on; what waits for it is told in its turn
@@ -355,7 +359,7 @@ class PartitionDirectory:
             if number % DROPS_A_TURN == 0:
                 await asyncio.sleep(0)
 
-    def _forgive(self, topic_id: bytes) -> None:
+    def _clear_open_failures(self, topic_id: bytes) -> None:
         """What went wrong before the change says nothing of what comes after it."""
         for key in [key for key in self._failed if key[0] == topic_id]:
             del self._failed[key]
@@ -364,15 +368,15 @@ class PartitionDirectory:
         led = self._by_id.get(topic_id)
         if led is None:
             return
-        self._forgive(topic_id)
-        for index in [*led.partitions, *led.quiet]:
+        self._clear_open_failures(topic_id)
+        for index in [*led.partitions, *led.retention_only]:
             state = self._image.topics.partition(topic_id, index)
-            partition = led.partitions.get(index) or led.quiet[index]
+            partition = led.partitions.get(index) or led.retention_only[index]
             if state is not None and state.leader == self.node_id:
                 partition.raise_epoch(state.leader_epoch)
             else:
                 led.partitions.pop(index, None)
-                led.quiet.pop(index, None)
+                led.retention_only.pop(index, None)
                 self._end((topic_id, index), partition)
 
     def _configure(self, topics: list[LedTopic]) -> None:
@@ -387,7 +391,7 @@ class PartitionDirectory:
         """Partitions that were got quietly are not needed any more; they close, unless somebody else has come to want them. While uploads wait
         they stay as they are, for the next call: nobody could use one until its last upload. So the first that has something to upload
         tells, and the others follow together."""
-        quiet = [partition for led in self._by_id.values() for partition in led.quiet.values()]
+        quiet = [partition for led in self._by_id.values() for partition in led.retention_only.values()]
         first = next((partition for partition in quiet if partition.has_to_upload), None)
         if first is not None:
             self._release(first)
@@ -401,9 +405,13 @@ class PartitionDirectory:
 
     def _release(self, partition: Partition) -> None:
         led = self._by_id.get(partition.topic_id)
-        if led is None or led.quiet.get(partition.index) is not partition or self._storage.upload_blocked_reason:
+        if (
+            led is None
+            or led.retention_only.get(partition.index) is not partition
+            or self._storage.upload_blocked_reason
+        ):
             return
-        del led.quiet[partition.index]
+        del led.retention_only[partition.index]
         self._end((partition.topic_id, partition.index), partition)
 
     def _end(self, key: Key, partition: Partition) -> None:

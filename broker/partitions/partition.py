@@ -184,7 +184,7 @@ class Partition:
         return self.data.next_offset
 
     @property
-    def is_void(self) -> bool:
+    def is_fenced(self) -> bool:
         """Another owner took the streams, or the topic is deleted: what is in flight may not be acknowledged."""
         return self.data.is_fenced
 

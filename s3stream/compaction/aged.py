@@ -37,7 +37,7 @@ class AgedLook:
         self._is_wanted = True
 
     def next_objects(
-        self, objects: Sequence[StreamSetInfo], is_aside: Callable[[StreamSetInfo], bool], now_ms: int
+        self, objects: Sequence[StreamSetInfo], is_quarantined: Callable[[StreamSetInfo], bool], now_ms: int
     ) -> Sequence[StreamSetInfo]:
         """Those whose indexes are to be read now. None: there is no look yet, or it has come to its end."""
         if self._ended_ms is not None:
@@ -45,7 +45,7 @@ class AgedLook:
             if now_ms < self._ended_ms + self._settings.force_split_ms:
                 return ()
         after = -1 if self._passed is None else self._passed
-        found = choose_aged(objects, is_aside, self._settings, now_ms, after)
+        found = choose_aged(objects, is_quarantined, self._settings, now_ms, after)
         if not found and self._passed is not None:
             self._ended_ms, self._passed, self._is_wanted = now_ms, None, False
         return found
@@ -55,10 +55,12 @@ class AgedLook:
         last_id = objects[-1].object_id if plan is None else plan.source_ids[-1]
         self._passed = next(one.order_id for one in objects if one.object_id == last_id)
 
-    def next_due_ms(self, objects: Sequence[StreamSetInfo], is_aside: Callable[[StreamSetInfo], bool]) -> int | None:
+    def next_due_ms(
+        self, objects: Sequence[StreamSetInfo], is_quarantined: Callable[[StreamSetInfo], bool]
+    ) -> int | None:
         """When the next look begins though nothing changes."""
         interval_ms, ended_ms = self._settings.force_split_ms, self._ended_ms
-        times = [one.data_time_ms + interval_ms for one in objects if not is_aside(one)]
+        times = [one.data_time_ms + interval_ms for one in objects if not is_quarantined(one)]
         if ended_ms is None:
             return min(times, default=None)
         due_ms = min((at_ms for at_ms in times if self._is_wanted or at_ms > ended_ms), default=None)

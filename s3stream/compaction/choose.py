@@ -10,7 +10,7 @@ unmerged is seven of each size at most:
               64M 8M 8M 8M 8M 8M 8M 8M 8M        the last eight become 64M
 
 Only neighbours in order of age are merged: what is between two objects is never older or newer than their merger. An object that cannot be
-read now stands aside, and parts its neighbours.
+read now is quarantined, and parts its neighbours.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def _within(sizes: Sequence[int], first: int, end: int, count_max: int, bytes_ma
 
 
 def choose_sets(
-    objects: Sequence[StreamSetInfo], is_aside: Callable[[StreamSetInfo], bool], settings: CompactionSettings
+    objects: Sequence[StreamSetInfo], is_quarantined: Callable[[StreamSetInfo], bool], settings: CompactionSettings
 ) -> Sequence[StreamSetInfo]:
     """Stream-set objects to merge into one; none when nothing is worth it. `objects`: newest data last."""
-    for span in reversed(_parted(objects, is_aside)):
+    for span in reversed(_parted(objects, is_quarantined)):
         sizes = [one.size_bytes for one in span]
         found = choose_run(sizes, settings.sources_max, settings.merge_bytes_max, settings.run_count)
         if found is not None:
@@ -74,7 +74,7 @@ def choose_sets(
 
 def choose_aged(
     objects: Sequence[StreamSetInfo],
-    is_aside: Callable[[StreamSetInfo], bool],
+    is_quarantined: Callable[[StreamSetInfo], bool],
     settings: CompactionSettings,
     now_ms: int,
     after: int = -1,
@@ -83,7 +83,9 @@ def choose_aged(
     due go those after it that are half as old: a stream has the more in them."""
     due_ms = now_ms - settings.force_split_ms
     soon_ms = now_ms - settings.force_split_ms // 2
-    for span in _parted(objects, lambda one: one.data_time_ms > soon_ms or one.order_id <= after or is_aside(one)):
+    for span in _parted(
+        objects, lambda one: one.data_time_ms > soon_ms or one.order_id <= after or is_quarantined(one)
+    ):
         due = next((place for place, one in enumerate(span) if one.data_time_ms <= due_ms), None)
         if due is not None:
             sizes = [one.size_bytes for one in span]
@@ -94,20 +96,20 @@ def choose_aged(
 
 def choose_beyond(
     objects: Sequence[StreamSetInfo],
-    is_aside: Callable[[StreamSetInfo], bool],
+    is_quarantined: Callable[[StreamSetInfo], bool],
     settings: CompactionSettings,
     after: int,
 ) -> Sequence[StreamSetInfo]:
     """The oldest neighbours whose order ids are beyond `after`, as many as can be looked into at once; none when there are no more."""
-    spans = _parted(objects, lambda one: one.order_id <= after or is_aside(one))
+    spans = _parted(objects, lambda one: one.order_id <= after or is_quarantined(one))
     return _held_at_once(spans[0][: settings.sources_max], settings) if spans else ()
 
 
-def _parted(objects: Sequence[T], is_aside: Callable[[T], bool]) -> list[list[T]]:
+def _parted(objects: Sequence[T], is_quarantined: Callable[[T], bool]) -> list[list[T]]:
     """Neighbours that nothing stands between."""
     spans: list[list[T]] = [[]]
     for one in objects:
-        if not is_aside(one):
+        if not is_quarantined(one):
             spans[-1].append(one)
         elif spans[-1]:
             spans.append([])

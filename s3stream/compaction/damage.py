@@ -1,6 +1,6 @@
 """Blocks that were found damaged, and when it is settled that they are so in the store. Pure.
 
-What is damaged on its way, or by a store's cache, comes whole at another time: an object in which damage is met stands aside, and is tried again
+What is damaged on its way, or by a store's cache, comes whole at another time: an object in which damage is met is quarantined, and is tried again
 minutes later. At the third look at it, what is damaged still, and comes the same twice, is carried over as it is: the rest of the object is
 compacted, and readers of that range are told by the new object what they were told by the old one.
 """

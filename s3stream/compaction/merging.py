@@ -44,10 +44,10 @@ others_run = partial(asyncio.sleep, 0)
 async def merge(
     work: Work, objects: Objects, planner: Planner, committing: Committing, *, is_index_alone: bool = False
 ) -> bool:
-    """Whether it changed anything: objects compacted, or put aside because they could not be read. `is_index_alone`: small objects do not come
+    """Whether it changed anything: objects compacted, or quarantined because they could not be read. `is_index_alone`: small objects do not come
     whole with their indexes, for it may end there.
 
-    What cannot be read is never taken for nothing: the plan is thrown away, the object stands aside, and the next plan is without it.
+    What cannot be read is never taken for nothing: the plan is thrown away, the object is quarantined, and the next plan is without it.
     """
     is_changed = True
     async with noting(work, objects), opened(work, objects, is_index_alone=is_index_alone) as (sources, indexes):
@@ -58,7 +58,7 @@ async def merge(
 
 @asynccontextmanager
 async def noting(work: Work, objects: Objects) -> AsyncIterator[None]:
-    """Goes on behind the block when that met an object that cannot be compacted now: it stands aside. Raises when the store is away."""
+    """Goes on behind the block when that met an object that cannot be compacted now: it is quarantined. Raises when the store is away."""
     try:
         yield
     except (SourceUnreadable, SourcesOverlap) as error:
@@ -67,7 +67,7 @@ async def noting(work: Work, objects: Objects) -> AsyncIterator[None]:
             raise error.cause from None
     except Uncovered as error:
         log.error("compaction would lose data and was given up: %s", error)
-        work.put_aside([one.object_id for one in objects], "uncovered", error)
+        work.quarantine([one.object_id for one in objects], "uncovered", error)
 
 
 async def _merge_opened(
@@ -101,7 +101,7 @@ async def bounds_of(work: Work, indexes: Sequence[SourceIndex]) -> Bounds:
 async def opened(
     work: Work, objects: Objects, *, is_index_alone: bool
 ) -> AsyncIterator[tuple[list[Source], list[SourceIndex]]]:
-    """The objects that could be read, with their indexes; the others stand aside. When the first is not answered, the store is away."""
+    """The objects that could be read, with their indexes; the others are quarantined. When the first is not answered, the store is away."""
     settings = work.settings
     memory = ReadMemory(settings.reading_bytes)
     whole_bytes_max = 0 if is_index_alone else settings.whole_source_bytes_max(len(objects))
@@ -116,7 +116,7 @@ async def opened(
                 work.note(error)
                 if error.is_away and not found:
                     raise error.cause from None
-        work.aside.readmit(one.object_id for one, _ in found if not work.damage.has(one.object_id))
+        work.quarantined.readmit(one.object_id for one, _ in found if not work.damage.has(one.object_id))
         yield [source for source, _ in found], [index for _, index in found]
     finally:
         for task in tasks:
@@ -143,7 +143,7 @@ async def carry_out(
     copying = Copying(work, plan, sources, ids)
     await copying.run(indexes, bounds)
     await check_covered(indexes, bounds, copying)
-    work.aside.readmit(plan.source_ids)
+    work.quarantined.readmit(plan.source_ids)
     for object_id in plan.source_ids:
         work.damage.forget(object_id)
     await committing.commit(ids, replace(commit_of(plan, copying), trimmed_ids=trimmed_ids))

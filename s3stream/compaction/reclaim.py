@@ -27,13 +27,13 @@ class Reclaimer:
         work = self._work
         work.counts.reclaim_rounds += 1
         after = -1
-        while objects := choose_beyond(work.stream_sets(), work.is_set_aside, work.settings, after):
+        while objects := choose_beyond(work.stream_sets(), work.is_set_quarantined, work.settings, after):
             if await self._reclaim(objects):
                 after = objects[-1].order_id
         return True
 
     async def _reclaim(self, objects: Sequence[StreamSetInfo]) -> bool:
-        """Whether all were looked at; if not, some stand aside now."""
+        """Whether all were looked at; if not, some are quarantined now."""
         work, is_done = self._work, False
         async with noting(work, objects), opened(work, objects, is_index_alone=True) as (sources, indexes):
             if len(sources) == len(objects):

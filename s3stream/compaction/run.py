@@ -114,8 +114,8 @@ class Compactor:
         self._wake = asyncio.Event()
 
     @property
-    def aside_count(self) -> int:
-        return len(self._work.aside)
+    def quarantined_count(self) -> int:
+        return len(self._work.quarantined)
 
     def on_change(self) -> None:
         """Objects, or the bounds of streams, are not what they were."""
@@ -153,7 +153,7 @@ class Compactor:
             if self._has_changed:
                 self._has_changed = False
                 rhythms.on_change()
-            next_try_s, is_full = self._work.aside.next_try_s, self._is_full()
+            next_try_s, is_full = self._work.quarantined.next_try_s, self._is_full()
             wakes = [
                 sets.wakes_at_s(self._next_split_s(next_try_s(sets.looked_at_s))),
                 streams.wakes_at_s(next_try_s(streams.looked_at_s)),
@@ -178,7 +178,7 @@ class Compactor:
             self._is_waiting_for_change = False
 
     def _next_split_s(self, again_s: float | None) -> float | None:
-        """When an object gets old enough to be split, or one that stands aside may be tried."""
+        """When an object gets old enough to be split, or one that is quarantined may be tried."""
         due_ms = self._sets.next_due_ms()
         if due_ms is None:
             return again_s

@@ -20,7 +20,7 @@ class SetCompactor:
         self._look = AgedLook(work.settings)
 
     async def round(self) -> bool:
-        """Until nothing is worth it. Each step leaves fewer objects, or puts one aside, or passes some that are old."""
+        """Until nothing is worth it. Each step leaves fewer objects, or quarantines one, or passes some that are old."""
         self._work.counts.set_rounds += 1
         self._look.on_round()
         while await self._merge_equals():
@@ -31,18 +31,18 @@ class SetCompactor:
 
     def next_due_ms(self) -> int | None:
         """The wall time at which old objects are looked into though nothing changes."""
-        return self._look.next_due_ms(self._work.stream_sets(), self._work.is_set_aside)
+        return self._look.next_due_ms(self._work.stream_sets(), self._work.is_set_quarantined)
 
     async def _merge_equals(self) -> bool:
         work, settings = self._work, self._work.settings
-        chosen = choose_sets(work.stream_sets(), work.is_set_aside, settings)
+        chosen = choose_sets(work.stream_sets(), work.is_set_quarantined, settings)
         planner = partial(plan_sets, settings=settings, split_bytes=settings.own_bytes_min)
         return bool(chosen) and await merge(work, chosen, planner, AtOnce(work))
 
     async def _look_at_aged(self) -> bool:
         """Whether there was one that had not been passed."""
         work = self._work
-        objects = self._look.next_objects(work.stream_sets(), work.is_set_aside, work.clock.wall_ms())
+        objects = self._look.next_objects(work.stream_sets(), work.is_set_quarantined, work.clock.wall_ms())
         if not objects:
             return False
         plans: list[SetPlan | None] = []
@@ -52,7 +52,7 @@ class SetCompactor:
             return plans[-1]
 
         await merge(work, objects, planner, AtOnce(work), is_index_alone=True)
-        if not any(map(work.is_set_aside, objects)):
+        if not any(map(work.is_set_quarantined, objects)):
             for plan in plans:
                 self._look.on_passed(objects, plan)
         return True

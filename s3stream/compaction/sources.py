@@ -1,6 +1,6 @@
 """Reads what is compacted: an object's index, then its wanted blocks in their order, read ahead in few large requests.
 
-Blocks that lie near each other come with one GET, a window of them (windows.py). What was copied is given back piece by piece; when that makes
+Blocks that lie near each other come with one GET, a window of them (windows.py). What was copied is given back buffer by buffer; when that makes
 room for a window, it is read ahead for the source that will be the first to have nothing left. A window that is needed is read whatever memory
 there is, a small one if need be, so that no block is too large to be compacted.
 
@@ -15,8 +15,8 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from millrace.runtime.buffer_pool import BufferPool, PooledBuffer
 from millrace.runtime.errors import Corrupt, Exhausted, Unavailable
-from millrace.runtime.lending import LendingPool, Piece
 from millrace.runtime.objectstore import ObjectStore, StoreDenied
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.counts import CompactionCounts
@@ -34,7 +34,7 @@ UNREADABLE = (Corrupt, Unavailable, Exhausted, StoreDenied)
 GETS_IN_FLIGHT_MAX = 8
 # A window that is needed while there is no room is no larger than this part of what it might be.
 SHORT_PART = 4
-Held = tuple[int, Piece]  # where it begins in the object
+Held = tuple[int, PooledBuffer]  # where it begins in the object
 SCRAP = memoryview(bytearray(64 << 10))
 
 
@@ -58,7 +58,7 @@ class ReadMemory:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.peak_bytes = 0
-        self.pool = LendingPool(limit_bytes)
+        self.pool = BufferPool(limit_bytes)
         self.requests = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
         self._sources: list[Source] = []
 
@@ -73,7 +73,7 @@ class ReadMemory:
     def widen(self, limit_bytes: int) -> None:
         """Before the first window: the plan leaves more to reading."""
         self.limit_bytes = limit_bytes
-        self.pool = LendingPool(limit_bytes)
+        self.pool = BufferPool(limit_bytes)
 
     def enroll(self, source: Source) -> None:
         """It is read ahead of from now on, when its turn comes."""
@@ -216,9 +216,9 @@ class Source:
                 self._memory.read_ahead()
             if not self._pieces:
                 await self._advance()
-        start, piece = self._pieces[0]
+        start, buffer = self._pieces[0]
         assert start <= ref.position, (start, ref)
-        return piece.view[ref.position - start : ref.position - start + ref.size_bytes]
+        return buffer.view[ref.position - start : ref.position - start + ref.size_bytes]
 
     async def _again(self, ref: BlockRef, before: bytes, error: ObjectCorrupt) -> tuple[memoryview, int | None]:
         """A damaged block, read once more: sound now, or known to be as it is, or the end of this look at the object."""
@@ -243,13 +243,13 @@ class Source:
         self._memory.read_ahead()
 
     async def _fetch(self, window: Window) -> deque[Held]:
-        """The window in pieces, read straight into memory of their own."""
+        """The window in buffers, read straight into memory of their own."""
         room = Room(window, self._memory.pool)
         async with self._memory.requests:
             views, came_bytes = await self._store.get_into(self._key, window.start, window.end, room.lend)
         self._count(window.start, window.end, came_bytes)
         held = room.taken(views)
-        self._hold(sum(piece.size_bytes for _, piece in held) - window.size_bytes)
+        self._hold(sum(buffer.size_bytes for _, buffer in held) - window.size_bytes)
         return held
 
     async def _get(self, start: int, end: int) -> memoryview:
@@ -266,10 +266,10 @@ class Source:
 
 
 class Room:
-    """Where a window is read to: a piece of memory for each of its pieces, others for each attempt, for one that was given up may still be
+    """Where a window is read to: a buffer of memory for each of its buffers, others for each attempt, for one that was given up may still be
     writing into its own. What lies between is read over something that nobody reads."""
 
-    def __init__(self, window: Window, pool: LendingPool) -> None:
+    def __init__(self, window: Window, pool: BufferPool) -> None:
         self._window = window
         self._pool = pool
         self._attempts: list[tuple[list[memoryview], deque[Held]]] = []
@@ -278,11 +278,11 @@ class Room:
         views: list[memoryview] = []
         held: deque[Held] = deque()
         place = self._window.start
-        for start, end in self._window.pieces():
-            piece = self._pool.lend(end - start)
+        for start, end in self._window.spans():
+            buffer = self._pool.acquire(end - start)
             views += [SCRAP[: start - gap] for gap in range(place, start, len(SCRAP))]
-            views.append(piece.view)
-            held.append((start, piece))
+            views.append(buffer.view)
+            held.append((start, buffer))
             place = end
         self._attempts.append((views, held))
         return views

@@ -69,7 +69,7 @@ class StreamCompactor:
         listed = {
             one.object_id: one for one in work.catalog.stream_objects(stream_id)
         }  # each once, whatever metadata says
-        objects = [one for one in listed.values() if not work.is_aside(one.object_id)]
+        objects = [one for one in listed.values() if not work.is_quarantined(one.object_id)]
         bounds = work.catalog.stream_bounds([stream_id]).get(stream_id)
         if bounds is None or not objects:
             return
@@ -89,7 +89,7 @@ class StreamCompactor:
     def _plan_merge(
         self, stream_id: StreamId, group: Objects, sources: Sequence[SourceIndex], bounds: Bounds
     ) -> Steps[SetPlan | None]:
-        """All of it in one object. An object that does not hold what metadata says of it stands aside."""
+        """All of it in one object. An object that does not hold what metadata says of it is quarantined."""
         for source, one in zip(sources, group, strict=True):
             first, last = source.index.row(0), source.index.row(source.index.count - 1)
             if streams_of([source]) != [stream_id] or not first.start <= one.start < one.end <= last.end:
@@ -112,12 +112,12 @@ class StreamCompactor:
             return
         if len(linking.kept) > LINKS_COUNT_MAX:
             error = ValueError(f"{len(linking.kept)} links in one composite")
-            work.put_aside([one.object_id for one in group], "too many links", error)
+            work.quarantine([one.object_id for one in group], "too many links", error)
             return
         await self._commit(stream_id, linking, batch)
 
     async def _add(self, linking: Linking, one: StreamObjectInfo, start: int) -> bool:
-        """False for one that does not begin where the one before it ends, which then stands aside."""
+        """False for one that does not begin where the one before it ends, which then is quarantined."""
         links = await self._links_of(one)
         first, last = links[0].link, links[-1].link
         if not first.start <= one.start < one.end <= last.end:
@@ -126,7 +126,7 @@ class StreamCompactor:
         alive = [linked for linked in links if linked.link.end > start]
         if alive and linking.kept and alive[0].link.start != linking.kept[-1].link.end:
             found = f"it begins at {alive[0].link.start}, and the one before it ends at {linking.kept[-1].link.end}"
-            self._work.put_aside([one.object_id], "overlap", ValueError(found))
+            self._work.quarantine([one.object_id], "overlap", ValueError(found))
             return False
         linking.kept += alive
         if one.kind is ObjectKind.COMPOSITE and alive:

@@ -60,7 +60,7 @@ class Window:
         self.refs.append(ref)
         self.end = ref.position + ref.size_bytes
 
-    def pieces(self) -> Iterator[tuple[int, int]]:
+    def spans(self) -> Iterator[tuple[int, int]]:
         """[start, end) of what is kept for itself: blocks side by side, so many that they make a piece."""
         start = end = self.start
         for ref in self.refs:

@@ -10,12 +10,12 @@ from dataclasses import field
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
-from millrace.s3stream.compaction.aside import Aside
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.counts import CompactionCounts
 from millrace.s3stream.compaction.damage import Damage
 from millrace.s3stream.compaction.known_rows import KnownRows
 from millrace.s3stream.compaction.plan import SourcesOverlap
+from millrace.s3stream.compaction.quarantine import Quarantine
 from millrace.s3stream.compaction.sources import Source, SourceUnreadable
 from millrace.s3stream.errors import UploadExpired
 from millrace.s3stream.ids import CompactionCommit, ObjectId, StreamSetInfo
@@ -42,7 +42,7 @@ class Work:
     cluster_id: str
     clock: Clock
     counts: CompactionCounts = field(default_factory=CompactionCounts)
-    aside: Aside = field(default_factory=Aside)
+    quarantined: Quarantine = field(default_factory=Quarantine)
     damage: Damage = field(default_factory=Damage)
     ownership: Ownership = UNOWNED
     known_rows: KnownRows = field(init=False)
@@ -57,33 +57,35 @@ class Work:
         """`writer`: the token that metadata names for it."""
         return Source(self.store, self.key(object_id), object_id, size_bytes, self.counts, self.damage, writer)
 
-    def is_aside(self, object_id: ObjectId) -> bool:
-        return self.aside.has(object_id, asyncio.get_running_loop().time())
+    def is_quarantined(self, object_id: ObjectId) -> bool:
+        return self.quarantined.has(object_id, asyncio.get_running_loop().time())
 
     def stream_sets(self) -> list[StreamSetInfo]:
         """This node's, newest data last; each once, whatever the metadata says."""
         return list({one.object_id: one for one in self.catalog.stream_set_objects()}.values())
 
-    def is_set_aside(self, one: StreamSetInfo) -> bool:
-        return self.is_aside(one.object_id)
+    def is_set_quarantined(self, one: StreamSetInfo) -> bool:
+        return self.is_quarantined(one.object_id)
 
-    def put_aside(
+    def quarantine(
         self, object_ids: Iterable[ObjectId], reason: str, error: Exception, *, is_growing: bool = True
     ) -> None:
         """They take part in nothing until they are tried again."""
         now_s = asyncio.get_running_loop().time()
-        is_new = [object_id for object_id in object_ids if self.aside.put(object_id, now_s, is_growing=is_growing)]
+        is_new = [
+            object_id for object_id in object_ids if self.quarantined.put(object_id, now_s, is_growing=is_growing)
+        ]
         self.counts.skip(reason)
         if is_new:
             log.warning("compaction leaves objects %s as they are for now: %s", is_new, error)
 
     def note(self, error: SourceUnreadable | SourcesOverlap) -> None:
         if isinstance(error, SourcesOverlap):
-            self.put_aside(error.object_ids, "overlap", error)
+            self.quarantine(error.object_ids, "overlap", error)
         elif error.is_away:
-            self.put_aside([error.object_id], "unanswered", error, is_growing=False)
+            self.quarantine([error.object_id], "unanswered", error, is_growing=False)
         else:
-            self.put_aside([error.object_id], "unreadable", error)
+            self.quarantine([error.object_id], "unreadable", error)
 
 
 class Ids:

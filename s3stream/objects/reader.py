@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from millrace.runtime.lending import LendingPool, Piece
+from millrace.runtime.buffer_pool import BufferPool, PooledBuffer
 from millrace.runtime.objectstore import ObjectStore, fill
 from millrace.runtime.steps import StepLine
 from millrace.s3stream.errors import ObjectCorrupt
@@ -121,9 +121,9 @@ class ObjectReader:
         return data
 
     async def read_apart(
-        self, refs: Sequence[BlockRef], pool: LendingPool, store: ObjectStore | None = None
-    ) -> list[Piece]:
-        """As read_span, each block in a piece of its own. What nobody asked for between them is read over something that nobody reads."""
+        self, refs: Sequence[BlockRef], pool: BufferPool, store: ObjectStore | None = None
+    ) -> list[PooledBuffer]:
+        """As read_span, each block in a buffer of its own. What nobody asked for between them is read over something that nobody reads."""
         room = _Room(refs, pool)
         start, end = refs[0].position, _end(refs[-1])
         checking = self._begin_check()
@@ -136,7 +136,7 @@ class ObjectReader:
             if checking is not None:
                 await asyncio.shield(checking)
         except BaseException:
-            room.let_go()
+            room.release()
             raise
         return room.taken(views)
 
@@ -240,39 +240,39 @@ class CompositeReader:
 
 
 class _Room:
-    """Where one span of an object is read to: pieces for its blocks, others for each attempt, for one that was given up may still be writing
+    """Where one span of an object is read to: buffers for its blocks, others for each attempt, for one that was given up may still be writing
     into its own."""
 
-    def __init__(self, refs: Sequence[BlockRef], pool: LendingPool) -> None:
+    def __init__(self, refs: Sequence[BlockRef], pool: BufferPool) -> None:
         self._refs = refs
         self._pool = pool
-        self._attempts: list[tuple[list[memoryview], list[Piece]]] = []
+        self._attempts: list[tuple[list[memoryview], list[PooledBuffer]]] = []
 
     def lend(self) -> list[memoryview]:
-        self.let_go()
-        pieces = [self._pool.lend(ref.size_bytes) for ref in self._refs]
+        self.release()
+        buffers = [self._pool.acquire(ref.size_bytes) for ref in self._refs]
         views: list[memoryview] = []
         place = self._refs[0].position
-        for ref, piece in zip(self._refs, pieces, strict=True):
+        for ref, buffer in zip(self._refs, buffers, strict=True):
             for gap_start in range(place, ref.position, len(_SCRAP)):
                 views.append(_SCRAP[: ref.position - gap_start])
-            views.append(piece.view)
+            views.append(buffer.view)
             place = _end(ref)
-        self._attempts.append((views, pieces))
+        self._attempts.append((views, buffers))
         return views
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Whoever writes into what was lent goes on with it alone."""
-        for _, pieces in self._attempts:
-            for piece in pieces:
-                piece.let_go()
+        for _, buffers in self._attempts:
+            for buffer in buffers:
+                buffer.release()
 
-    def taken(self, views: Sequence[memoryview]) -> list[Piece]:
-        """The pieces of the attempt that was answered."""
-        [taken] = [pieces for lent, pieces in self._attempts if lent is views]
-        self.let_go()
-        for piece in taken:
-            piece.take_back()
+    def taken(self, views: Sequence[memoryview]) -> list[PooledBuffer]:
+        """The buffers of the attempt that was answered."""
+        [taken] = [buffers for lent, buffers in self._attempts if lent is views]
+        self.release()
+        for buffer in taken:
+            buffer.retain()
         return taken
 
 

@@ -22,8 +22,8 @@ from millrace.protocol.codec import decode_request, encode_request, encode_respo
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.header import decode_request_header
 from millrace.s3stream.stream import Append
-from tests.broker.house import BrokerHouse, fetch_request, produce_request
-from tests.broker.partitions.build import HOUSES, START_MS, batch
+from tests.broker.broker_fixture import BrokerFixture, fetch_request, produce_request
+from tests.broker.partitions.build import FIXTURES, START_MS, batch
 
 IN_FLIGHT = 16
 SIZES = (100, 1000, 64_000)
@@ -93,9 +93,9 @@ class DataOnly:
 
 
 async def produce_costs(seconds: float, size: int, *, is_idempotent: bool) -> None:
-    house = await BrokerHouse(upload_threshold_bytes=64 << 20).start()
-    house.make_topic("a")
-    partition = await house.partition("a")
+    fixture = await BrokerFixture(upload_threshold_bytes=64 << 20).start()
+    fixture.make_topic("a")
+    partition = await fixture.partition("a")
     source = frames(size, is_idempotent=is_idempotent)
     ready = [next(source) for _ in range(4000)] if is_idempotent else [next(source)] * 4000
     taken = iter(ready)
@@ -103,7 +103,7 @@ async def produce_costs(seconds: float, size: int, *, is_idempotent: bool) -> No
     def decode(frame: memoryview) -> tuple[RequestContext, Any]:
         header, position = decode_request_header(frame)
         request = decode_request(API[0], 9, frame, position)
-        return RequestContext(0, 9, header.correlation_id, "bench", house.connection), request
+        return RequestContext(0, 9, header.correlation_id, "bench", fixture.connection), request
 
     def following() -> memoryview:
         nonlocal taken
@@ -115,7 +115,7 @@ async def produce_costs(seconds: float, size: int, *, is_idempotent: bool) -> No
         return frame
 
     async def whole() -> int:
-        futures = [house.produce_handler.handle(*decode(following())) for _ in range(IN_FLIGHT)]
+        futures = [fixture.produce_handler.handle(*decode(following())) for _ in range(IN_FLIGHT)]
         for future in futures:
             response = await future
             assert response.responses[0].partition_responses[0].error_code == 0
@@ -123,7 +123,7 @@ async def produce_costs(seconds: float, size: int, *, is_idempotent: bool) -> No
         return IN_FLIGHT
 
     total = await measured(seconds, whole)
-    await house.engine.upload_all(5000)
+    await fixture.engine.upload_all(5000)
     no_storage = NoStorage(partition.data)
     partition.data = DataOnly(partition.data, no_storage)  # type: ignore[assignment]
     requests = {id(frame): decode(frame) for frame in ready}
@@ -137,7 +137,7 @@ async def produce_costs(seconds: float, size: int, *, is_idempotent: bool) -> No
         return context, request
 
     async def handlers_alone() -> int:
-        futures = [house.produce_handler.handle(*decoded()) for _ in range(IN_FLIGHT)]
+        futures = [fixture.produce_handler.handle(*decoded()) for _ in range(IN_FLIGHT)]
         no_storage.confirm()
         assert all(future.done() for future in futures)
         partition.state.unsaved_bytes = 0
@@ -166,20 +166,20 @@ async def produce_costs(seconds: float, size: int, *, is_idempotent: bool) -> No
 
 
 async def fetch_costs(seconds: float, size: int) -> None:
-    house = await BrokerHouse(upload_threshold_bytes=1 << 30).start()
-    house.make_topic("a", 100)
-    await house.produce({("a", 0): batch(1, value=b"v" * size)})
+    fixture = await BrokerFixture(upload_threshold_bytes=1 << 30).start()
+    fixture.make_topic("a", 100)
+    await fixture.produce({("a", 0): batch(1, value=b"v" * size)})
     for index in range(1, 100):
-        await house.partition("a", index)
-    first = await house.fetch({("a", index): 0 for index in range(100)}, 12, session_epoch=0)
+        await fixture.partition("a", index)
+    first = await fixture.fetch({("a", index): 0 for index in range(100)}, 12, session_epoch=0)
     request = fetch_request({("a", 0): 0}, 12, session_id=first.session_id, session_epoch=1, max_wait_ms=500)
-    session = house.sessions._sessions[first.session_id]
-    context = RequestContext(1, 12, 7, "bench", house.connection)
+    session = fixture.sessions._sessions[first.session_id]
+    context = RequestContext(1, 12, 7, "bench", fixture.connection)
 
     async def tail() -> int:
         for _ in range(IN_FLIGHT):
             request.session_epoch = session.epoch
-            encode_response(API[1], 12, 7, house.fetch_handler.handle(context, request))
+            encode_response(API[1], 12, 7, fixture.fetch_handler.handle(context, request))
         return IN_FLIGHT
 
     frame = memoryview(encode_request(API[1], 12, 7, "bench", request))[4:]
@@ -200,8 +200,8 @@ async def main(seconds: float) -> None:
             await produce_costs(seconds, size, is_idempotent=is_idempotent)
     for size in SIZES:
         await fetch_costs(seconds, size)
-    while HOUSES:
-        await HOUSES.pop().engine._stop()
+    while FIXTURES:
+        await FIXTURES.pop().engine._stop()
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class Store(MemoryObjectStore):
         await super().put_if_absent(key, parts)
 
 
-class House:
+class Fixture:
     """One log directory and one bucket; each start draws the next incarnation."""
 
     def __init__(self) -> None:
@@ -136,30 +136,30 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-async def numbers(house: House) -> list[int]:
-    return [0 if (claim := await house.newest(series)) is None else claim.number for series in SERIES]
+async def numbers(fixture: Fixture) -> list[int]:
+    return [0 if (claim := await fixture.newest(series)) is None else claim.number for series in SERIES]
 
 
 def test_each_start_claims_the_next_number() -> None:
     """A start that was killed is followed at once by the next one; one that ended in order leaves a release behind."""
 
     async def scenario() -> None:
-        house = House()
+        fixture = Fixture()
         for number in (1, 2, 3):
-            await house.start()
-            assert await numbers(house) == [number, number]
-            newest = await house.newest(1)
+            await fixture.start()
+            assert await numbers(fixture) == [number, number]
+            newest = await fixture.newest(1)
             assert newest is not None
             before = incarnation(number - 1) if number > 1 else NOBODY
             assert (newest.incarnation, newest.before, newest.is_standing) == (incarnation(number), before, True)
-        assert house.claimant is not None
-        for claim in house.claims:
-            await house.claimant.release(claim)
-        newest = await house.newest(METADATA_SERIES)
+        assert fixture.claimant is not None
+        for claim in fixture.claims:
+            await fixture.claimant.release(claim)
+        newest = await fixture.newest(METADATA_SERIES)
         assert newest is not None
         assert (newest.number, newest.is_standing, newest.incarnation) == (4, False, incarnation(3))
-        await house.start()
-        assert await numbers(house) == [5, 5]
+        await fixture.start()
+        assert await numbers(fixture) == [5, 5]
 
     run(scenario)
 
@@ -174,12 +174,12 @@ def test_a_start_may_be_killed_between_any_two_steps(step: str, was_released: bo
     has looked; several in a row do no harm."""
 
     async def scenario() -> None:
-        house = House()
-        await house.start()
+        fixture = Fixture()
+        await fixture.start()
         if was_released:
-            assert house.claimant is not None
-            for claim in house.claims:
-                await house.claimant.release(claim)
+            assert fixture.claimant is not None
+            for claim in fixture.claims:
+                await fixture.claimant.release(claim)
         late: list[tuple[str, bytes]] = []
 
         def kill(met: int) -> None:
@@ -189,34 +189,34 @@ def test_a_start_may_be_killed_between_any_two_steps(step: str, was_released: bo
         async def on_put(key: str, content: bytes) -> None:
             if decode_claim(content, key).series == series:
                 if step == "after the claim":
-                    await MemoryObjectStore.put_if_absent(house.store, key, [content])
+                    await MemoryObjectStore.put_if_absent(fixture.store, key, [content])
                 late.append((key, content))
                 raise Killed
 
         for _ in range(3):
             if step.endswith("record"):
-                setattr(house, step.replace(" the ", "_"), kill)
+                setattr(fixture, step.replace(" the ", "_"), kill)
             else:
-                house.store.on_put = on_put
+                fixture.store.on_put = on_put
             with pytest.raises(Killed):
-                await house.start()
-            house.before_record = house.after_record = lambda met: None
-            house.store.on_put = None
+                await fixture.start()
+            fixture.before_record = fixture.after_record = lambda met: None
+            fixture.store.on_put = None
 
         async def lands_first(key: str, content: bytes) -> None:
             while late:
-                await MemoryObjectStore.put(house.store, late[0][0], [late[0][1]])
+                await MemoryObjectStore.put(fixture.store, late[0][0], [late[0][1]])
                 late.clear()
 
         if step == "late":
-            house.store.on_put = lands_first
-        await house.start()
-        newest = await house.newest(series)
+            fixture.store.on_put = lands_first
+        await fixture.start()
+        newest = await fixture.newest(series)
         assert newest is not None
         assert newest.incarnation == incarnation(5)
-        house.store.on_put = None
-        await house.start()
-        newest = await house.newest(series)
+        fixture.store.on_put = None
+        await fixture.start()
+        newest = await fixture.newest(series)
         assert newest is not None
         assert newest.incarnation == incarnation(6)
 
@@ -228,22 +228,22 @@ def test_a_start_waits_while_the_bucket_is_full(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("millrace.broker.claims.FULL_WAIT_S", 0)
 
     async def scenario() -> None:
-        house = House()
+        fixture = Fixture()
 
         async def refuse(key: str, content: bytes) -> None:
-            if len(house.waits) < 3:
+            if len(fixture.waits) < 3:
                 raise StoreFull(key, "no room")
 
-        house.store.on_put = refuse
-        await house.start()
-        assert [(what, attempts) for what, attempts, _ in house.waits] == [
+        fixture.store.on_put = refuse
+        await fixture.start()
+        assert [(what, attempts) for what, attempts, _ in fixture.waits] == [
             ("a claim", 1),
             ("a claim", 2),
             ("a claim", 3),
         ]
-        assert [claim.number for claim in house.claims] == [1, 1]
-        await house.start()
-        assert [claim.number for claim in house.claims] == [2, 2]
+        assert [claim.number for claim in fixture.claims] == [1, 1]
+        await fixture.start()
+        assert [claim.number for claim in fixture.claims] == [2, 2]
 
     run(scenario)
 
@@ -253,23 +253,23 @@ def test_a_claim_that_the_log_does_not_know_is_refused() -> None:
 
     async def scenario() -> None:
         for series in SERIES:
-            house = House()
-            await house.start()
-            claim = house.claims[0]
+            fixture = Fixture()
+            await fixture.start()
+            claim = fixture.claims[0]
             cluster = claim.cluster_id
             other = OwnerClaim(ClaimKind.CLAIMED, cluster, series, 2, incarnation(99), incarnation(1), 3, 1, 1)
-            await house.store.put(other.key, [encode_claim(other)])
-            house.store.puts.clear()
-            node = await open_node(house.disk)
+            await fixture.store.put(other.key, [encode_claim(other)])
+            fixture.store.puts.clear()
+            node = await open_node(fixture.disk)
             before = node.publisher.image.offset
             what = "the metadata log" if series < 0 else "node 1"
             with pytest.raises(
                 BindingRefused, match=f"claimed .*{what}.*knows nothing.*nothing was changed: start with"
             ):
-                await check_claims(house.store, "the bucket", cluster, node.publisher.image, 1)
+                await check_claims(fixture.store, "the bucket", cluster, node.publisher.image, 1)
             assert node.publisher.image.offset == before
             await node.close()
-            assert house.store.puts == []
+            assert fixture.store.puts == []
 
     run(scenario)
 
@@ -278,21 +278,21 @@ def test_who_is_first_at_the_same_instant_has_it() -> None:
     """Another copy's claim lands between our look and our put: ours loses, changes nothing, and the start is refused."""
 
     async def scenario() -> None:
-        house = House()
-        await house.start()
-        cluster = house.claims[0].cluster_id
+        fixture = Fixture()
+        await fixture.start()
+        cluster = fixture.claims[0].cluster_id
         other = OwnerClaim(ClaimKind.CLAIMED, cluster, 1, 2, incarnation(99), incarnation(1), 3, 1, 1)
 
         async def on_put(key: str, content: bytes) -> None:
             if key == other.key:
-                await MemoryObjectStore.put(house.store, key, [encode_claim(other)])
+                await MemoryObjectStore.put(fixture.store, key, [encode_claim(other)])
 
-        house.store.on_put = on_put
+        fixture.store.on_put = on_put
         with pytest.raises(BindingRefused, match="was claimed for node 1 by incarnation"):
-            await house.start()
-        assert await house.newest(1) == other
+            await fixture.start()
+        assert await fixture.newest(1) == other
         with pytest.raises(BindingRefused):
-            await house.start()
+            await fixture.start()
 
     run(scenario)
 
@@ -301,18 +301,18 @@ def test_a_log_that_ends_below_a_claim_is_an_older_copy() -> None:
     """A release tells where the log ended; a copy that was taken before, and knows the incarnation, is refused by that."""
 
     async def scenario() -> None:
-        house = House()
-        await house.start()
-        node = await open_node(house.disk)
-        claim, image = house.claims[1], node.publisher.image
+        fixture = Fixture()
+        await fixture.start()
+        node = await open_node(fixture.disk)
+        claim, image = fixture.claims[1], node.publisher.image
         release = OwnerClaim(
             ClaimKind.RELEASED, claim.cluster_id, 1, 2, claim.incarnation, claim.incarnation, image.offset + 1, 1, 1
         )
-        await house.store.put(release.key, [encode_claim(release)])
+        await fixture.store.put(release.key, [encode_claim(release)])
         with pytest.raises(
             BindingRefused, match=f"released .*ended at offset {image.offset + 1}.*ends at {image.offset}"
         ):
-            await check_claims(house.store, "the bucket", claim.cluster_id, image, 1)
+            await check_claims(fixture.store, "the bucket", claim.cluster_id, image, 1)
         await node.close()
 
     run(scenario)
@@ -325,14 +325,14 @@ def test_a_store_without_conditions(fault: str, caplog: pytest.LogCaptureFixture
     async def scenario() -> None:
         async with BadS3(*[fault] if fault else []) as bad:
             store = await open_store(parse_address(bad.address), SystemClock())
-            house = House()
+            fixture = Fixture()
             kept = await are_conditions_kept(store, "the bucket", CLUSTER, incarnation(7))
             assert kept == (not fault)
             assert bad.objects == {}
             for number in (1, 2):
-                await house.start(store, has_conditions=kept)
-                assert [claim.number for claim in house.claims] == [number, number]
-            copy = House()
+                await fixture.start(store, has_conditions=kept)
+                assert [claim.number for claim in fixture.claims] == [number, number]
+            copy = Fixture()
             copy.starts = 50
             with pytest.raises(BindingRefused, match="knows nothing"):
                 await copy.start(store, has_conditions=kept)
@@ -347,17 +347,17 @@ def test_without_conditions_what_is_there_stays() -> None:
     """The look before the put finds another's claim."""
 
     async def scenario() -> None:
-        house = House()
-        await house.start()
-        cluster = house.claims[0].cluster_id
+        fixture = Fixture()
+        await fixture.start()
+        cluster = fixture.claims[0].cluster_id
         other = OwnerClaim(ClaimKind.CLAIMED, cluster, 1, 2, incarnation(99), incarnation(1), 3, 1, 1)
-        await house.store.put(other.key, [encode_claim(other)])
-        assert house.claimant is not None
+        await fixture.store.put(other.key, [encode_claim(other)])
+        assert fixture.claimant is not None
         with pytest.raises(PreconditionFailed):
-            await dataclasses.replace(house.claimant, incarnation=incarnation(1), has_conditions=False).release(
-                house.claims[1]
+            await dataclasses.replace(fixture.claimant, incarnation=incarnation(1), has_conditions=False).release(
+                fixture.claims[1]
             )
-        assert await house.newest(1) == other
+        assert await fixture.newest(1) == other
 
     run(scenario)
 
@@ -367,9 +367,9 @@ def test_what_the_controller_records() -> None:
     millrace.version 0 are refused."""
 
     async def scenario() -> None:
-        house = House()
-        await house.start()
-        node = await open_node(house.disk)
+        fixture = Fixture()
+        await fixture.start()
+        node = await open_node(fixture.disk)
         client = ControllerClient(node.channel, MetadataCache(node.publisher, node.cluster_id, 1), 1)
         one, two = incarnation(1), incarnation(2)
         for number, found, code in (
@@ -450,12 +450,12 @@ def test_a_store_that_contradicts_itself_ends_a_claim() -> None:
     """It says that the first number is taken, and shows no claim: so many rounds, with pauses, and the key is named."""
 
     async def main() -> None:
-        house, store = House(), Contradicting(HandClock())
+        fixture, store = Fixture(), Contradicting(HandClock())
         store.is_refused = store.is_hidden = lambda key: "/owners/" in key
         with pytest.raises(
             StoreContradicts, match=r"/owners/.*a put is told that it exists, a read that there is no such"
         ):
-            await house.start(store)
+            await fixture.start(store)
         times_s = [at_s for _, at_s in store.refused]
         assert len(times_s) == ROUNDS_MAX
         assert times_s[-1] - times_s[0] > 1

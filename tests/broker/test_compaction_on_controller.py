@@ -46,12 +46,12 @@ KIB = 1 << 10
 SETTINGS = CompactionSettings(split_bytes=8 * KIB, object_bytes_max=64 << 20, memory_bytes=4 << 20, run_count_min=4)
 
 
-class House:
+class Fixture:
     """A controller, a store, and what was written: by stream, payloads by offset."""
 
     node: ControllerNode
 
-    async def start(self, seed: int) -> House:
+    async def start(self, seed: int) -> Fixture:
         self.rand = Rand(b"compaction %d" % seed)
         self.clock = HandClock()
         self.node = await open_node(sim_disk(), clock=self.clock)
@@ -164,33 +164,33 @@ def test_readers_see_the_same_before_and_after(seed: int) -> None:
     """Whatever was merged, split, linked, rewritten or deleted meanwhile; and a bucket without topics is empty in the end."""
 
     async def scenario() -> None:
-        house = await House().start(seed)
+        fixture = await Fixture().start(seed)
         for name in ("a", "b", "c"):
-            await house.create(name)
+            await fixture.create(name)
         for number in range(72):
-            await house.upload()
-            if house.rand.below(6) == 0:
-                await house.trim()
+            await fixture.upload()
+            if fixture.rand.below(6) == 0:
+                await fixture.trim()
             if number % 6 == 5:
-                house.clock.now_ms += SETTINGS.force_split_ms if house.rand.below(4) == 0 else 1000
-                await house.reclaimer.round()
-                await house.check()
-                await house.sets.round()
-                await house.check()
-                await house.streams.round()
-                await house.check()
+                fixture.clock.now_ms += SETTINGS.force_split_ms if fixture.rand.below(4) == 0 else 1000
+                await fixture.reclaimer.round()
+                await fixture.check()
+                await fixture.sets.round()
+                await fixture.check()
+                await fixture.streams.round()
+                await fixture.check()
             if number == 40:
-                await house.delete("b")
-        assert house.counts.commits > 10
+                await fixture.delete("b")
+        assert fixture.counts.commits > 10
         for name in ("a", "c"):
-            await house.delete(name)
-        while await house.left():  # noqa: ASYNC110  (the cleaner is another task)
+            await fixture.delete(name)
+        while await fixture.left():  # noqa: ASYNC110  (the cleaner is another task)
             await asyncio.sleep(0.005)
-        while house.cache.image.objects.pending_deletions:  # noqa: ASYNC110
+        while fixture.cache.image.objects.pending_deletions:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-        check_image(house.cache.image)
-        assert house.cache.image.objects.committed_count == 0
-        await house.stop()
+        check_image(fixture.cache.image)
+        assert fixture.cache.image.objects.committed_count == 0
+        await fixture.stop()
 
     run(scenario())
 
@@ -199,23 +199,23 @@ def test_one_set_of_a_group_is_split_after_a_trim() -> None:
     """What of it was trimmed is no longer wanted, though its stream goes on in others of the group: the commit says so and is taken."""
 
     async def scenario() -> None:
-        house = await House().start(0)
-        await house.create("a")
-        streams = house.topics["a"]
+        fixture = await Fixture().start(0)
+        await fixture.create("a")
+        streams = fixture.topics["a"]
         for _ in range(3):
-            object_id = await house.client.prepare(1, 60_000)
-            ranges, size_bytes = await house.put(object_id, streams)
-            await house.client.commit_upload(UploadCommit(object_id, size_bytes, ranges, ()))
-        second = next(iter(house.client.stream_set_objects()[1:]))
+            object_id = await fixture.client.prepare(1, 60_000)
+            ranges, size_bytes = await fixture.put(object_id, streams)
+            await fixture.client.commit_upload(UploadCommit(object_id, size_bytes, ranges, ()))
+        second = next(iter(fixture.client.stream_set_objects()[1:]))
         trimmed = streams[1]
-        third = await house.finder.find(trimmed, max(house.written[trimmed]), 1 << 40, 1)
+        third = await fixture.finder.find(trimmed, max(fixture.written[trimmed]), 1 << 40, 1)
         assert third.object_id > second.object_id
-        house.starts[trimmed] = max(house.written[trimmed])
-        await house.client.trim(StreamId(trimmed), 0, house.starts[trimmed])
+        fixture.starts[trimmed] = max(fixture.written[trimmed])
+        await fixture.client.trim(StreamId(trimmed), 0, fixture.starts[trimmed])
         plan = partial(plan_sets, settings=SETTINGS, split_bytes=0)
-        assert await merge(house.work, [second], plan, AtOnce(house.work))
-        assert len(house.client.stream_set_objects()) == 2
-        await house.check()
-        await house.stop()
+        assert await merge(fixture.work, [second], plan, AtOnce(fixture.work))
+        assert len(fixture.client.stream_set_objects()) == 2
+        await fixture.check()
+        await fixture.stop()
 
     run(scenario())

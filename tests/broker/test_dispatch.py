@@ -433,7 +433,7 @@ def test_a_wrong_return_value_is_a_defect_too() -> None:
 
 
 def test_refusals_carry_their_code(caplog: pytest.LogCaptureFixture) -> None:
-    """KafkaError and the house's remedies become codes, without a trace."""
+    """KafkaError and the project's remedies become codes, without a trace."""
     cases = [
         (KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), 25),
         (Unavailable(), 7),
@@ -529,7 +529,7 @@ def test_a_late_handler_is_made_once_when_it_is_asked_for() -> None:
     assert dispatcher.routes[HEARTBEAT].requests_count == 2
 
 
-def house_errors() -> Iterator[type[MillraceError]]:
+def project_errors() -> Iterator[type[MillraceError]]:
     """Every subclass of MillraceError, after importing every module of the broker and below it."""
     for package in ("runtime", "protocol", "wal", "s3stream", "kraft", "broker"):
         for module in pkgutil.walk_packages([f"{millrace.__path__[0]}/{package}"], f"millrace.{package}."):
@@ -543,19 +543,19 @@ def house_errors() -> Iterator[type[MillraceError]]:
         pending += kind.__subclasses__()
 
 
-def test_every_error_of_the_house_has_a_code() -> None:
+def test_every_error_of_the_project_has_a_code() -> None:
     """Each subclass of MillraceError, in any package, is in the table itself or through its remedy."""
     roots = {MillraceError}
     gaps = [
         f"{kind.__module__}.{kind.__name__}"
-        for kind in house_errors()
+        for kind in project_errors()
         if kind not in roots and not any(base in CODES for base in kind.__mro__)
     ]
     assert not gaps
 
 
 def test_the_table_prefers_the_nearest_class() -> None:
-    """An error's own row wins over its remedy's, and what is no error of the house has no code."""
+    """An error's own row wins over its remedy's, and what is no error of the project has no code."""
 
     class Own(Exhausted):
         pass

@@ -12,7 +12,7 @@ from millrace.protocol.metadata_records import ConfigRecord
 from millrace.protocol.stream_records import StreamRecord
 from millrace.runtime.objectstore import StoreFull
 from millrace.s3stream.ids import StreamRole
-from tests.broker.house import NODE, BrokerHouse, topic_id
+from tests.broker.broker_fixture import NODE, BrokerFixture, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.patience import PATIENCE_S, eventually
 from tests.s3stream.build import World
@@ -20,34 +20,34 @@ from tests.s3stream.build import World
 DAY_MS = 86_400_000
 
 
-def made(house: BrokerHouse) -> Maintenance:
-    return Maintenance(house.directory, house.cache, house.judged, MaintenanceSettings())
+def made(fixture: BrokerFixture) -> Maintenance:
+    return Maintenance(fixture.directory, fixture.cache, fixture.judged, MaintenanceSettings())
 
 
-def later(house: BrokerHouse, step_ms: int) -> None:
+def later(fixture: BrokerFixture, step_ms: int) -> None:
     """Time goes on, for both clocks alike."""
-    house.clock.now_ms += step_ms
-    house.clock.slept_ms += step_ms
+    fixture.clock.now_ms += step_ms
+    fixture.clock.slept_ms += step_ms
 
 
-async def filled(house: BrokerHouse, name: str, **configs: str) -> None:
+async def filled(fixture: BrokerFixture, name: str, **configs: str) -> None:
     """Five batches of ten records, a day apart, each a segment of its own."""
-    house.make_topic(name, segment_bytes="150", **configs)
+    fixture.make_topic(name, segment_bytes="150", **configs)
     for day in range(5):
-        data = batch(10, timestamp=house.clock.now_ms - (5 - day) * DAY_MS)
-        await house.produce({(name, 0): data})
+        data = batch(10, timestamp=fixture.clock.now_ms - (5 - day) * DAY_MS)
+        await fixture.produce({(name, 0): data})
 
 
-async def start_of(house: BrokerHouse, name: str) -> int:
-    await house.settle()
-    return (await house.partition(name)).log_start_offset
+async def start_of(fixture: BrokerFixture, name: str) -> int:
+    await fixture.settle()
+    return (await fixture.partition(name)).log_start_offset
 
 
 def test_open_partitions_lose_what_is_too_old_or_too_much() -> None:
     """By retention.ms, by retention.bytes, by neither; compacted topics keep everything, those that do both do not."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         size = str(2 * len(batch(10, key=b"k")))
         topics = {
             "aged": ({"retention_ms": str(3 * DAY_MS + 1000)}, 20),
@@ -57,13 +57,13 @@ def test_open_partitions_lose_what_is_too_old_or_too_much() -> None:
             "both": ({"retention_ms": "1", "cleanup_policy": "compact,delete"}, 50),
         }
         for name, (configs, _) in topics.items():
-            house.make_topic(name, segment_bytes="200", **configs)
+            fixture.make_topic(name, segment_bytes="200", **configs)
             for day in range(5):
-                await house.produce({(name, 0): batch(10, key=b"k", timestamp=START_MS - (5 - day) * DAY_MS)})
-        await made(house).retain()
-        found = {name: await start_of(house, name) for name in topics}
+                await fixture.produce({(name, 0): batch(10, key=b"k", timestamp=START_MS - (5 - day) * DAY_MS)})
+        await made(fixture).retain()
+        found = {name: await start_of(fixture, name) for name in topics}
         assert found == {name: expected for name, (_, expected) in topics.items()}
-        aged = await house.partition("aged")
+        aged = await fixture.partition("aged")
         assert aged.data.start == 20
         assert len(aged.state.segments) == 3
 
@@ -74,16 +74,16 @@ def test_nothing_is_dropped_twice_or_before_it_is_durable() -> None:
     """Rounds that find nothing new write nothing; what is in flight stays."""
 
     async def scenario() -> None:
-        house = await BrokerHouse(World(is_auto=False)).start()
-        house.make_topic("a", retention_ms="1000")
-        partition = await house.partition("a")
-        maintenance = made(house)
+        fixture = await BrokerFixture(World(is_auto=False)).start()
+        fixture.make_topic("a", retention_ms="1000")
+        partition = await fixture.partition("a")
+        maintenance = made(fixture)
         partition.append(batch(10, timestamp=START_MS - 5000), 9, START_MS, 0, lambda _: None)
         await maintenance.retain()
         assert partition.meta.stream.next_offset == 0
-        house.world.wal.confirm()
+        fixture.world.wal.confirm()
         await maintenance.retain()
-        house.world.wal.confirm()
+        fixture.world.wal.confirm()
         assert partition.log_start_offset == 10
         await maintenance.retain()
         assert partition.meta.stream.next_offset == 1
@@ -95,19 +95,19 @@ def test_a_wall_clock_that_jumps_forward_deletes_nothing() -> None:
     """Retention by time goes no further while the clock is far ahead, by size it goes on; set right, it goes on as before."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, "aged", retention_ms=str(30 * DAY_MS))
-        await filled(house, "sized", retention_ms=str(30 * DAY_MS), retention_bytes=str(len(batch(10))))
-        maintenance = made(house)
-        house.clock.now_ms += 365 * DAY_MS
+        fixture = await BrokerFixture().start()
+        await filled(fixture, "aged", retention_ms=str(30 * DAY_MS))
+        await filled(fixture, "sized", retention_ms=str(30 * DAY_MS), retention_bytes=str(len(batch(10))))
+        maintenance = made(fixture)
+        fixture.clock.now_ms += 365 * DAY_MS
         await maintenance.retain()
-        assert house.known.ahead_ms > 364 * DAY_MS
-        assert await start_of(house, "aged") == 0
-        assert await start_of(house, "sized") > 0
-        house.clock.now_ms -= 365 * DAY_MS
-        later(house, 28 * DAY_MS)
+        assert fixture.known.ahead_ms > 364 * DAY_MS
+        assert await start_of(fixture, "aged") == 0
+        assert await start_of(fixture, "sized") > 0
+        fixture.clock.now_ms -= 365 * DAY_MS
+        later(fixture, 28 * DAY_MS)
         await maintenance.retain()
-        assert await start_of(house, "aged") == 30
+        assert await start_of(fixture, "aged") == 30
 
     run(scenario())
 
@@ -117,17 +117,17 @@ def test_what_is_too_old_goes_while_the_clock_is_doubted() -> None:
     no more."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, "a", retention_ms=str(4 * DAY_MS + DAY_MS // 2))
-        close_to_metadata(house, "a")
-        await restarted(house)
-        maintenance = made(house)
-        house.clock.now_ms += 365 * DAY_MS
+        fixture = await BrokerFixture().start()
+        await filled(fixture, "a", retention_ms=str(4 * DAY_MS + DAY_MS // 2))
+        close_to_metadata(fixture, "a")
+        await restarted(fixture)
+        maintenance = made(fixture)
+        fixture.clock.now_ms += 365 * DAY_MS
         await maintenance.retain()
-        assert await start_of(house, "a") == 10
-        later(house, DAY_MS)
+        assert await start_of(fixture, "a") == 10
+        later(fixture, DAY_MS)
         await maintenance.retain()
-        assert await start_of(house, "a") == 20
+        assert await start_of(fixture, "a") == 20
 
     run(scenario())
 
@@ -138,20 +138,20 @@ def test_a_clock_that_jumps_in_the_middle_of_a_round_deletes_nothing(monkeypatch
     monkeypatch.setattr(maintenance_module, "BURST_S", 0.05)
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         names = ["a", "b"]
         for name in names:
-            await filled(house, name, retention_ms=str(30 * DAY_MS))
-            close_to_metadata(house, name)
-        await restarted(house)
-        maintenance = made(house)
+            await filled(fixture, name, retention_ms=str(30 * DAY_MS))
+            close_to_metadata(fixture, name)
+        await restarted(fixture)
+        maintenance = made(fixture)
         for times_before in (1, 0):
             with monkeypatch.context() as patch:
-                jump = Jump(house, times_before)
-                patch.setattr(house.directory, "release_quiet", jump.release_quiet)
+                jump = Jump(fixture, times_before)
+                patch.setattr(fixture.directory, "release_quiet", jump.release_quiet)
                 await maintenance.retain()
-            assert [await start_of(house, name) for name in names] == [0, 0]
-            house.clock.now_ms -= 365 * DAY_MS
+            assert [await start_of(fixture, name) for name in names] == [0, 0]
+            fixture.clock.now_ms -= 365 * DAY_MS
             await maintenance.retain()
 
     run(scenario())
@@ -160,59 +160,59 @@ def test_a_clock_that_jumps_in_the_middle_of_a_round_deletes_nothing(monkeypatch
 class Jump:
     """The wall clock goes wrong while a round waits for what it opened to be closed: before its first look, or after a burst."""
 
-    def __init__(self, house: BrokerHouse, times_before: int) -> None:
-        self._house = house
-        self._release_quiet = house.directory.release_quiet
+    def __init__(self, fixture: BrokerFixture, times_before: int) -> None:
+        self._fixture = fixture
+        self._release_quiet = fixture.directory.release_quiet
         self._times_before = times_before
 
     async def release_quiet(self) -> None:
         await self._release_quiet()
         if self._times_before == 0:
-            self._house.clock.now_ms += 365 * DAY_MS
+            self._fixture.clock.now_ms += 365 * DAY_MS
         self._times_before -= 1
 
 
-def close_to_metadata(house: BrokerHouse, name: str, partitions: int = 1, *, is_empty: bool = False) -> None:
+def close_to_metadata(fixture: BrokerFixture, name: str, partitions: int = 1, *, is_empty: bool = False) -> None:
     """Metadata knows the partitions' streams, as it would after a clean close."""
     for index in range(partitions):
         for number, role in enumerate((StreamRole.META, StreamRole.DATA, StreamRole.TIME)):
             end = 0 if is_empty or role is not StreamRole.DATA else 50
-            stream_id = 10_000 + 1000 * len(house.publisher.image.topics) + 10 * index + number
-            house.publish(StreamRecord(stream_id, topic_id(name), index, role, 0, NODE, 0, 0, end))
+            stream_id = 10_000 + 1000 * len(fixture.publisher.image.topics) + 10 * index + number
+            fixture.publish(StreamRecord(stream_id, topic_id(name), index, role, 0, NODE, 0, 0, end))
 
 
-async def restarted(house: BrokerHouse) -> None:
-    await house.directory.close()
-    await house.engine.close(1000)
-    await house.crash()
+async def restarted(fixture: BrokerFixture) -> None:
+    await fixture.directory.close()
+    await fixture.engine.close(1000)
+    await fixture.crash()
 
 
 def test_closed_partitions_are_looked_at_once_and_then_when_due() -> None:
     """After a start each with data is opened, retained and closed; then not again before its oldest segment is too old."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, "a", retention_ms=str(4 * DAY_MS + DAY_MS // 2))
-        close_to_metadata(house, "a")
-        await restarted(house)
-        maintenance = made(house)
-        house.opener.opened.clear()
+        fixture = await BrokerFixture().start()
+        await filled(fixture, "a", retention_ms=str(4 * DAY_MS + DAY_MS // 2))
+        close_to_metadata(fixture, "a")
+        await restarted(fixture)
+        maintenance = made(fixture)
+        fixture.opener.opened.clear()
         await maintenance.retain()
-        assert len(house.opener.opened) == 1
-        await house.settle()
-        streams = house.opener.streams_of(topic_id("a"), 0)
-        await eventually(lambda: not any(house.world.catalog.streams[stream].is_open for stream in streams))
-        assert house.directory.opened() == []
-        assert house.world.catalog.streams[streams[1]].start == 10
+        assert len(fixture.opener.opened) == 1
+        await fixture.settle()
+        streams = fixture.opener.streams_of(topic_id("a"), 0)
+        await eventually(lambda: not any(fixture.world.catalog.streams[stream].is_open for stream in streams))
+        assert fixture.directory.opened() == []
+        assert fixture.world.catalog.streams[streams[1]].start == 10
         await maintenance.retain()
-        assert len(house.opener.opened) == 1
-        later(house, DAY_MS // 2)
+        assert len(fixture.opener.opened) == 1
+        later(fixture, DAY_MS // 2)
         await maintenance.retain()
-        assert len(house.opener.opened) == 1
-        later(house, 1)
+        assert len(fixture.opener.opened) == 1
+        later(fixture, 1)
         await maintenance.retain()
-        assert len(house.opener.opened) == 2
-        assert await start_of(house, "a") == 20
+        assert len(fixture.opener.opened) == 2
+        assert await start_of(fixture, "a") == 20
 
     run(scenario())
 
@@ -222,34 +222,34 @@ def test_what_was_looked_at_stays_usable_while_uploads_wait() -> None:
     are closed when puts are taken again."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         names = ["a", "b", "c", "d"]
         for name in names:
-            await filled(house, name, retention_ms=str(4 * DAY_MS + DAY_MS // 2))
-            close_to_metadata(house, name)
-        await restarted(house)
+            await filled(fixture, name, retention_ms=str(4 * DAY_MS + DAY_MS // 2))
+            close_to_metadata(fixture, name)
+        await restarted(fixture)
 
         def full(operation: str, key: str) -> None:
             if operation in ("put", "start_multipart"):
                 raise StoreFull(key, "507")
 
-        house.world.store.fault = full
-        maintenance = made(house)
+        fixture.world.store.fault = full
+        maintenance = made(fixture)
         await maintenance.retain()
-        assert len(house.directory._closing) == 1
-        opened = house.directory.opened()
+        assert len(fixture.directory._closing) == 1
+        opened = fixture.directory.opened()
         assert len(opened) == 3
         wanted = opened[0].topic_name
         assert [partition.log_start_offset for partition in opened] == [10] * 3
-        await house.produce({(wanted, 0): batch(timestamp=house.clock.now_ms)})
+        await fixture.produce({(wanted, 0): batch(timestamp=fixture.clock.now_ms)})
         await maintenance.retain()
-        assert len(house.directory.opened()) == 3
-        house.world.store.fault = lambda operation, key: None
+        assert len(fixture.directory.opened()) == 3
+        fixture.world.store.fault = lambda operation, key: None
         await asyncio.sleep(60)
         await maintenance.retain()
         await asyncio.sleep(60)
-        assert not house.directory._closing
-        assert [partition.topic_name for partition in house.directory.opened()] == [wanted]
+        assert not fixture.directory._closing
+        assert [partition.topic_name for partition in fixture.directory.opened()] == [wanted]
 
     run(scenario(), is_virtual=True)
 
@@ -258,19 +258,19 @@ def test_a_changed_configuration_makes_closed_partitions_due() -> None:
     """A shorter retention holds for what is closed, too."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, "a", retention_ms=str(100 * DAY_MS))
-        close_to_metadata(house, "a")
-        await restarted(house)
-        maintenance = made(house)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, "a", retention_ms=str(100 * DAY_MS))
+        close_to_metadata(fixture, "a")
+        await restarted(fixture)
+        maintenance = made(fixture)
         await maintenance.retain()
         await asyncio.sleep(0.05)
-        opened = len(house.opener.opened)
-        house.publish(ConfigRecord(2, "a", "retention.ms", str(2 * DAY_MS)))
+        opened = len(fixture.opener.opened)
+        fixture.publish(ConfigRecord(2, "a", "retention.ms", str(2 * DAY_MS)))
         await maintenance.retain()
-        assert len(house.opener.opened) == opened + 1
+        assert len(fixture.opener.opened) == opened + 1
         await asyncio.sleep(0.05)
-        assert await start_of(house, "a") == 30
+        assert await start_of(fixture, "a") == 30
 
     run(scenario(), is_virtual=True)
 
@@ -281,30 +281,30 @@ def test_idle_partitions_are_not_opened_for_nothing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(maintenance_module, "BURST_S", 300)
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("empty", 5)
-        close_to_metadata(house, "empty", 5, is_empty=True)
-        house.make_topic("away", 5, leader=2)
-        close_to_metadata(house, "away", 5)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("empty", 5)
+        close_to_metadata(fixture, "empty", 5, is_empty=True)
+        fixture.make_topic("away", 5, leader=2)
+        close_to_metadata(fixture, "away", 5)
         for name, configs in (
             ("kept", {"retention_ms": "-1"}),
             ("compacted", {"cleanup_policy": "compact"}),
             ("short", {"retention_ms": str(DAY_MS)}),
             ("long", {"retention_ms": str(9 * DAY_MS)}),
         ):
-            house.make_topic(name, 2, **configs)
+            fixture.make_topic(name, 2, **configs)
             for index in range(2):
-                await house.produce({(name, index): batch(10)})
-            close_to_metadata(house, name, 2)
-        await restarted(house)
-        house.opener.opened.clear()
-        maintenance = made(house)
+                await fixture.produce({(name, index): batch(10)})
+            close_to_metadata(fixture, name, 2)
+        await restarted(fixture)
+        fixture.opener.opened.clear()
+        maintenance = made(fixture)
         rounds = []
         for _ in range(3):
             await maintenance.retain()
             await asyncio.sleep(0.05)
-            rounds.append([(found.rstrip(b".").decode(), index) for found, index, _ in house.opener.opened])
-            house.opener.opened.clear()
+            rounds.append([(found.rstrip(b".").decode(), index) for found, index, _ in fixture.opener.opened])
+            fixture.opener.opened.clear()
         assert rounds == [[("short", 0), ("short", 1), ("long", 0)], [("long", 1)], []]
 
     run(scenario(), is_virtual=True)
@@ -317,18 +317,18 @@ def test_hundreds_that_are_due_are_looked_at_in_one_round(monkeypatch: pytest.Mo
     settings = MaintenanceSettings(retention_check_interval_ms=30)
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", count, retention_ms="1000")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", count, retention_ms="1000")
         for index in range(count):
-            await house.produce({("a", index): batch(1, timestamp=START_MS - DAY_MS)})
-        close_to_metadata(house, "a", count)
-        await restarted(house)
-        house.opener.opened.clear()
-        maintenance = Maintenance(house.directory, house.cache, house.judged, settings)
+            await fixture.produce({("a", index): batch(1, timestamp=START_MS - DAY_MS)})
+        close_to_metadata(fixture, "a", count)
+        await restarted(fixture)
+        fixture.opener.opened.clear()
+        maintenance = Maintenance(fixture.directory, fixture.cache, fixture.judged, settings)
         await maintenance.retain()
-        assert len(house.opener.opened) == 600
+        assert len(fixture.opener.opened) == 600
         await maintenance.retain()
-        assert len(house.opener.opened) == count
+        assert len(fixture.opener.opened) == count
 
     run(scenario())
 
@@ -337,19 +337,19 @@ def test_a_partition_that_a_client_comes_for_stays_open() -> None:
     """A quiet visit does not close what is wanted by then."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, "a")
-        close_to_metadata(house, "a")
-        await restarted(house)
-        maintenance = made(house)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, "a")
+        close_to_metadata(fixture, "a")
+        await restarted(fixture)
+        maintenance = made(fixture)
         visit = asyncio.ensure_future(maintenance.retain())
-        while not house.directory._opening:  # noqa: ASYNC110
+        while not fixture.directory._opening:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await house.produce({("a", 0): batch(1)})
+        await fixture.produce({("a", 0): batch(1)})
         await visit
         await asyncio.sleep(0.02)
-        assert len(house.directory.opened()) == 1
-        assert (await house.partition("a")).is_led
+        assert len(fixture.directory.opened()) == 1
+        assert (await fixture.partition("a")).is_led
 
     run(scenario())
 
@@ -358,16 +358,16 @@ def test_silent_producers_are_forgotten() -> None:
     """After producer.id.expiration.ms without a write, in open partitions."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        house.directory.memory.producer_expiration_ms = 40
-        maintenance = Maintenance(house.directory, house.cache, house.judged, MaintenanceSettings())
-        await house.produce({("a", 0): batch(1, producer_id=1, sequence=0)})
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        fixture.directory.memory.producer_expiration_ms = 40
+        maintenance = Maintenance(fixture.directory, fixture.cache, fixture.judged, MaintenanceSettings())
+        await fixture.produce({("a", 0): batch(1, producer_id=1, sequence=0)})
         await asyncio.sleep(0.03)
-        await house.produce({("a", 0): batch(1, producer_id=2, sequence=0)})
+        await fixture.produce({("a", 0): batch(1, producer_id=2, sequence=0)})
         await asyncio.sleep(0.02)
         await maintenance.expire_producers()
-        producers = (await house.partition("a")).state.producers
+        producers = (await fixture.partition("a")).state.producers
         assert [producer.producer_id for producer in producers] == [2]
 
     run(scenario(), is_virtual=True)
@@ -377,11 +377,11 @@ def test_rounds_come_by_themselves() -> None:
     """`run` goes on until it is cancelled."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, "a", retention_ms=str(3 * DAY_MS + 1000))
+        fixture = await BrokerFixture().start()
+        await filled(fixture, "a", retention_ms=str(3 * DAY_MS + 1000))
         settings = MaintenanceSettings(retention_check_interval_ms=10, producer_check_interval_ms=10)
-        running = asyncio.ensure_future(Maintenance(house.directory, house.cache, house.judged, settings).run())
-        partition = await house.partition("a")
+        running = asyncio.ensure_future(Maintenance(fixture.directory, fixture.cache, fixture.judged, settings).run())
+        partition = await fixture.partition("a")
         async with asyncio.timeout(PATIENCE_S):
             while partition.log_start_offset != 20:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)

@@ -50,7 +50,7 @@ class LoopClock(HandClock):
         return int(asyncio.get_running_loop().time() * 1000) + self.away_ms
 
 
-class House:
+class Fixture:
     def __init__(self, seed: bytes = b"looks") -> None:
         self.store = Store()
         self.ends: list[tuple[float, Replaced]] = []
@@ -84,17 +84,17 @@ def test_a_newer_claim_is_seen_within_ten_seconds(series: int) -> None:
     async def scenario() -> None:
         slowest_s = 0.0
         for number in range(40):
-            house = House(b"%d" % number)
-            house.store.late_s = ATTEMPT_MS / 1000 - 0.01
+            fixture = Fixture(b"%d" % number)
+            fixture.store.late_s = ATTEMPT_MS / 1000 - 0.01
             await asyncio.sleep(20 + number * 0.37)
-            began_s = await house.take_over(series)
-            await house.watch
-            [(ended_s, error)] = house.ends
+            began_s = await fixture.take_over(series)
+            await fixture.watch
+            [(ended_s, error)] = fixture.ends
             slowest_s = max(slowest_s, ended_s - began_s)
             assert "AQIDBAUGBwgJCgsMDQ4PEA" in str(error), "the other's incarnation"
             with pytest.raises(Replaced):
-                await house.owner.verify(0.0)
-            assert len(house.ends) == 1
+                await fixture.owner.verify(0.0)
+            assert len(fixture.ends) == 1
         print(f"seen after at most {slowest_s:.2f} s")
         assert slowest_s < 9.0
 
@@ -105,22 +105,22 @@ def test_a_store_that_is_away_ends_nothing() -> None:
     """The node goes on and the age says since when nothing is known; what is to be made final is not; when the store is back all goes on."""
 
     async def scenario() -> None:
-        house = House()
+        fixture = Fixture()
         loop = asyncio.get_running_loop()
         await asyncio.sleep(10)
-        assert house.owner.age_s < EVERY_S + JITTER_S + 0.1
-        house.store.is_away = True
+        assert fixture.owner.age_s < EVERY_S + JITTER_S + 0.1
+        fixture.store.is_away = True
         await asyncio.sleep(600)
-        assert not house.watch.done()
-        assert house.owner.age_s > 595
-        assert house.owner.unanswered_count > 100
+        assert not fixture.watch.done()
+        assert fixture.owner.age_s > 595
+        assert fixture.owner.unanswered_count > 100
         with pytest.raises(StoreUnavailable):
-            await house.owner.verify(loop.time())
-        house.store.is_away = False
-        await house.owner.verify(loop.time())
-        assert house.owner.age_s < 1
-        assert house.ends == []
-        house.watch.cancel()
+            await fixture.owner.verify(loop.time())
+        fixture.store.is_away = False
+        await fixture.owner.verify(loop.time())
+        assert fixture.owner.age_s < 1
+        assert fixture.ends == []
+        fixture.watch.cancel()
 
     run(scenario)
 
@@ -129,21 +129,21 @@ def test_a_look_serves_all_who_asked_before_it() -> None:
     """Twenty who commit at one time cost one look; one that began before the work did is not taken for it, nor one that is old."""
 
     async def scenario() -> None:
-        house = House()
-        house.watch.cancel()
+        fixture = Fixture()
+        fixture.watch.cancel()
         await asyncio.sleep(1)
         loop = asyncio.get_running_loop()
-        house.store.late_s = 0.1
+        fixture.store.late_s = 0.1
         now_s = loop.time()
-        await asyncio.gather(*(house.owner.verify(now_s) for _ in range(20)))
-        assert len(house.store.heads) == 2, "one of each series"
-        await house.owner.verify(now_s)
-        assert len(house.store.heads) == 2
-        await house.owner.verify(loop.time())
-        assert len(house.store.heads) == 4
+        await asyncio.gather(*(fixture.owner.verify(now_s) for _ in range(20)))
+        assert len(fixture.store.heads) == 2, "one of each series"
+        await fixture.owner.verify(now_s)
+        assert len(fixture.store.heads) == 2
+        await fixture.owner.verify(loop.time())
+        assert len(fixture.store.heads) == 4
         await asyncio.sleep(TRUSTED_S + 1)
-        await house.owner.verify(now_s)
-        assert len(house.store.heads) == 6, "a process that was halted looks again"
+        await fixture.owner.verify(now_s)
+        assert len(fixture.store.heads) == 6, "a process that was halted looks again"
 
     run(scenario)
 
@@ -152,18 +152,18 @@ def test_commits_take_the_place_of_looks() -> None:
     """An idle node looks every five to six seconds; one that commits each second does not look besides."""
 
     async def scenario() -> None:
-        house = House()
+        fixture = Fixture()
         await asyncio.sleep(3600)
-        idle = len(house.store.heads)
-        house.store.heads.clear()
+        idle = len(fixture.store.heads)
+        fixture.store.heads.clear()
         for _ in range(100):
             await asyncio.sleep(1)
-            await house.owner.verify(asyncio.get_running_loop().time())
-        busy = len(house.store.heads)
+            await fixture.owner.verify(asyncio.get_running_loop().time())
+        busy = len(fixture.store.heads)
         print(f"HEADs of an idle node: {idle} an hour; of 100 commits in 100 s: {busy}")
         assert 2 * 3600 / (EVERY_S + JITTER_S) - 10 < idle < 2 * 3600 / EVERY_S
         assert busy <= 204
-        house.watch.cancel()
+        fixture.watch.cancel()
 
     run(scenario)
 

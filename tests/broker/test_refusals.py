@@ -160,7 +160,7 @@ def test_the_logs_store_is_not_taken_for_the_data_bucket(
 
 def test_every_error_has_words() -> None:
     """A line of the log that names one shows no tuple and no class's form, whatever it carries."""
-    for kind in (*house_errors(), KafkaError):
+    for kind in (*project_errors(), KafkaError):
         made = kind.__init__
         wanted = inspect.signature(made).parameters.values() if inspect.isfunction(made) else ()
         asked = [one for one in wanted if one.kind is one.POSITIONAL_OR_KEYWORD and one.name != "self"]
@@ -177,7 +177,7 @@ def test_a_defect_has_none(settings: BrokerSettings) -> None:
         assert sentence_of(error, settings) is None
 
 
-def house_errors() -> Iterator[type[MillraceError]]:
+def project_errors() -> Iterator[type[MillraceError]]:
     for package in ("runtime", "wal", "s3stream", "kraft", "broker"):
         for module in pkgutil.walk_packages([f"{millrace.__path__[0]}/{package}"], f"millrace.{package}."):
             if module.name.rpartition(".")[2] == "errors":
@@ -189,8 +189,8 @@ def house_errors() -> Iterator[type[MillraceError]]:
         pending += kind.__subclasses__()
 
 
-def test_every_error_of_the_house_was_thought_of() -> None:
+def test_every_error_of_the_project_was_thought_of() -> None:
     """A new one gets a sample above, or its reason to have none."""
     seen = {type(error) for error, _ in SAMPLES} | NO_SAMPLE
-    gaps = {kind for kind in house_errors() if kind.__module__.startswith("millrace.")} - seen
+    gaps = {kind for kind in project_errors() if kind.__module__.startswith("millrace.")} - seen
     assert not gaps

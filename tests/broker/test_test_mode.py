@@ -61,7 +61,7 @@ def test_it_leaves_alone_what_is_to_be_kept(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_the_device_keeps_what_it_is_given(tmp_path: Path) -> None:
-    """Files, logs and block files hold what was written, for the next process; a failure is the house's error."""
+    """Files, logs and block files hold what was written, for the next process; a failure is the project's error."""
 
     async def use() -> None:
         disk = UnsyncedDisk()

@@ -21,7 +21,7 @@ from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.keys import object_key, objects_prefix
 from tests.broker.test_cli_fsck import log_in
 from tests.broker.test_object_cleaner import Cluster
-from tests.crash.test_full_disk import House, drive
+from tests.crash.test_full_disk import Fixture, drive
 from tests.sim.loop import run_simulation
 from tests.sim.objectstore import SimUpload
 
@@ -229,18 +229,18 @@ def test_fsck_tells_them_and_aborts_when_asked() -> None:
 def test_a_broker_looks_for_them() -> None:
     """A whole broker, minutes after its start: what an earlier life left of a known object goes, by one listing; an unknown one's stays."""
 
-    async def look(house: House) -> None:
-        await house.node.stop()  # everything is in objects
-        await house.node.start()
-        bucket, cluster_id = house.world.bucket, house.node.cluster_id
+    async def look(fixture: Fixture) -> None:
+        await fixture.node.stop()  # everything is in objects
+        await fixture.node.start()
+        bucket, cluster_id = fixture.world.bucket, fixture.node.cluster_id
         known = next(key for key in bucket.objects if key.startswith(objects_prefix(cluster_id)))
         unknown = object_key(cluster_id, ObjectId(1 << 40))
-        began_ms = house.world.clock.wall_ms() - 30 * HOUR_MS
+        began_ms = fixture.world.clock.wall_ms() - 30 * HOUR_MS
         old, other = (SimUpload(key, began_ms) for key in (known, unknown))
         bucket.uploads += [old, other]
         await asyncio.sleep(FIRST_S + 10)
         assert (old.state, other.state) == ("aborted", "open")
-        assert house.node.stores[0].requests["list_uploads"] == 1
-        await house.node.stop()
+        assert fixture.node.stores[0].requests["list_uploads"] == 1
+        await fixture.node.stop()
 
     drive(look)

@@ -38,7 +38,7 @@ CLAIMS_BYTES = 2048
 OK, TIMED_OUT, STORAGE_ERROR = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR
 
 
-class House:
+class Fixture:
     """A node with two topics, and a client that remembers what it was told."""
 
     def __init__(self, loop: SimLoop, variants: Sequence[str] = ()) -> None:
@@ -48,7 +48,7 @@ class House:
         self.client: SimClient = self.world.client("client", self.node.address)
         self._actor = Actor(self.client, self.history, self.world.rand, self.world.clock)
 
-    async def open(self) -> House:
+    async def open(self) -> Fixture:
         await self.node.start()
         self.kept = await self._topic("kept")
         self.deleted = await self._topic("deleted")
@@ -95,19 +95,19 @@ class House:
         assert all(checker.count for checker in checkers)
 
 
-def drive(test: Callable[[House], Coroutine[Any, Any, None]], variants: Sequence[str] = ()) -> None:
+def drive(test: Callable[[Fixture], Coroutine[Any, Any, None]], variants: Sequence[str] = ()) -> None:
     async def main(loop: SimLoop) -> None:
-        await test(await House(loop, variants).open())
+        await test(await Fixture(loop, variants).open())
         assert loop.problems == []
 
     run_simulation(main)
 
 
-async def fill_disk(house: House) -> None:
+async def fill_disk(fixture: Fixture) -> None:
     """Nothing fits any more, and the broker has noticed."""
-    disk = house.node.disk
+    disk = fixture.node.disk
     disk.capacity_bytes = disk.used_bytes() + 50
-    codes = [await house.create(f"more{number}") for number in range(3)]
+    codes = [await fixture.create(f"more{number}") for number in range(3)]
     assert codes == [OK, STORAGE_ERROR, STORAGE_ERROR], codes
 
 
@@ -115,18 +115,18 @@ def test_a_full_metadata_disk() -> None:
     """New topics are refused, deletions taken; producers go on until WAL and cache are full, then are told to come again; with room
     everything goes on, the refused things too."""
 
-    async def test(house: House) -> None:
-        await fill_disk(house)
-        assert await house.produce(house.kept, 10) == Counter({OK: 10})
-        await house.delete_topic_asked()
-        codes = await house.produce(house.kept, 150)
+    async def test(fixture: Fixture) -> None:
+        await fill_disk(fixture)
+        assert await fixture.produce(fixture.kept, 10) == Counter({OK: 10})
+        await fixture.delete_topic_asked()
+        codes = await fixture.produce(fixture.kept, 150)
         assert set(codes) == {OK, TIMED_OUT}
         assert codes[OK] > 20
-        house.node.disk.capacity_bytes = ROOM_BYTES
+        fixture.node.disk.capacity_bytes = ROOM_BYTES
         await asyncio.sleep(10)
-        assert await house.produce(house.kept, 20) == Counter({OK: 20})
-        assert await house.create("after") == OK
-        await house.check()
+        assert await fixture.produce(fixture.kept, 20) == Counter({OK: 20})
+        assert await fixture.create("after") == OK
+        await fixture.check()
 
     drive(test)
 
@@ -134,19 +134,19 @@ def test_a_full_metadata_disk() -> None:
 def test_the_power_goes_while_the_metadata_disk_is_full() -> None:
     """A start without room waits or ends, and loses nothing; with room it serves what was acknowledged, and the deletion holds."""
 
-    async def test(house: House) -> None:
-        await fill_disk(house)
-        await house.produce(house.kept, 20)
-        await house.delete_topic_asked()
-        house.node.cut_power()
-        starting = asyncio.ensure_future(house.node.start())
-        house.node.disk.capacity_bytes = house.node.disk.used_bytes() + 4_000
+    async def test(fixture: Fixture) -> None:
+        await fill_disk(fixture)
+        await fixture.produce(fixture.kept, 20)
+        await fixture.delete_topic_asked()
+        fixture.node.cut_power()
+        starting = asyncio.ensure_future(fixture.node.start())
+        fixture.node.disk.capacity_bytes = fixture.node.disk.used_bytes() + 4_000
         await asyncio.sleep(60)
         assert not starting.done()
-        house.node.disk.capacity_bytes = ROOM_BYTES
+        fixture.node.disk.capacity_bytes = ROOM_BYTES
         await starting
-        assert await house.produce(house.kept, 5) == Counter({OK: 5})
-        await house.check()
+        assert await fixture.produce(fixture.kept, 5) == Counter({OK: 5})
+        await fixture.check()
 
     drive(test)
 
@@ -154,20 +154,20 @@ def test_the_power_goes_while_the_metadata_disk_is_full() -> None:
 def test_a_start_without_a_byte_of_room() -> None:
     """It ends with DiskFull, as often as it is tried, and leaves everything as it was."""
 
-    async def test(house: House) -> None:
-        await fill_disk(house)
-        await house.produce(house.kept, 20)
-        house.node.cut_power()
+    async def test(fixture: Fixture) -> None:
+        await fill_disk(fixture)
+        await fixture.produce(fixture.kept, 20)
+        fixture.node.cut_power()
         for _ in range(3):
-            starting = asyncio.ensure_future(house.node.start())
-            house.node.disk.capacity_bytes = house.node.disk.used_bytes()
+            starting = asyncio.ensure_future(fixture.node.start())
+            fixture.node.disk.capacity_bytes = fixture.node.disk.used_bytes()
             await asyncio.wait([starting])
             error = starting.exception()
             assert error is not None
             assert isinstance(error.__cause__, DiskFull)
-        house.node.disk.capacity_bytes = ROOM_BYTES
-        await house.node.start()
-        await house.check()
+        fixture.node.disk.capacity_bytes = ROOM_BYTES
+        await fixture.node.start()
+        await fixture.check()
 
     drive(test)
 
@@ -176,16 +176,16 @@ def test_a_start_without_a_byte_of_room() -> None:
 def test_a_start_on_a_disk_that_is_full_but_for_the_reserve(variants: Sequence[str]) -> None:
     """Whatever a start has to write beside the log takes of the reserve, as the log does: it serves, and takes deletions."""
 
-    async def test(house: House) -> None:
-        await house.node.stop()
-        house.node.disk.capacity_bytes = house.node.disk.used_bytes()
-        await house.node.start()
-        await house.delete_topic_asked()
-        assert await house.create("more") == STORAGE_ERROR
-        house.node.disk.capacity_bytes = ROOM_BYTES
+    async def test(fixture: Fixture) -> None:
+        await fixture.node.stop()
+        fixture.node.disk.capacity_bytes = fixture.node.disk.used_bytes()
+        await fixture.node.start()
+        await fixture.delete_topic_asked()
+        assert await fixture.create("more") == STORAGE_ERROR
+        fixture.node.disk.capacity_bytes = ROOM_BYTES
         await asyncio.sleep(10)
-        assert await house.create("more") == OK
-        await house.check()
+        assert await fixture.create("more") == OK
+        await fixture.check()
 
     drive(test, variants)
 
@@ -194,20 +194,20 @@ def test_a_full_bucket() -> None:
     """Producers go on until WAL and cache are full, then wait; log starts still move and topics are still made and deleted; with room
     what waits is uploaded."""
 
-    async def test(house: House) -> None:
-        house.world.bucket.capacity_bytes = house.world.bucket.used_bytes()
-        codes = await house.produce(house.kept, 150)
+    async def test(fixture: Fixture) -> None:
+        fixture.world.bucket.capacity_bytes = fixture.world.bucket.used_bytes()
+        codes = await fixture.produce(fixture.kept, 150)
         assert set(codes) == {OK, TIMED_OUT}
-        assert await house.create("more") == OK
-        log = house.history.log(house.kept)
+        assert await fixture.create("more") == OK
+        log = fixture.history.log(fixture.kept)
         log.start_asked = log.start_promised = 5
-        assert await asking.delete_records(house.client, "kept", 0, 5) == 5
-        await house.delete_topic_asked()
-        assert house.world.bucket.hits["FULL"] > 3
-        house.world.bucket.capacity_bytes = None
+        assert await asking.delete_records(fixture.client, "kept", 0, 5) == 5
+        await fixture.delete_topic_asked()
+        assert fixture.world.bucket.hits["FULL"] > 3
+        fixture.world.bucket.capacity_bytes = None
         await asyncio.sleep(15)
-        assert await house.produce(house.kept, 20) == Counter({OK: 20})
-        await house.check()
+        assert await fixture.produce(fixture.kept, 20) == Counter({OK: 20})
+        await fixture.check()
 
     drive(test)
 
@@ -215,19 +215,19 @@ def test_a_full_bucket() -> None:
 def test_a_start_makes_room_in_a_full_bucket() -> None:
     """Killed behind a deletion: the start has a log to upload and room for claims alone; what was deleted makes some while it waits."""
 
-    async def test(house: House) -> None:
-        assert await house.produce(house.deleted, 100) == Counter({OK: 100})
+    async def test(fixture: Fixture) -> None:
+        assert await fixture.produce(fixture.deleted, 100) == Counter({OK: 100})
         await asyncio.sleep(1)
-        bucket = house.world.bucket
+        bucket = fixture.world.bucket
         bucket.capacity_bytes = bucket.used_bytes()
-        assert await house.produce(house.kept, 15) == Counter({OK: 15})
-        await house.delete_topic_asked()
-        house.node.kill()
+        assert await fixture.produce(fixture.kept, 15) == Counter({OK: 15})
+        await fixture.delete_topic_asked()
+        fixture.node.kill()
         bucket.capacity_bytes = bucket.used_bytes() + CLAIMS_BYTES
         bucket.hits.clear()
-        await asyncio.wait_for(house.node.start(), 120)
+        await asyncio.wait_for(fixture.node.start(), 120)
         assert bucket.hits["FULL"]
-        await house.check()
+        await fixture.check()
 
     drive(test)
 
@@ -235,18 +235,18 @@ def test_a_start_makes_room_in_a_full_bucket() -> None:
 def test_metadata_that_finds_no_room_begins_a_round() -> None:
     """Nothing waits to be uploaded: what was deleted goes since the metadata that says so is refused for want of room."""
 
-    async def test(house: House) -> None:
-        assert await house.produce(house.deleted, 100) == Counter({OK: 100})
+    async def test(fixture: Fixture) -> None:
+        assert await fixture.produce(fixture.deleted, 100) == Counter({OK: 100})
         await asyncio.sleep(1)
-        bucket, broker = house.world.bucket, house.node.broker
+        bucket, broker = fixture.world.bucket, fixture.node.broker
         used_bytes = bucket.capacity_bytes = bucket.used_bytes()
         assert broker is not None
         assert broker._makers._compaction.counts.reclaim_rounds == 0
-        await house.delete_topic_asked()
+        await fixture.delete_topic_asked()
         await asyncio.sleep(60)
         assert broker._makers._compaction.counts.reclaim_rounds > 0
         assert bucket.used_bytes() < used_bytes * 3 // 4
-        await house.check()
+        await fixture.check()
 
     drive(test, ("no compaction",))
 
@@ -255,18 +255,18 @@ def test_metadata_that_finds_no_room_begins_a_round() -> None:
 def test_a_write_of_the_wal_fails(code: int) -> None:
     """Thin provisioning, or a broken device: what was in flight has an unknown outcome, so the process ends; the next one goes on."""
 
-    async def test(house: House) -> None:
-        disk = house.node.disk
+    async def test(fixture: Fixture) -> None:
+        disk = fixture.node.disk
         disk.at_write(disk.write_count + 2, Fail(code))
         with pytest.raises(Unavailable):
-            await house.produce(house.kept, 5)
-        await house.node.gone
-        assert [type(failure).__name__ for failure in house.node.failures] == [
+            await fixture.produce(fixture.kept, 5)
+        await fixture.node.gone
+        assert [type(failure).__name__ for failure in fixture.node.failures] == [
             "DiskFull" if code == errno.ENOSPC else "DiskFailed"
         ]
-        await house.node.start()
-        assert await house.produce(house.kept, 5) == Counter({OK: 5})
-        await house.check()
+        await fixture.node.start()
+        assert await fixture.produce(fixture.kept, 5) == Counter({OK: 5})
+        await fixture.check()
 
     drive(test)
 

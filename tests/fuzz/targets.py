@@ -1,4 +1,4 @@
-"""What is fuzzed: each target takes any bytes and reads them as one thing; nothing but that thing's own error, one of the house's,
+"""What is fuzzed: each target takes any bytes and reads them as one thing; nothing but that thing's own error, one of the project's,
 may come out.
 
 Sums would stop a fuzzer at the first byte it changes, so targets of summed formats mend the sum of the outermost header when the first

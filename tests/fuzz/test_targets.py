@@ -51,7 +51,7 @@ def test_every_target_has_a_seed_that_it_reads() -> None:
     assert read == set(NAMES)
 
 
-def test_what_a_target_may_raise_is_the_houses() -> None:
+def test_what_a_target_may_raise_is_the_projects() -> None:
     """Whoever catches what bytes from outside lead to needs one family of errors."""
     raised = {error for _, allowed in TARGETS.values() for error in allowed}
     assert [error for error in raised if not issubclass(error, (MillraceError, WireError, KafkaError))] == []

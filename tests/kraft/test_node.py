@@ -542,7 +542,7 @@ def test_the_lock_is_the_last_that_a_refused_first_start_takes_back(monkeypatch:
         node = await open_node(disk)
         await disk.write_file(f"/data/{LOCK_FILE}", b"")  # as a real disk's lock is
         monkeypatch.setattr(SimDisk, "remove", watched)
-        await node.close(is_void=True)
+        await node.close(is_discarded=True)
         assert left[-2:] == [[LOCK_FILE], []]
 
     run(main())
@@ -565,7 +565,7 @@ def test_a_log_that_another_start_made_before_the_lock_stays(monkeypatch: pytest
         monkeypatch.setattr(SimDisk, "lock", late)
         node = await open_node(disk)
         assert (node.is_new, node.cluster_id) == (False, other.cluster_id)
-        await node.close(is_void=True)
+        await node.close(is_discarded=True)
         assert set(made) <= set(disk.files)
 
     run(main())

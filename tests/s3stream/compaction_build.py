@@ -20,7 +20,6 @@ from millrace.s3stream.compaction.streams import StreamCompactor
 from millrace.s3stream.compaction.work import Work
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import CompactionRefused, StreamFenced
-from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import (
     NO_OBJECT,
     CommittedStreamObject,
@@ -39,6 +38,7 @@ from millrace.s3stream.objects.composite import links_of
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.objects.keys import object_key, parse_object_key
 from millrace.s3stream.objects.writer import ObjectWriter
+from millrace.s3stream.read_accumulator import ReadAccumulator
 from millrace.s3stream.traffic import EngineStores
 from tests.s3stream.build import CLUSTER_ID, MemoryCatalog, MemoryStore, World
 
@@ -297,10 +297,10 @@ class CompactedWorld(World):
         found: list[bytes] = []
         offset = stream.start
         while offset < stream.end:
-            harvest = Harvest(stream_id, offset, stream.end, MIB)
-            await cache.read(harvest)
-            found += [bytes(entry.data) for entry in harvest.entries]
-            offset = harvest.next_offset
+            accumulator = ReadAccumulator(stream_id, offset, stream.end, MIB)
+            await cache.read(accumulator)
+            found += [bytes(entry.data) for entry in accumulator.entries]
+            offset = accumulator.next_offset
         await cache.close()
         return found
 

@@ -13,9 +13,9 @@ from millrace.runtime.objectstore import ObjectMissing, StoreUnavailable
 from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import ObjectCorrupt
-from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import ObjectHint, ObjectId
 from millrace.s3stream.objects.keys import object_key
+from millrace.s3stream.read_accumulator import ReadAccumulator
 from millrace.s3stream.traffic import EngineStores
 from tests.s3stream.build import CLUSTER_ID, World, append, open_stream, run, shown
 
@@ -41,9 +41,9 @@ def world_of_small_blocks() -> World:
 
 
 async def read(cache: BlockCache, start: int, end: int, max_bytes: int = 1 << 20) -> str:
-    harvest = Harvest(1, start, end, max_bytes)
-    await cache.read(harvest)
-    return " ".join(str(int(bytes(entry.data[:7]))) for entry in harvest.entries)
+    accumulator = ReadAccumulator(1, start, end, max_bytes)
+    await cache.read(accumulator)
+    return " ".join(str(int(bytes(entry.data[:7]))) for entry in accumulator.entries)
 
 
 def test_a_block_is_loaded_once_for_all_who_wait() -> None:
@@ -98,9 +98,9 @@ def test_streams_of_one_object_are_read_together() -> None:
         settings = StreamSettings(block_bytes=KIB, read_merge_bytes=64 * KIB)
         cache = BlockCache(EngineStores.same(world.store), world.catalog, settings, CLUSTER_ID)
         world.store.calls.clear()
-        harvests = [Harvest(stream_id, 1, 3, 1 << 20) for stream_id in range(1, 9)]
-        await asyncio.gather(*(cache.read(harvest) for harvest in harvests))
-        assert all([entry.base_offset for entry in harvest.entries] == [1, 2] for harvest in harvests)
+        accumulators = [ReadAccumulator(stream_id, 1, 3, 1 << 20) for stream_id in range(1, 9)]
+        await asyncio.gather(*(cache.read(accumulator) for accumulator in accumulators))
+        assert all([entry.base_offset for entry in accumulator.entries] == [1, 2] for accumulator in accumulators)
         assert world.store.count("get") == 2, "the index, and all blocks"
         assert cache.loader.wasted_bytes < cache.loader.get_bytes / 2
 
@@ -373,9 +373,9 @@ def test_data_is_what_was_appended() -> None:
     async def scenario() -> None:
         world = world_of_small_blocks()
         cache = await stored(world, 2)
-        harvest = Harvest(1, 0, 2, 1 << 20)
-        await cache.read(harvest)
-        assert shown(harvest.entries) == "[0,1)0000000. [1,2)0000001."
-        assert [len(entry.data) for entry in harvest.entries] == [908, 908]
+        accumulator = ReadAccumulator(1, 0, 2, 1 << 20)
+        await cache.read(accumulator)
+        assert shown(accumulator.entries) == "[0,1)0000000. [1,2)0000001."
+        assert [len(entry.data) for entry in accumulator.entries] == [908, 908]
 
     run(scenario())

@@ -7,9 +7,9 @@ import gc
 
 import pytest
 
+from millrace.runtime.buffer_pool import BufferPool, buffer_size
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.errors import Closed
-from millrace.runtime.lending import LendingPool, lent_size
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.rand import Rand
 from millrace.runtime.steps import StepLine
@@ -17,11 +17,11 @@ from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import ObjectCorrupt
-from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import ObjectId, StreamId
 from millrace.s3stream.objects.format import BlockRef, Entry
 from millrace.s3stream.objects.reader import ObjectReader
 from millrace.s3stream.objects.writer import ObjectWriter
+from millrace.s3stream.read_accumulator import ReadAccumulator
 from millrace.s3stream.readahead import ReadAhead
 from millrace.s3stream.traffic import EngineStores
 from tests.s3stream.build import CLUSTER_ID, World, append, open_stream, run
@@ -40,7 +40,7 @@ class StreamSetGroup:
         self.reserved_bytes = 0
         self.most_reserved_bytes = 0
         self.kept: list[BlockKey] = []
-        self.pool = LendingPool(1 << 30)
+        self.pool = BufferPool(1 << 30)
 
     def reserve(self, size_bytes: int) -> None:
         self.reserved_bytes += size_bytes
@@ -223,10 +223,10 @@ def test_memory_is_flat_over_a_long_run() -> None:
         read_bytes, places, seen = 0, [0, 700, 13], 0
         while read_bytes < 20 * settings.block_cache_bytes:
             for reader, place in enumerate(places):
-                harvest = Harvest(StreamId(1), place % 1500, 1500, 3 * KIB)
-                await cache.read(harvest)
-                read_bytes += sum(len(entry.data) for entry in harvest.entries)
-                places[reader] = harvest.next_offset if reader < 2 else place + 487
+                accumulator = ReadAccumulator(StreamId(1), place % 1500, 1500, 3 * KIB)
+                await cache.read(accumulator)
+                read_bytes += sum(len(entry.data) for entry in accumulator.entries)
+                places[reader] = accumulator.next_offset if reader < 2 else place + 487
             seen += 1
             assert cache.size_bytes + cache.reserved_bytes <= settings.block_cache_bytes
             if seen % 100 == 0:
@@ -262,26 +262,26 @@ def test_what_slow_readers_still_show_is_within_the_bound() -> None:
         cache = BlockCache(EngineStores.same(world.store), world.catalog, settings, CLUSTER_ID)
 
         async def read(offset: int) -> list[Entry]:
-            harvest = Harvest(StreamId(1), offset, offset + 1, 1)
-            await cache.read(harvest)
+            accumulator = ReadAccumulator(StreamId(1), offset, offset + 1, 1)
+            await cache.read(accumulator)
             await asyncio.sleep(1)
-            return harvest.entries
+            return accumulator.entries
 
         unsent = [await read(offset) for offset in range(0, 64, 2)]
-        assert cache.pool.loose_bytes > 1 << 20
+        assert cache.pool.released_bytes > 1 << 20
         assert cache.size_bytes < 512 * KIB
         assert all(bytes(entry.data) == bytes([entry.base_offset]) * 126 * KIB for [entry] in unsent)
         unsent.clear()
-        assert cache.pool.loose_bytes == 0
+        assert cache.pool.released_bytes == 0
         for offset in range(1, 64, 2):
             await read(offset)
         assert cache.size_bytes > 1 << 20
         assert cache.size_bytes + cache.reserved_bytes <= settings.block_cache_bytes
         [shown] = await read(63)
         cache.drop_all()
-        assert cache.pool.lent_bytes == cache.pool.loose_bytes == lent_size(128 * KIB)
+        assert cache.pool.used_bytes == cache.pool.released_bytes == buffer_size(128 * KIB)
         assert bytes(shown.data) == bytes([63]) * 126 * KIB
-        kept_bytes = cache.pool.lent_bytes + cache.pool.free_bytes
+        kept_bytes = cache.pool.used_bytes + cache.pool.free_bytes
         assert kept_bytes <= settings.block_cache_bytes * 5 // 4
 
     run(scenario())

@@ -12,12 +12,12 @@ import pytest
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.rand import Rand
 from millrace.s3stream.compaction import batch, copying, stream_plan
-from millrace.s3stream.compaction.aside import Aside
 from millrace.s3stream.compaction.choose import choose_sets
 from millrace.s3stream.compaction.config import MIB, CompactionSettings
 from millrace.s3stream.compaction.known_rows import KnownRows
 from millrace.s3stream.compaction.outputs import Output, PutMemory
 from millrace.s3stream.compaction.plan import STEP_ROWS, SourceIndex, plan_sets
+from millrace.s3stream.compaction.quarantine import Quarantine
 from millrace.s3stream.compaction.run import Rhythm
 from millrace.s3stream.compaction.sets import SetCompactor
 from millrace.s3stream.compaction.sources import ReadMemory, Source, SourceUnreadable
@@ -204,7 +204,7 @@ def test_an_object_may_begin_before_what_metadata_names_of_it(size: int) -> None
 
 
 def test_an_object_that_begins_within_the_one_before_it_is_linked_with_none() -> None:
-    """A commit whose sources had changed meanwhile leaves such a one: it stands aside, its neighbours are linked without it once there are
+    """A commit whose sources had changed meanwhile leaves such a one: it is quarantined, its neighbours are linked without it once there are
     enough of them, and the stream reads as before."""
 
     async def main() -> None:
@@ -440,7 +440,7 @@ def test_joined_rows_guard_their_numbers() -> None:
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "index", "denied"])
 def test_an_index_that_cannot_be_read_is_not_an_empty_index(damage: str) -> None:
-    """The object stands aside, told once and tried again; the others are compacted without it, and nothing of it is dropped."""
+    """The object is quarantined, told once and tried again; the others are compacted without it, and nothing of it is dropped."""
 
     async def main() -> None:
         books = Books()
@@ -468,7 +468,7 @@ def test_an_index_that_cannot_be_read_is_not_an_empty_index(damage: str) -> None
         await books.upload(1, 2)
         await world.compact()
         assert world.kinds() == "1 set"
-        assert len(world.work.aside) == 0
+        assert len(world.work.quarantined) == 0
         await books.check()
 
     run(main())
@@ -482,7 +482,7 @@ def failing(error: Exception) -> Awaitable[None]:
 
 
 def test_a_damaged_block_stops_its_own_compaction_alone() -> None:
-    """Rot in a block is met while it is copied: nothing is committed, the object stands aside, others are compacted."""
+    """Rot in a block is met while it is copied: nothing is committed, the object is quarantined, others are compacted."""
 
     async def main() -> None:
         books = Books()
@@ -699,7 +699,7 @@ def test_windows_are_read_ahead_while_there_is_memory() -> None:
 
 
 def test_a_source_is_read_for_its_writer_alone() -> None:
-    """An object that somebody else wrote under the id that metadata names is no source: it stands aside like a damaged one."""
+    """An object that somebody else wrote under the id that metadata names is no source: it is quarantined like a damaged one."""
 
     async def main() -> None:
         books = Books()
@@ -868,7 +868,7 @@ def test_a_streams_objects_listed_twice_take_part_once(is_linked_before: bool) -
     run(main())
 
 
-def test_two_objects_with_the_same_offsets_stand_aside() -> None:
+def test_two_objects_with_the_same_offsets_are_quarantined() -> None:
     """Nobody can tell which is right: neither is compacted, others are."""
 
     async def main() -> None:
@@ -1036,23 +1036,23 @@ def test_what_is_on_its_way_to_the_store_is_bounded() -> None:
 
 def test_what_stands_aside_is_tried_later_and_later() -> None:
     """Five minutes, ten, and so on up to a day; what was only not answered keeps to five minutes; a look forgets when it was due."""
-    aside, now = Aside(), 0.0
+    quarantine, now = Quarantine(), 0.0
     pauses = []
     for _ in range(12):
-        aside.put(ObjectId(1), now)
-        again = aside.next_try_s(now)
+        quarantine.put(ObjectId(1), now)
+        again = quarantine.next_try_s(now)
         assert again is not None
-        assert aside.has(ObjectId(1), again - 1)
-        assert not aside.has(ObjectId(1), again)
+        assert quarantine.has(ObjectId(1), again - 1)
+        assert not quarantine.has(ObjectId(1), again)
         pauses.append(int(again - now))
-        assert aside.next_try_s(again) is None
+        assert quarantine.next_try_s(again) is None
         now = again
     assert pauses == [300, 600, 1200, 2400, 4800, 9600, 19200, 38400, 76800, 86400, 86400, 86400]
-    assert not aside.put(ObjectId(1), now, is_growing=False)
-    assert aside.next_try_s(now) == now + 300
-    assert aside.put(ObjectId(2), now)
-    aside.readmit([ObjectId(1), ObjectId(2)])
-    assert len(aside) == 0
+    assert not quarantine.put(ObjectId(1), now, is_growing=False)
+    assert quarantine.next_try_s(now) == now + 300
+    assert quarantine.put(ObjectId(2), now)
+    quarantine.readmit([ObjectId(1), ObjectId(2)])
+    assert len(quarantine) == 0
 
 
 # When it runs.

@@ -132,7 +132,8 @@ def test_what_may_not_be_written_anew_holds_up_nobody_behind_it() -> None:
 
 
 def test_a_damaged_neighbour_holds_up_nobody() -> None:
-    """One of three old objects that lose most of what they hold cannot be read: it stands aside, and the others are written anew in the same look."""
+    """One of three old objects that lose most of what they hold cannot be read: it is quarantined, and the others are written anew in the same
+    look."""
 
     async def main() -> None:
         books = Books()
@@ -147,7 +148,7 @@ def test_a_damaged_neighbour_holds_up_nobody() -> None:
         world.catalog.delete(1)
         await SetCompactor(world.work).round()
         world.clean()
-        assert len(world.work.aside) == 1
+        assert len(world.work.quarantined) == 1
         assert stored_bytes(books) < 0.7 * before
 
     run(main())

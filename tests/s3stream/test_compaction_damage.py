@@ -11,10 +11,10 @@ import pytest
 from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import ObjectCorrupt
-from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.format import FOOTER_BYTES, BlockRef, decode_footer
 from millrace.s3stream.objects.index import ObjectIndex
+from millrace.s3stream.read_accumulator import ReadAccumulator
 from millrace.s3stream.traffic import EngineStores
 from tests.s3stream.build import CLUSTER_ID, run
 from tests.s3stream.compaction_build import CompactedWorld
@@ -27,7 +27,7 @@ def payload(stream_id: int, offset: int) -> bytes:
     return b"%d:%d;" % (stream_id, offset) * (SIZE // 6)
 
 
-class House:
+class Fixture:
     """Four uploads of three streams, eight entries each."""
 
     def __init__(self) -> None:
@@ -71,10 +71,10 @@ class House:
                 StreamSettings(block_cache_bytes=1 << 20),
                 CLUSTER_ID,
             )
-            harvest = Harvest(stream_id, offset, offset + 1, 1 << 20)
+            accumulator = ReadAccumulator(stream_id, offset, offset + 1, 1 << 20)
             try:
-                await cache.read(harvest)
-                assert bytes(harvest.entries[0].data) == payload(stream_id, offset)
+                await cache.read(accumulator)
+                assert bytes(accumulator.entries[0].data) == payload(stream_id, offset)
             except ObjectCorrupt:
                 found.append(offset)
             await cache.close()
@@ -86,27 +86,27 @@ def test_what_is_whole_beside_a_damaged_block_is_compacted(caplog: pytest.LogCap
     entries beside it; its own readers are told; it is said once how it is, and the object is no longer aside."""
 
     async def main() -> None:
-        house = House()
-        await house.upload()
-        ref = house.rot(house.ids[1], 2, COUNT + 1)
-        await house.look(2)
-        assert house.ids[1] in house.world.catalog.live
-        counts = house.world.work.counts
+        fixture = Fixture()
+        await fixture.upload()
+        ref = fixture.rot(fixture.ids[1], 2, COUNT + 1)
+        await fixture.look(2)
+        assert fixture.ids[1] in fixture.world.catalog.live
+        counts = fixture.world.work.counts
         assert counts.skipped == {"unreadable": 2}
         assert [one for one in caplog.messages if "leaves objects" in one] == [
-            one for one in caplog.messages if f"[{house.ids[1]}]" in one
+            one for one in caplog.messages if f"[{fixture.ids[1]}]" in one
         ], "told once"
-        await house.look()
-        assert house.world.kinds() == "1 set"
+        await fixture.look()
+        assert fixture.world.kinds() == "1 set"
         assert counts.damaged_blocks == 1
         assert counts.skipped == {"unreadable": 2}
-        assert len(house.world.work.aside) == 0
+        assert len(fixture.world.work.quarantined) == 0
         assert f"stream 2 [{ref.start}, {ref.end})" in next(one for one in caplog.messages if "damaged block" in one)
-        assert await house.told(1) == await house.told(3) == []
-        assert await house.told(2) == list(range(ref.start, ref.end))
-        house.world.check_files()
-        house.world.clean()
-        house.world.check_files()
+        assert await fixture.told(1) == await fixture.told(3) == []
+        assert await fixture.told(2) == list(range(ref.start, ref.end))
+        fixture.world.check_files()
+        fixture.world.clean()
+        fixture.world.check_files()
 
     caplog.set_level(logging.WARNING)
     run(main())
@@ -116,38 +116,38 @@ def test_a_block_that_was_carried_over_is_known_again() -> None:
     """The object that holds it is merged with the next ones at once, with no looks that end at it; several in one object take no more."""
 
     async def main() -> None:
-        house = House()
-        await house.upload()
+        fixture = Fixture()
+        await fixture.upload()
         for stream_id in (1, 3):
-            house.rot(house.ids[2], stream_id, 2 * COUNT)
-        await house.look(3)
-        assert house.world.kinds() == "1 set"
-        counts = house.world.work.counts
+            fixture.rot(fixture.ids[2], stream_id, 2 * COUNT)
+        await fixture.look(3)
+        assert fixture.world.kinds() == "1 set"
+        counts = fixture.world.work.counts
         assert (counts.damaged_blocks, counts.skipped) == (2, {"unreadable": 2})
-        await house.upload(3)
-        await house.look()
-        assert house.world.kinds() == "1 set"
+        await fixture.upload(3)
+        await fixture.look()
+        assert fixture.world.kinds() == "1 set"
         assert (counts.damaged_blocks, counts.skipped) == (4, {"unreadable": 2})
-        assert await house.told(2) == []
-        assert await house.told(1) == await house.told(3) != []
-        house.world.check_files()
+        assert await fixture.told(2) == []
+        assert await fixture.told(1) == await fixture.told(3) != []
+        fixture.world.check_files()
 
     run(main())
 
 
 def test_damage_on_the_way_costs_a_request() -> None:
-    """A store that gives one wrong bit once: the block is read again, and nothing stands aside; every stream reads as it was written."""
+    """A store that gives one wrong bit once: the block is read again, and nothing is quarantined; every stream reads as it was written."""
 
     async def main() -> None:
-        house = House()
-        await house.upload()
-        spoil(house, lambda reads: reads == 1)
-        await house.world.compact()
-        counts = house.world.work.counts
-        assert house.world.kinds() == "1 set"
-        assert counts.gets == len(house.ids) + 1
+        fixture = Fixture()
+        await fixture.upload()
+        spoil(fixture, lambda reads: reads == 1)
+        await fixture.world.compact()
+        counts = fixture.world.work.counts
+        assert fixture.world.kinds() == "1 set"
+        assert counts.gets == len(fixture.ids) + 1
         assert (counts.damaged_blocks, counts.skipped) == (0, {})
-        assert [await house.told(stream_id) for stream_id in (1, 2, 3)] == [[], [], []]
+        assert [await fixture.told(stream_id) for stream_id in (1, 2, 3)] == [[], [], []]
 
     run(main())
 
@@ -156,24 +156,24 @@ def test_damage_that_is_another_each_time_is_never_carried_over() -> None:
     """Wrong bits that differ from read to read are not what is stored: the object stays aside, however often it is looked at."""
 
     async def main() -> None:
-        house = House()
-        await house.upload()
-        get_range = house.world.store.get_range
-        seen = spoil(house, lambda reads: True)
-        await house.look(6)
+        fixture = Fixture()
+        await fixture.upload()
+        get_range = fixture.world.store.get_range
+        seen = spoil(fixture, lambda reads: True)
+        await fixture.look(6)
         assert len(seen) >= 10
-        assert house.ids[0] in house.world.catalog.live
-        assert house.world.work.counts.damaged_blocks == 0
-        house.world.store.get_range = get_range  # type: ignore[method-assign]
-        assert await house.told(1) == []
+        assert fixture.ids[0] in fixture.world.catalog.live
+        assert fixture.world.work.counts.damaged_blocks == 0
+        fixture.world.store.get_range = get_range  # type: ignore[method-assign]
+        assert await fixture.told(1) == []
 
     run(main())
 
 
-def spoil(house: House, is_spoilt: Callable[[int], bool]) -> list[int]:
+def spoil(fixture: Fixture, is_spoilt: Callable[[int], bool]) -> list[int]:
     """Changes a byte of the first object's first block in the answers that are chosen by their number, another way each time."""
-    key, place = house.world.key(house.ids[0]), house.block(house.ids[0], 1, 0).position + 100
-    get_range, seen = house.world.store.get_range, list[int]()
+    key, place = fixture.world.key(fixture.ids[0]), fixture.block(fixture.ids[0], 1, 0).position + 100
+    get_range, seen = fixture.world.store.get_range, list[int]()
 
     async def spoilt(asked: str, start: int, end: int) -> bytes:
         data = bytearray(await get_range(asked, start, end))
@@ -183,5 +183,5 @@ def spoil(house: House, is_spoilt: Callable[[int], bool]) -> list[int]:
                 data[place - start] ^= len(seen) % 200 + 1
         return bytes(data)
 
-    house.world.store.get_range = spoilt  # type: ignore[method-assign]
+    fixture.world.store.get_range = spoilt  # type: ignore[method-assign]
     return seen

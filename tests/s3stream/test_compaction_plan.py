@@ -68,7 +68,7 @@ class Dialogue:
         self.sets: list[StreamSetInfo] = []
         self.indexes: dict[int, ObjectIndex] = {}
         self.bounds: dict[StreamId, StreamBounds] = {}
-        self.aside: list[int] = []
+        self.quarantined: list[int] = []
 
     def say(self, command: str) -> str:
         verb, *words = command.split()
@@ -117,25 +117,25 @@ class Dialogue:
         return "ok"
 
     def unreadable(self, *words: str) -> str:
-        self.aside = [int(word) for word in words]
+        self.quarantined = [int(word) for word in words]
         return "ok"
 
-    def is_aside(self, one: StreamSetInfo) -> bool:
-        return one.object_id in self.aside
+    def is_quarantined(self, one: StreamSetInfo) -> bool:
+        return one.object_id in self.quarantined
 
     def merge(self) -> str:
         planner = partial(plan_sets, settings=self.settings, split_bytes=self.settings.split_bytes)
-        return self.planned(choose_sets(self.sets, self.is_aside, self.settings), planner)
+        return self.planned(choose_sets(self.sets, self.is_quarantined, self.settings), planner)
 
     def aged(self, minute: str) -> str:
         now_ms = int(minute) * MINUTE_MS
         look = AgedLook(self.settings)
         return self.planned(
-            look.next_objects(self.sets, self.is_aside, now_ms), partial(plan_aged, settings=self.settings)
+            look.next_objects(self.sets, self.is_quarantined, now_ms), partial(plan_aged, settings=self.settings)
         )
 
     def due(self) -> str:
-        found = AgedLook(self.settings).next_due_ms(self.sets, self.is_aside)
+        found = AgedLook(self.settings).next_due_ms(self.sets, self.is_quarantined)
         return "never" if found is None else f"minute {found // MINUTE_MS}"
 
     def planned(self, chosen: Sequence[StreamSetInfo], planner: Callable[..., Steps[SetPlan | None]]) -> str:

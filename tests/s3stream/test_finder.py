@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace.runtime.lending import LendingPool
+from millrace.runtime.buffer_pool import BufferPool
 from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreUnavailable
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
@@ -204,7 +204,7 @@ def test_a_linked_object_of_another_is_refused(is_apart: bool) -> None:
         async def read() -> object:
             found = await bucket.find(30)
             if is_apart:
-                return await found.reader.read_apart(found.refs, LendingPool(1 << 20))
+                return await found.reader.read_apart(found.refs, BufferPool(1 << 20))
             return await found.reader.read_blocks(found.refs)
 
         bucket.asked()

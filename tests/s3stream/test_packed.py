@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.protocol.crc32c import crc32c
-from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.ids import StreamId
 from millrace.s3stream.objects.format import (
     BLOCK_HEADER_BYTES,
@@ -18,6 +17,7 @@ from millrace.s3stream.objects.format import (
     encode_entry_header,
 )
 from millrace.s3stream.objects.packed import PackedBlock
+from millrace.s3stream.read_accumulator import ReadAccumulator
 
 
 def block_of(entries: list[tuple[int, int]], start: int = 0) -> tuple[BlockRef, memoryview]:
@@ -41,14 +41,14 @@ def block_of(entries: list[tuple[int, int]], start: int = 0) -> tuple[BlockRef, 
     st.integers(0, 2000),
     st.integers(1, 40),
 )
-def test_a_read_gets_what_a_harvest_of_all_entries_gets(
+def test_a_read_gets_what_an_accumulator_of_all_entries_gets(
     entries: list[tuple[int, int]], start: int, end: int, max_bytes: int, step_count: int
 ) -> None:
-    """Only what may be taken is made, and nothing that would be is left out: a harvest ends the same as from the whole block."""
+    """Only what may be taken is made, and nothing that would be is left out: an accumulator ends the same as from the whole block."""
     ref, data = block_of(entries, 10)
     packed = PackedBlock.of(ref, data)
     start = min(max(start, ref.start), ref.end - 1)
-    few, whole = Harvest(1, start, end, max_bytes), Harvest(1, start, end, max_bytes)
+    few, whole = ReadAccumulator(1, start, end, max_bytes), ReadAccumulator(1, start, end, max_bytes)
     made = 0
     while not few.is_full and few.next_offset < ref.end:
         step = packed.entries(few.next_offset, few.end, few.left_bytes, step_count)

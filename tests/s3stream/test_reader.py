@@ -8,8 +8,8 @@ from itertools import chain
 
 import pytest
 
+from millrace.runtime.buffer_pool import BufferPool, buffer_size
 from millrace.runtime.clock import SystemClock
-from millrace.runtime.lending import LendingPool, lent_size
 from millrace.runtime.objectstore import Lend, ObjectMissing, StoreUnavailable, fill
 from millrace.runtime.objectstore_memory import MemoryObjectStore
 from millrace.s3stream.errors import ObjectCorrupt
@@ -271,23 +271,23 @@ class TwoAttempts(MemoryObjectStore):
 
 @pytest.mark.parametrize("winner", [0, 1])
 def test_each_attempt_has_memory_of_its_own(winner: int) -> None:
-    """Whichever attempt is answered, its pieces are given; the other's are let go, and lent to nobody while it may still write."""
+    """Whichever attempt is answered, its buffers are given; the other's are let go, and lent to nobody while it may still write."""
 
     async def scenario() -> None:
-        store, pool = TwoAttempts(winner), LendingPool(64 * MIB)
+        store, pool = TwoAttempts(winner), BufferPool(64 * MIB)
         content = build({1: 8}, entry_bytes=100_000, block_bytes_max=250_000)
         await store.put("k", [content])
         reader = ObjectReader(store, "k", len(content))
         refs = await reader.find(1, 100, 1 << 40, 1 << 40)
         wanted = [refs[0], refs[1], refs[3]]  # a gap that nobody asked for
-        pieces = await reader.read_apart(wanted, pool)
-        assert [len(piece.view) for piece in pieces] == [ref.size_bytes for ref in wanted]
-        for ref, piece in zip(wanted, pieces, strict=True):
-            assert piece.view == content[ref.position : ref.position + ref.size_bytes]
-        one_attempt = sum(lent_size(ref.size_bytes) for ref in wanted)
-        assert (pool.lent_bytes, pool.loose_bytes) == (2 * one_attempt, one_attempt)
+        buffers = await reader.read_apart(wanted, pool)
+        assert [len(buffer.view) for buffer in buffers] == [ref.size_bytes for ref in wanted]
+        for ref, buffer in zip(wanted, buffers, strict=True):
+            assert buffer.view == content[ref.position : ref.position + ref.size_bytes]
+        one_attempt = sum(buffer_size(ref.size_bytes) for ref in wanted)
+        assert (pool.used_bytes, pool.released_bytes) == (2 * one_attempt, one_attempt)
         store.lent.clear()
-        assert (pool.lent_bytes, pool.loose_bytes) == (one_attempt, 0)
+        assert (pool.used_bytes, pool.released_bytes) == (one_attempt, 0)
 
     asyncio.run(scenario())
 
@@ -296,7 +296,7 @@ def test_a_failed_read_keeps_no_memory() -> None:
     """When the store does not answer, or gives less than there should be, all that was lent comes back."""
 
     async def scenario() -> None:
-        store, pool = TwoAttempts(None), LendingPool(64 * MIB)
+        store, pool = TwoAttempts(None), BufferPool(64 * MIB)
         content = build({1: 8}, entry_bytes=100_000, block_bytes_max=250_000)
         await store.put("k", [content])
         reader = ObjectReader(store, "k", len(content))
@@ -309,6 +309,6 @@ def test_a_failed_read_keeps_no_memory() -> None:
         with pytest.raises(ObjectCorrupt, match="the store gave"):
             await reader.read_apart(refs, pool)
         store.lent.clear()
-        assert (pool.lent_bytes, pool.loose_bytes) == (0, 0)
+        assert (pool.used_bytes, pool.released_bytes) == (0, 0)
 
     asyncio.run(scenario())

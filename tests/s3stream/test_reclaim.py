@@ -131,7 +131,7 @@ def test_any_plan(seed: int) -> None:
 
 
 def test_objects_are_looked_into_by_as_many_as_memory_holds() -> None:
-    """The oldest neighbours beyond the last look, up to a block of each in memory; one that stands aside parts them."""
+    """The oldest neighbours beyond the last look, up to a block of each in memory; one that is quarantined parts them."""
     settings = CompactionSettings(memory_bytes=8 * MIB)
     objects = [StreamSetInfo(ObjectId(n), 50 * MIB, n, 0) for n in range(9)]
     seen: list[list[int]] = []
@@ -208,7 +208,7 @@ def test_what_needs_no_put_goes_though_nothing_can_be_put() -> None:
 
 
 def test_an_object_that_cannot_be_read_keeps_no_other() -> None:
-    """It stands aside, is never taken for dead, and parts its neighbours; the others go."""
+    """It is quarantined, is never taken for dead, and parts its neighbours; the others go."""
 
     async def main() -> None:
         books = await filled()

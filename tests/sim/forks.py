@@ -272,8 +272,8 @@ def grouped(plans: Sequence[Plan]) -> Iterator[tuple[Plan, list[Carried]]]:
     groups: dict[Plan, list[Carried]] = {}
     for index, plan in enumerate(plans):
         turns = tuple(strike for strike in plan.strikes if strike.kind == "turn")
-        is_quiet = plan.weather == CALM and not turns
-        base = replace(plan, strikes=turns, fate="any" if is_quiet else plan.fate)
+        is_retention_only = plan.weather == CALM and not turns
+        base = replace(plan, strikes=turns, fate="any" if is_retention_only else plan.fate)
         groups.setdefault(base, []).append(Carried.of(index, plan))
     for base, carried in groups.items():
         if len(carried) == 1:

@@ -182,7 +182,7 @@ def test_what_a_truncation_took_does_not_come_back_with_a_sync() -> None:
     asyncio.run(run())
 
 
-def test_failures_are_the_houses() -> None:
+def test_failures_are_the_projects() -> None:
     """EIO is DiskFailed, ENOSPC and a full disk are DiskFull; a misdirected write lands elsewhere and says nothing."""
 
     async def run() -> None:

@@ -140,7 +140,7 @@ class Folder:
         self.failure: Exception | None = None
         self.has_failed = threading.Event()
 
-    def below(self, folder: str, name: str) -> str:
+    def child(self, folder: str, name: str) -> str:
         return name
 
     def make_folder(self, path: str) -> None: ...

@@ -77,7 +77,7 @@ class FolderOf:
     def __init__(self, turns: Turns, name: str) -> None:
         self._turns, self._name = turns, name
 
-    def below(self, folder: str, name: str) -> str:
+    def child(self, folder: str, name: str) -> str:
         return f"{folder}/{name}"
 
     def make_folder(self, path: str) -> None:

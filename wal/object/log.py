@@ -295,7 +295,7 @@ class ObjectWal:
             self._close_batch()
             return
         wait_s = left_ms / 1000
-        writer.hurry()
+        writer.hedge_now()
         if self._timer is not None:
             if self._timer_at <= now + wait_s + TIMER_SLACK_S:
                 return

@@ -36,7 +36,7 @@ ATTEMPT_MS_MAX = 160_000
 
 
 class Upload:
-    __slots__ = ("batch", "hurry", "is_done", "is_hedged", "size_bytes", "stamp", "task")
+    __slots__ = ("batch", "hedge_now", "is_done", "is_hedged", "size_bytes", "stamp", "task")
 
     def __init__(self, batch: ClosedBatch, stamp: Stamp) -> None:
         self.batch = batch
@@ -44,7 +44,7 @@ class Upload:
         self.size_bytes = HEADER_BYTES + batch.body_bytes
         self.is_done = False
         self.is_hedged = False
-        self.hurry: asyncio.Future[None] | None = (
+        self.hedge_now: asyncio.Future[None] | None = (
             None  # while it is late for whoever would wait behind it, and nobody does
         )
         self.task: asyncio.Task[None] | None = None
@@ -134,11 +134,11 @@ class BatchWriter:
             self._active_count += 1
             upload.task = asyncio.create_task(self._upload(upload, body_of(parts)), name=f"wal-slot-{batch.slot}")
 
-    def hurry(self) -> None:
+    def hedge_now(self) -> None:
         """A record waits behind what is under way."""
         for upload in self._under_way:
-            if upload.hurry is not None and not upload.hurry.done():
-                upload.hurry.set_result(None)
+            if upload.hedge_now is not None and not upload.hedge_now.done():
+                upload.hedge_now.set_result(None)
 
     async def stop(self) -> None:
         """Gives up what is under way: its outcome stays unknown, and nobody is told."""
@@ -226,10 +226,10 @@ class BatchWriter:
         """Waits until the put is late or done."""
         await asyncio.wait([first], timeout=early_ms / 1000)
         if not first.done() and not self._is_waited_for:
-            upload.hurry = asyncio.get_running_loop().create_future()
+            upload.hedge_now = asyncio.get_running_loop().create_future()
             left_s = (self._hedging.late_ms - early_ms) / 1000
-            await asyncio.wait([first, upload.hurry], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            upload.hurry = None
+            await asyncio.wait([first, upload.hedge_now], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            upload.hedge_now = None
         return not first.done()
 
     @property

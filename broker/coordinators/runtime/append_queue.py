@@ -171,7 +171,7 @@ class AppendQueue:
         """Called by the engine, in the order of the WAL."""
         if self._is_ended:
             return
-        if self._partition.is_void:
+        if self._partition.is_fenced:
             self._on_lost(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         entries, self._in_flight = self._in_flight, None

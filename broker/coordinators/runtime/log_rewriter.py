@@ -135,5 +135,5 @@ class LogRewriter:
         self._call_soon(self._raise_log_start, self._start)
 
     def _raise_log_start(self, offset: int) -> None:
-        if self._partition.is_led and not self._partition.is_void:
+        if self._partition.is_led and not self._partition.is_fenced:
             self._partition.raise_log_start(offset, self._clock.wall_ms())

@@ -50,8 +50,8 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.rand import Rand
 from millrace.s3stream.ids import OpenedStream, StreamRole
 from millrace.wal.log import WalRecord
-from tests.broker.house import NODE, BrokerHouse, Opener, topic_id
-from tests.broker.partitions.build import HOUSES
+from tests.broker.broker_fixture import NODE, BrokerFixture, Opener, topic_id
+from tests.broker.partitions.build import FIXTURES
 from tests.s3stream.build import MemoryWal, World
 from tests.s3stream.build import run as run_virtually
 
@@ -79,8 +79,8 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
         try:
             await scenario
         finally:
-            while HOUSES:
-                await HOUSES.pop().engine._stop()
+            while FIXTURES:
+                await FIXTURES.pop().engine._stop()
 
     run_virtually(whole())
 
@@ -110,11 +110,11 @@ class TellingOpener(Opener):
             StreamRecord(each.stream_id, topic_id, index, role, each.epoch, NODE, 1, each.start, each.end)
             for role, each in opened.items()
         ]
-        self._house.publish(*records)
+        self._fixture.publish(*records)
         return opened
 
 
-class GroupHouse(BrokerHouse):
+class GroupFixture(BrokerFixture):
     """`offsets_partitions` 0: there is no __consumer_offsets yet. Topics `t` and `u` have four partitions each."""
 
     def __init__(
@@ -136,7 +136,7 @@ class GroupHouse(BrokerHouse):
         if offsets_partitions:
             self.make_topic(OFFSETS_TOPIC, offsets_partitions, cleanup_policy="compact")
 
-    async def start(self) -> GroupHouse:
+    async def start(self) -> GroupFixture:
         await super().start()
         self.coordinator.start()
         self.handlers = {

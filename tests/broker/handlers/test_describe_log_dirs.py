@@ -23,7 +23,7 @@ from millrace.protocol.stream_records import CommitObjectRecord, RemoveStreamsRe
 from millrace.runtime.disk import Disk
 from millrace.runtime.storeaddress import parse_address
 from millrace.s3stream.ids import StreamRole
-from tests.broker.house import NODE, OTHER, BrokerHouse, topic_id
+from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, topic_id
 from tests.broker.partitions.build import batch, run
 
 LOG_DIR = "/data/metadata"
@@ -41,9 +41,9 @@ class Volume:
         return 400
 
 
-def handler(house: BrokerHouse, bucket: str = "0@file:///objects") -> DescribeLogDirs:
+def handler(fixture: BrokerFixture, bucket: str = "0@file:///objects") -> DescribeLogDirs:
     settings = cast(BrokerSettings, SimpleNamespace(metadata_dir=LOG_DIR, data=parse_address(bucket)))
-    return DescribeLogDirs(house.cache, house.directory, cast(Disk, Volume()), settings)
+    return DescribeLogDirs(fixture.cache, fixture.directory, cast(Disk, Volume()), settings)
 
 
 def stream(stream_id: int, name: str, index: int, role: StreamRole, end: int) -> StreamRecord:
@@ -56,9 +56,9 @@ def committed(object_id: int, size_bytes: int, *ranges: tuple[int, int, int]) ->
     return CommitObjectRecord(object_id, 0, size_bytes, object_id, 0, NODE, object_id, 0, packed)
 
 
-async def sizes(house: BrokerHouse, asked: Mapping[str, Sequence[int]] | None = None) -> dict[tuple[str, int], int]:
+async def sizes(fixture: BrokerFixture, asked: Mapping[str, Sequence[int]] | None = None) -> dict[tuple[str, int], int]:
     topics = None if asked is None else [DescribableLogDirTopic(name, list(found)) for name, found in asked.items()]
-    response = await house.ask(handler(house), 35, 4, DescribeLogDirsRequest(topics))
+    response = await fixture.ask(handler(fixture), 35, 4, DescribeLogDirsRequest(topics))
     (result,) = response.results
     assert (result.error_code, result.log_dir) == (0, LOG_DIR)
     return {
@@ -71,22 +71,22 @@ def test_an_object_is_divided_among_the_records_in_it() -> None:
     those that keep the object."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 2)
-        house.make_topic("b")
-        house.publish(
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 2)
+        fixture.make_topic("b")
+        fixture.publish(
             stream(1, "a", 0, DATA, 0), stream(2, "a", 0, TIME, 0), stream(3, "a", 0, META, 0),
             stream(4, "a", 1, DATA, 0), stream(5, "b", 0, DATA, 0),
             committed(0, 1000, (1, 0, 30), (2, 0, 50_000), (3, 0, 10), (4, 0, 10), (5, 0, 60)),
             committed(1, 500, (1, 30, 80)),
         )  # fmt: skip
-        assert await sizes(house) == {("a", 0): 800, ("a", 1): 100, ("b", 0): 600}
-        house.publish(TrimStreamRecord(1, 15, 0))
-        assert await sizes(house) == {("a", 0): 650, ("a", 1): 100, ("b", 0): 600}
-        house.delete_topic("b")
-        house.publish(RemoveStreamsRecord([5], 0))
-        assert await sizes(house) == {("a", 0): 875, ("a", 1): 250}
-        whole = CommittedSizes(house.cache.image)
+        assert await sizes(fixture) == {("a", 0): 800, ("a", 1): 100, ("b", 0): 600}
+        fixture.publish(TrimStreamRecord(1, 15, 0))
+        assert await sizes(fixture) == {("a", 0): 650, ("a", 1): 100, ("b", 0): 600}
+        fixture.delete_topic("b")
+        fixture.publish(RemoveStreamsRecord([5], 0))
+        assert await sizes(fixture) == {("a", 0): 875, ("a", 1): 250}
+        whole = CommittedSizes(fixture.cache.image)
         await whole.count()
         assert [whole.of_partition(topic_id("a"), index) for index in (0, 1, 7)] == [875, 250, 0]
 
@@ -97,12 +97,12 @@ def test_an_open_partition_says_what_it_holds() -> None:
     """Uploaded or not, exactly."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 2)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 2)
         one = batch(3, value=b"v" * 100)
-        await house.produce({("a", 0): one})
-        await house.produce({("a", 0): one})
-        assert await sizes(house) == {("a", 0): 2 * len(one), ("a", 1): 0}
+        await fixture.produce({("a", 0): one})
+        await fixture.produce({("a", 0): one})
+        assert await sizes(fixture) == {("a", 0): 2 * len(one), ("a", 1): 0}
 
     run(scenario())
 
@@ -111,13 +111,13 @@ def test_only_what_is_here_and_was_asked_for() -> None:
     """Partitions of other brokers, and names and numbers that are not there, are left out; each partition comes once."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 3)
-        house.make_topic("away", 2, leader=OTHER)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 3)
+        fixture.make_topic("away", 2, leader=OTHER)
         asked = {"a": [2, 2, 0, 9, -1], "away": [0], "absent": [0]}
-        assert list(await sizes(house, asked)) == [("a", 2), ("a", 0)]
-        assert list(await sizes(house)) == [("a", 0), ("a", 1), ("a", 2)]
-        assert await sizes(house, {}) == {}
+        assert list(await sizes(fixture, asked)) == [("a", 2), ("a", 0)]
+        assert list(await sizes(fixture)) == [("a", 0), ("a", 1), ("a", 2)]
+        assert await sizes(fixture, {}) == {}
 
     run(scenario())
 
@@ -126,9 +126,9 @@ def test_many_partitions_leave_turns_to_others() -> None:
     """A topic of several turns' worth of partitions is described whole."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("wide", 2 * PARTITIONS_A_TURN + 1)
-        assert len(await sizes(house)) == 2 * PARTITIONS_A_TURN + 1
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("wide", 2 * PARTITIONS_A_TURN + 1)
+        assert len(await sizes(fixture)) == 2 * PARTITIONS_A_TURN + 1
 
     run(scenario())
 
@@ -138,8 +138,8 @@ def test_the_room_is_that_of_the_bucket(bucket: str, room: tuple[int, int]) -> N
     """A directory's file system; unknown for an object store."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        (result,) = (await house.ask(handler(house, bucket), 35, 4, DescribeLogDirsRequest(None))).results
+        fixture = await BrokerFixture().start()
+        (result,) = (await fixture.ask(handler(fixture, bucket), 35, 4, DescribeLogDirsRequest(None))).results
         assert (result.total_bytes, result.usable_bytes) == room
 
     run(scenario())
@@ -150,14 +150,14 @@ def test_a_partition_stays_where_it_is(version: int) -> None:
     """Sent to its own directory it is there already, however that is written; every other directory is not found."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 2)
-        house.make_topic("away", leader=OTHER)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 2)
+        fixture.make_topic("away", leader=OTHER)
 
         async def codes(path: str) -> list[tuple[str, int, int]]:
             topics = [AlterReplicaLogDirTopic("a", [0, 7]), AlterReplicaLogDirTopic("away", [0])]
             request = AlterReplicaLogDirsRequest([AlterReplicaLogDir(path, topics)])
-            response: Any = await house.ask(AlterReplicaLogDirs(house.cache, LOG_DIR), 34, version, request)
+            response: Any = await fixture.ask(AlterReplicaLogDirs(fixture.cache, LOG_DIR), 34, version, request)
             return [(t.topic_name, p.partition_index, p.error_code) for t in response.results for p in t.partitions]
 
         for path in (LOG_DIR, LOG_DIR + "/", "/data/../data/metadata"):

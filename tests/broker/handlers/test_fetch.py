@@ -15,7 +15,7 @@ from millrace.protocol.batches import BatchHeader, iter_headers
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.fetch import ReplicaState
-from tests.broker.house import BrokerHouse, connection, fetch_request, parts_of
+from tests.broker.broker_fixture import BrokerFixture, connection, fetch_request, parts_of
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.patience import PATIENCE_S
 from tests.s3stream.build import World
@@ -53,12 +53,14 @@ def offsets(part: Any) -> list[int]:
     return [header.base_offset for _, header in iter_headers(data)]
 
 
-async def filled(house: BrokerHouse, name: str = "a", partitions: int = 1, batches: int = 5, **configs: str) -> None:
+async def filled(
+    fixture: BrokerFixture, name: str = "a", partitions: int = 1, batches: int = 5, **configs: str
+) -> None:
     """Topics with batches of two records each."""
-    house.make_topic(name, partitions, **configs)
+    fixture.make_topic(name, partitions, **configs)
     for index in range(partitions):
         for _ in range(batches):
-            await house.produce({(name, index): batch(2)})
+            await fixture.produce({(name, index): batch(2)})
 
 
 def size_of_one() -> int:
@@ -70,9 +72,9 @@ def test_everything_that_is_durable_is_returned(version: int) -> None:
     """Batches, watermarks and the log's start, by name or by id, on every version."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=2)
-        response = await house.fetch({("a", 0): 0, ("a", 1): 4}, version)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=2)
+        response = await fixture.fetch({("a", 0): 0, ("a", 1): 4}, version)
         parts = parts_of(response)
         assert [offsets(part) for part in parts.values()] == [[0, 2, 4, 6, 8], [4, 6, 8]]
         for part in parts.values():
@@ -89,9 +91,9 @@ def test_an_offset_inside_a_batch_gets_the_whole_batch() -> None:
     """Clients skip what lies below the offset they asked for."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        (part,) = parts_of(await house.fetch({("a", 0): 5})).values()
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        (part,) = parts_of(await fixture.fetch({("a", 0): 5})).values()
         assert offsets(part) == [4, 6, 8]
 
     run(scenario())
@@ -102,17 +104,17 @@ def test_offsets_out_of_range_are_told_and_the_end_is_not_one(version: int) -> N
     """Below the log's start and above its end: OFFSET_OUT_OF_RANGE. At the end, or between watermark and end: nothing yet."""
 
     async def scenario() -> None:
-        house = await BrokerHouse(World(is_auto=False)).start()
-        house.make_topic("a")
-        partition = await house.partition("a")
+        fixture = await BrokerFixture(World(is_auto=False)).start()
+        fixture.make_topic("a")
+        partition = await fixture.partition("a")
         for _ in range(4):
             partition.append(batch(2), 9, START_MS, 0, lambda _: None)
-        house.world.wal.confirm(3)
+        fixture.world.wal.confirm(3)
         partition.raise_log_start(2, START_MS)
-        house.world.wal.confirm()
+        fixture.world.wal.confirm()
         partition.append(batch(2), 9, START_MS, 0, lambda _: None)
         for offset, code in ((0, 1), (1, 1), (2, 0), (8, 0), (9, 0), (10, 0), (11, 1), (-1, 1)):
-            (part,) = parts_of(await house.fetch({("a", 0): offset}, version)).values()
+            (part,) = parts_of(await fixture.fetch({("a", 0): offset}, version)).values()
             assert part.error_code == code, offset
             assert part.high_watermark == (-1 if code else 8)
             if offset >= 8:
@@ -126,9 +128,9 @@ def test_readers_of_committed_records_get_a_list_of_aborts(isolation: int) -> No
     """Empty as yet; readers of everything get none at all."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        (part,) = parts_of(await house.fetch({("a", 0): 0}, isolation_level=isolation)).values()
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        (part,) = parts_of(await fixture.fetch({("a", 0): 0}, isolation_level=isolation)).values()
         assert offsets(part) == [0, 2, 4, 6, 8]
         assert part.aborted_transactions == ([] if isolation else None)
 
@@ -145,13 +147,13 @@ def test_a_reader_sees_up_to_the_visible_end_of_its_isolation(
     monkeypatch.setattr("millrace.broker.partitions.partition.last_stable_offset", lambda high_watermark: 4)
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        (part,) = parts_of(await house.fetch({("a", 0): 0}, isolation_level=level)).values()
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        (part,) = parts_of(await fixture.fetch({("a", 0): 0}, isolation_level=level)).values()
         assert offsets(part) == found
         assert (part.high_watermark, part.last_stable_offset) == (10, 4)
-        outcome = begin(house, {("a", 0): 4}, max_wait_ms=20, isolation_level=level)
-        (part,) = parts_of(await house.finish(outcome, 1, 12)).values()
+        outcome = begin(fixture, {("a", 0): 4}, max_wait_ms=20, isolation_level=level)
+        (part,) = parts_of(await fixture.finish(outcome, 1, 12)).values()
         assert offsets(part) == found[2:]
 
     run(scenario())
@@ -162,11 +164,11 @@ def test_places_that_cannot_be_read_have_their_codes(version: int) -> None:
     """Unknown topics, ids and partitions, and other leaders; from version 16 on with who leads."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        house.make_topic("away", leader=2)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        fixture.make_topic("away", leader=2)
         wanted = {("a", 0): 0, ("a", 7): 0, ("none", 0): 0, ("away", 0): 0}
-        response = await house.fetch(wanted, version, max_wait_ms=10_000, min_bytes=10**6)
+        response = await fixture.fetch(wanted, version, max_wait_ms=10_000, min_bytes=10**6)
         parts = parts_of(response)
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert [part.error_code for part in parts.values()] == [
@@ -188,13 +190,13 @@ def test_leader_epochs_are_compared(version: int) -> None:
     """An older one than ours is fenced (one below any, too), a newer one unknown, our own and none (-1) are fine."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        house.move("a", 0, 1)
-        house.move("a", 0, 1)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        fixture.move("a", 0, 1)
+        fixture.move("a", 0, 1)
         codes = []
         for epoch in (-1, 1, 2, 3, -2):
-            response = await house.fetch({("a", 0): 0}, version, leader_epoch=epoch)
+            response = await fixture.fetch({("a", 0): 0}, version, leader_epoch=epoch)
             (part,) = parts_of(response).values()
             codes.append(part.error_code)
             if epoch == 1 and version >= 16:
@@ -210,15 +212,15 @@ def test_a_diverging_epoch_is_told_without_records() -> None:
     """Who fetched further in an epoch than that epoch went learns where it ended; an epoch nobody knows is out of range."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, batches=2)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, batches=2)
         for leader_epoch in (1, 2):
-            house.move("a", 0, 1)
-            assert (await house.partition("a")).leader_epoch == leader_epoch
-        await house.produce({("a", 0): batch(2)})
+            fixture.move("a", 0, 1)
+            assert (await fixture.partition("a")).leader_epoch == leader_epoch
+        await fixture.produce({("a", 0): batch(2)})
         answers = []
         for epoch, offset in ((0, 4), (0, 5), (1, 4), (2, 6), (2, 7), (3, 6)):
-            (part,) = parts_of(await house.fetch({("a", 0): offset}, 12, last_fetched_epoch=epoch)).values()
+            (part,) = parts_of(await fixture.fetch({("a", 0): offset}, 12, last_fetched_epoch=epoch)).values()
             diverging = part.diverging_epoch
             answers.append((part.error_code, diverging.epoch, diverging.end_offset, len(offsets(part))))
         assert answers == [(0, -1, -1, 1), (0, 0, 4, 0), (0, 0, 4, 0), (0, -1, -1, 0), (0, 2, 6, 0), (1, -1, -1, 0)]
@@ -230,10 +232,10 @@ def test_replicas_do_not_fetch_here() -> None:
     """A follower would believe that it holds what only the store holds."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
         for version, fields in ((12, {"replica_id": 2}), (15, {"replica_state": ReplicaState(2, 1)})):
-            response = await house.fetch({("a", 0): 0}, version, **fields)
+            response = await fixture.fetch({("a", 0): 0}, version, **fields)
             assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             assert [part.error_code for part in parts_of(response).values()] == [31]
 
@@ -247,8 +249,8 @@ def test_a_partitions_limit_holds_after_its_first_batch() -> None:
     """The first batch of an answer is sent whole however small the limits; a later partition's only if it fits."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=3)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=3)
         one = size_of_one()
         for limit, expected in (
             (1, [1, 0, 0]),
@@ -258,7 +260,7 @@ def test_a_partitions_limit_holds_after_its_first_batch() -> None:
             (3 * one - 1, [2, 2, 2]),
         ):
             wanted = {("a", index): 0 for index in range(3)}
-            parts = parts_of(await house.fetch(wanted, partition_max_bytes=limit))
+            parts = parts_of(await fixture.fetch(wanted, partition_max_bytes=limit))
             assert [len(offsets(part)) for part in parts.values()] == expected, limit
 
     run(scenario())
@@ -268,27 +270,29 @@ def test_the_answers_limit_is_shared_in_the_order_asked() -> None:
     """Bytes go to the first partitions; the rest get none, though they have some; the broker's own limit holds too."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=3)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=3)
         one = size_of_one()
         for limit, expected in ((0, [1, 0, 0]), (1, [1, 0, 0]), (6 * one, [5, 1, 0]), (12 * one, [5, 5, 2])):
             wanted = {("a", index): 0 for index in range(3)}
-            parts = parts_of(await house.fetch(wanted, max_bytes=limit))
+            parts = parts_of(await fixture.fetch(wanted, max_bytes=limit))
             assert [len(offsets(part)) for part in parts.values()] == expected, limit
-        house.fetch_handler = Fetch(house.directory, house.cache, house.sessions, response_bytes_max=3 * one)
-        parts = parts_of(await house.fetch({("a", 0): 0, ("a", 1): 0}))
+        fixture.fetch_handler = Fetch(fixture.directory, fixture.cache, fixture.sessions, response_bytes_max=3 * one)
+        parts = parts_of(await fixture.fetch({("a", 0): 0, ("a", 1): 0}))
         assert [len(offsets(part)) for part in parts.values()] == [3, 0]
 
     run(scenario())
 
 
 async def served(
-    house: BrokerHouse, wanted: dict[tuple[str, int], int], count: int, **fields: Any
+    fixture: BrokerFixture, wanted: dict[tuple[str, int], int], count: int, **fields: Any
 ) -> list[tuple[str, int]]:
     """Who had records in the first so many answers of a session, of which all but the first ask for nothing new."""
     keys, session_id = [], 0
     for epoch in range(count):
-        response = await house.fetch({} if epoch else wanted, 12, session_id=session_id, session_epoch=epoch, **fields)
+        response = await fixture.fetch(
+            {} if epoch else wanted, 12, session_id=session_id, session_epoch=epoch, **fields
+        )
         session_id = response.session_id
         keys += [key for key, part in parts_of(response).items() if offsets(part)]
     return keys
@@ -298,12 +302,12 @@ def test_in_a_session_nobody_starves() -> None:
     """With room for one partition an answer, increments that ask for nothing new go round: each partition has its turn."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=3)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=3)
         one = size_of_one()
         fields = {"max_bytes": one, "partition_max_bytes": 10 * one}
         assert (
-            await served(house, {("a", index): 0 for index in range(3)}, 6, **fields)
+            await served(fixture, {("a", index): 0 for index in range(3)}, 6, **fields)
             == [("a", 0), ("a", 1), ("a", 2)] * 2
         )
 
@@ -315,14 +319,14 @@ def test_a_fetch_that_reads_twice_serves_whom_it_served_first() -> None:
     the minimum is waited for and all is read again at the deadline."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=2)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=2)
         one = size_of_one()
         fields = {"min_bytes": 99 * one, "partition_max_bytes": one - 1, "max_wait_ms": 30}
         wanted = {("a", 0): 0, ("a", 1): 0}
-        assert await served(house, wanted, 4, **fields) == [("a", 0), ("a", 1)] * 2
+        assert await served(fixture, wanted, 4, **fields) == [("a", 0), ("a", 1)] * 2
         for _ in range(2):
-            parts = parts_of(await house.fetch(wanted, 12, **fields))
+            parts = parts_of(await fixture.fetch(wanted, 12, **fields))
             assert [key for key, part in parts.items() if offsets(part)] == [("a", 0)]
 
     run(scenario())
@@ -332,12 +336,12 @@ def test_a_batch_that_does_not_fit_keeps_its_place() -> None:
     """A large batch behind smaller ones is left out, and comes first in the next increment, where it is sent whole."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=1)
-        house.make_topic("large")
-        await house.produce({("large", 0): batch(1, value=b"v" * 5000)})
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=1)
+        fixture.make_topic("large")
+        await fixture.produce({("large", 0): batch(1, value=b"v" * 5000)})
         fields = {"max_bytes": 2 * size_of_one()}
-        assert await served(house, {("a", 0): 0, ("large", 0): 0}, 3, **fields) == [("a", 0), ("large", 0), ("a", 0)]
+        assert await served(fixture, {("a", 0): 0, ("large", 0): 0}, 3, **fields) == [("a", 0), ("large", 0), ("a", 0)]
 
     run(scenario())
 
@@ -345,35 +349,35 @@ def test_a_batch_that_does_not_fit_keeps_its_place() -> None:
 # -- waiting
 
 
-def stand_still(house: BrokerHouse) -> asyncio.Event:
+def stand_still(fixture: BrokerFixture) -> asyncio.Event:
     """The store answers nothing before the event."""
     gate = asyncio.Event()
 
     async def wait() -> None:
         await gate.wait()
 
-    house.world.store.fault = lambda operation, key: wait()
+    fixture.world.store.fault = lambda operation, key: wait()
     return gate
 
 
-def begin(house: BrokerHouse, wanted: dict[tuple[str, int], int], version: int = 12, **fields: Any) -> Any:
+def begin(fixture: BrokerFixture, wanted: dict[tuple[str, int], int], version: int = 12, **fields: Any) -> Any:
     to = fields.pop("to", None)
-    return house.begin(house.fetch_handler, 1, version, fetch_request(wanted, version, **fields), to=to)
+    return fixture.begin(fixture.fetch_handler, 1, version, fetch_request(wanted, version, **fields), to=to)
 
 
 def test_a_fetch_waits_for_bytes_and_completes_when_they_are_durable() -> None:
     """Delayed at the log's end it is answered with the batch once that is durable, well before its time is over."""
 
     async def scenario() -> None:
-        house = await BrokerHouse(World(is_auto=False)).start()
-        house.make_topic("a")
-        partition = await house.partition("a")
-        outcome = begin(house, {("a", 0): 0}, max_wait_ms=20_000)
+        fixture = await BrokerFixture(World(is_auto=False)).start()
+        fixture.make_topic("a")
+        partition = await fixture.partition("a")
+        outcome = begin(fixture, {("a", 0): 0}, max_wait_ms=20_000)
         partition.append(batch(2), 9, START_MS, 0, lambda _: None)
         await asyncio.sleep(0.01)
         assert not outcome.done()
-        house.world.wal.confirm()
-        (part,) = parts_of(await house.finish(outcome, 1, 12)).values()
+        fixture.world.wal.confirm()
+        (part,) = parts_of(await fixture.finish(outcome, 1, 12)).values()
         assert offsets(part) == [0]
         assert partition.subscriptions == {}
 
@@ -384,17 +388,17 @@ def test_a_fetch_waits_for_as_many_bytes_as_it_wants() -> None:
     """Bytes of several partitions are summed, those at hand at the beginning count, and nothing is sent twice or missing."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 3)
-        await house.produce({("a", 0): batch(2)})
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 3)
+        await fixture.produce({("a", 0): batch(2)})
         one = size_of_one()
-        outcome = begin(house, {("a", index): 0 for index in range(3)}, max_wait_ms=20_000, min_bytes=3 * one)
+        outcome = begin(fixture, {("a", index): 0 for index in range(3)}, max_wait_ms=20_000, min_bytes=3 * one)
         await asyncio.sleep(0.01)
-        await house.produce({("a", 2): batch(2)})
+        await fixture.produce({("a", 2): batch(2)})
         await asyncio.sleep(0.01)
         assert not outcome.done()
-        await house.produce({("a", 2): batch(2)})
-        parts = parts_of(await house.finish(outcome, 1, 12))
+        await fixture.produce({("a", 2): batch(2)})
+        parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [offsets(part) for part in parts.values()] == [[0], [], [0, 2]]
 
     run(scenario())
@@ -404,22 +408,22 @@ def test_a_partitions_limit_bounds_what_it_counts_for() -> None:
     """One busy partition cannot satisfy a minimum that its own limit keeps out of the answer."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 2)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 2)
         one = size_of_one()
-        await house.partition("a", 0)
-        await house.partition("a", 1)
+        await fixture.partition("a", 0)
+        await fixture.partition("a", 1)
         fields: dict[str, Any] = {"max_wait_ms": 20_000, "min_bytes": 2 * one, "partition_max_bytes": one}
-        outcome = begin(house, {("a", 0): 0, ("a", 1): 0}, **fields)
+        outcome = begin(fixture, {("a", 0): 0, ("a", 1): 0}, **fields)
         for _ in range(5):
-            await house.produce({("a", 0): batch(2)})
-        with_some = begin(house, {("a", 0): 0, ("a", 1): 0}, **fields)
-        await house.produce({("a", 0): batch(2)})
+            await fixture.produce({("a", 0): batch(2)})
+        with_some = begin(fixture, {("a", 0): 0, ("a", 1): 0}, **fields)
+        await fixture.produce({("a", 0): batch(2)})
         await asyncio.sleep(0.01)
         assert not outcome.done()
         assert not with_some.done()
-        await house.produce({("a", 1): batch(2)})
-        parts = parts_of(await house.finish(outcome, 1, 12))
+        await fixture.produce({("a", 1): batch(2)})
+        parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [offsets(part) for part in parts.values()] == [[0], [0]]
 
     run(scenario())
@@ -430,11 +434,11 @@ def test_a_backlog_that_whole_batches_do_not_fill_is_not_waited_for(name: str) -
     """A minimum that is the limit is there when more lies behind what fits: the answer comes at once, with less."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
         limit = 3 * size_of_one() - 1
         async with asyncio.timeout(PATIENCE_S):
-            response = await house.fetch({("a", 0): 0}, max_wait_ms=60_000, min_bytes=limit, **{name: limit})
+            response = await fixture.fetch({("a", 0): 0}, max_wait_ms=60_000, min_bytes=limit, **{name: limit})
         assert [offsets(part) for part in parts_of(response).values()] == [[0, 2]]
 
     run(scenario())
@@ -444,23 +448,23 @@ def test_a_batch_that_does_not_fit_counts_for_its_partitions_limit() -> None:
     """It is there to be asked for: with it a minimum is reached or nearer, once, whatever else comes behind it."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, batches=1)
-        house.make_topic("large")
-        await house.produce({("large", 0): batch(1, value=b"v" * 5000)})
+        fixture = await BrokerFixture().start()
+        await filled(fixture, batches=1)
+        fixture.make_topic("large")
+        await fixture.produce({("large", 0): batch(1, value=b"v" * 5000)})
         one = size_of_one()
         wanted = {("a", 0): 0, ("large", 0): 0}
         fields: dict[str, Any] = {"max_wait_ms": 60_000, "partition_max_bytes": 2 * one}
         async with asyncio.timeout(PATIENCE_S):
-            parts = parts_of(await house.fetch(wanted, min_bytes=3 * one, **fields))
+            parts = parts_of(await fixture.fetch(wanted, min_bytes=3 * one, **fields))
             assert [offsets(part) for part in parts.values()] == [[0], []]
-            outcome = begin(house, wanted, min_bytes=4 * one, **fields)
+            outcome = begin(fixture, wanted, min_bytes=4 * one, **fields)
             await asyncio.sleep(0.01)
-            await house.produce({("large", 0): batch(2)})
+            await fixture.produce({("large", 0): batch(2)})
             await asyncio.sleep(0.01)
             assert not outcome.done()
-            await house.produce({("a", 0): batch(2)})
-            parts = parts_of(await house.finish(outcome, 1, 12))
+            await fixture.produce({("a", 0): batch(2)})
+            parts = parts_of(await fixture.finish(outcome, 1, 12))
         # A further read pass serves in the order of the request, too.
         assert [offsets(part) for part in parts.values()] == [[0, 2], []]
 
@@ -471,10 +475,10 @@ def test_a_minimum_above_the_maximum_is_the_maximum() -> None:
     """Who wants more than it takes is answered with what it takes."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
         fields = {"max_wait_ms": 20_000, "min_bytes": 10**6, "max_bytes": 2 * size_of_one()}
-        (part,) = parts_of(await house.fetch({("a", 0): 0}, **fields)).values()
+        (part,) = parts_of(await fixture.fetch({("a", 0): 0}, **fields)).values()
         assert offsets(part) == [0, 2]
 
     run(scenario())
@@ -484,16 +488,16 @@ def test_when_its_time_is_over_a_fetch_gets_what_there_is() -> None:
     """Nothing, or less than it wanted; and it stands at no partition any more."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        partition = await house.partition("a")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        partition = await fixture.partition("a")
         loop = asyncio.get_running_loop()
         began = loop.time()
-        (part,) = parts_of(await house.fetch({("a", 0): 0}, max_wait_ms=30)).values()
+        (part,) = parts_of(await fixture.fetch({("a", 0): 0}, max_wait_ms=30)).values()
         assert offsets(part) == []
         assert loop.time() - began > 0.02
-        await house.produce({("a", 0): batch(2)})
-        (part,) = parts_of(await house.fetch({("a", 0): 0}, max_wait_ms=30, min_bytes=10_000)).values()
+        await fixture.produce({("a", 0): batch(2)})
+        (part,) = parts_of(await fixture.fetch({("a", 0): 0}, max_wait_ms=30, min_bytes=10_000)).values()
         assert offsets(part) == [0]
         assert partition.subscriptions == {}
 
@@ -505,13 +509,13 @@ def test_a_fetch_that_does_not_wait_is_answered_at_once(fields: dict[str, Any]) 
     """No time, or no bytes wanted: a plain answer, not even a future."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        await house.partition("a")
-        outcome = begin(house, {("a", 0): 0}, **fields)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        await fixture.partition("a")
+        outcome = begin(fixture, {("a", 0): 0}, **fields)
         assert not asyncio.isfuture(outcome)
         assert parts_of(outcome)["a", 0].error_code == 0
-        assert not asyncio.isfuture(begin(house, {}, max_wait_ms=9000))
+        assert not asyncio.isfuture(begin(fixture, {}, max_wait_ms=9000))
 
     run(scenario())
 
@@ -520,20 +524,20 @@ def test_a_fetch_that_waits_learns_that_its_partition_left() -> None:
     """Another leader, a deleted topic, or a later epoch answer it at once."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         for name in ("moved", "deleted", "renewed"):
-            house.make_topic(name)
-            await house.partition(name)
+            fixture.make_topic(name)
+            await fixture.partition(name)
         waiting = {
-            name: begin(house, {(name, 0): 0}, max_wait_ms=20_000, leader_epoch=0)
+            name: begin(fixture, {(name, 0): 0}, max_wait_ms=20_000, leader_epoch=0)
             for name in ("moved", "deleted", "renewed")
         }
-        house.move("moved", 0, 2)
-        house.delete_topic("deleted")
-        house.move("renewed", 0, 1)
+        fixture.move("moved", 0, 2)
+        fixture.delete_topic("deleted")
+        fixture.move("renewed", 0, 1)
         codes = {}
         for name, outcome in waiting.items():
-            (part,) = parts_of(await house.finish(outcome, 1, 12)).values()
+            (part,) = parts_of(await fixture.finish(outcome, 1, 12)).values()
             codes[name] = part.error_code
         assert codes == {
             "moved": ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -549,17 +553,17 @@ def test_a_delayed_fetch_can_be_force_completed(is_open: bool) -> None:
     """It is answered without news, or let go of with its client; no subscription is left, and no time is waited for."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        partition = await house.partition("a")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        partition = await fixture.partition("a")
         client = connection(5)
-        outcome = begin(house, {("a", 0): 0}, max_wait_ms=2**31 - 1, to=client)
+        outcome = begin(fixture, {("a", 0): 0}, max_wait_ms=2**31 - 1, to=client)
         ((future, request),) = client.purgatory.items()
         assert future is outcome
         assert len(partition.subscriptions) == 1
         client.is_open = is_open
         request.force_complete()
-        response = await house.finish(outcome, 1, 12)
+        response = await fixture.finish(outcome, 1, 12)
         assert response.error_code == (0 if is_open else ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         assert partition.subscriptions == {}
         assert client.purgatory == {}
@@ -572,15 +576,15 @@ def test_a_fetch_whose_client_is_gone_is_not_read_for() -> None:
     """When its partition is open at last nothing is read, and it does not go on waiting."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
         client = connection(5)
-        outcome = begin(house, {("a", 0): 0}, max_wait_ms=2**31 - 1, to=client)
+        outcome = begin(fixture, {("a", 0): 0}, max_wait_ms=2**31 - 1, to=client)
         assert not outcome.done()
         client.is_open = False
-        response = await house.finish(outcome, 1, 12)
+        response = await fixture.finish(outcome, 1, 12)
         assert response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        assert (await house.partition("a")).subscriptions == {}
+        assert (await fixture.partition("a")).subscriptions == {}
 
     run(scenario())
 
@@ -590,10 +594,10 @@ def test_a_fetch_that_fails_leaves_no_subscription(version: int) -> None:
     """A defect in the first read pass or in a later one is the dispatcher's to answer; the request's partitions tell it nothing any more."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 2)
-        partitions = [await house.partition("a", index) for index in range(2)]
-        led = house.directory.topic_named("a")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 2)
+        partitions = [await fixture.partition("a", index) for index in range(2)]
+        led = fixture.directory.topic_named("a")
         assert led is not None
 
         class Failing(dict[int, Any]):
@@ -603,17 +607,17 @@ def test_a_fetch_that_fails_leaves_no_subscription(version: int) -> None:
                 return super().get(key, default)
 
         wanted, sound = {("a", 0): 0, ("a", 1): 0}, led.partitions
-        outcome = begin(house, wanted, version, max_wait_ms=60_000, session_epoch=0)
+        outcome = begin(fixture, wanted, version, max_wait_ms=60_000, session_epoch=0)
         assert [len(partition.subscriptions) for partition in partitions] == [1, 1]
         led.partitions = Failing(sound)
         for partition in partitions:
             notify_change(partition.subscriptions)
-        house.connection.purgatory[outcome].force_complete()
+        fixture.connection.purgatory[outcome].force_complete()
         with pytest.raises(RuntimeError):
             await outcome
         assert [len(partition.subscriptions) for partition in partitions] == [0, 0]
         with pytest.raises(RuntimeError):
-            begin(house, wanted, version, max_wait_ms=60_000, session_epoch=0)
+            begin(fixture, wanted, version, max_wait_ms=60_000, session_epoch=0)
         assert [len(partition.subscriptions) for partition in partitions] == [0, 0]
 
     run(scenario())
@@ -623,20 +627,20 @@ def test_a_wake_during_a_read_does_not_begin_another() -> None:
     """News come and its time is over in the same turn of the loop: what is in objects is read once, and is in the answer."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, batches=1)
-        house.make_topic("b")
-        await house.partition("b")
-        outcome = begin(house, {("a", 0): 0, ("b", 0): 0}, max_wait_ms=60_000, min_bytes=10**6)
-        assert await house.engine.upload_all(1000)
-        house.engine.drop_caches()
-        gate = stand_still(house)
-        house.move("b", 0, 2)  # completes it, in the next turn
-        house.connection.purgatory[outcome].force_complete()
+        fixture = await BrokerFixture().start()
+        await filled(fixture, batches=1)
+        fixture.make_topic("b")
+        await fixture.partition("b")
+        outcome = begin(fixture, {("a", 0): 0, ("b", 0): 0}, max_wait_ms=60_000, min_bytes=10**6)
+        assert await fixture.engine.upload_all(1000)
+        fixture.engine.drop_caches()
+        gate = stand_still(fixture)
+        fixture.move("b", 0, 2)  # completes it, in the next turn
+        fixture.connection.purgatory[outcome].force_complete()
         await asyncio.sleep(0.01)
         assert not outcome.done()
         gate.set()
-        parts = parts_of(await house.finish(outcome, 1, 12))
+        parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [(part.error_code, len(offsets(part))) for part in parts.values()] == [
             (0, 1),
             (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0),
@@ -649,13 +653,13 @@ def test_only_what_changed_is_read_again() -> None:
     """A delayed fetch over many partitions that one batch wakes reads one partition, not all of them."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 200)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 200)
         for index in range(200):
-            await house.partition("a", index)
-        outcome = begin(house, {("a", index): 0 for index in range(200)}, session_epoch=0, max_wait_ms=20_000)
+            await fixture.partition("a", index)
+        outcome = begin(fixture, {("a", index): 0 for index in range(200)}, session_epoch=0, max_wait_ms=20_000)
         reads: list[int] = []
-        led = house.directory.topic_named("a")
+        led = fixture.directory.topic_named("a")
         assert led is not None
 
         class Counting(dict[int, Any]):
@@ -664,14 +668,14 @@ def test_only_what_changed_is_read_again() -> None:
                 return super().get(key, default)
 
         led.partitions = Counting(led.partitions)
-        await house.produce({("a", 77): batch(2)})
-        response = await house.finish(outcome, 1, 12)
+        await fixture.produce({("a", 77): batch(2)})
+        response = await fixture.finish(outcome, 1, 12)
         assert len(parts_of(response)) == 200
         assert reads == [77, 77]  # the produce's and the fetch's
         reads.clear()
-        following = begin(house, {}, session_id=response.session_id, session_epoch=1, max_wait_ms=20_000)
+        following = begin(fixture, {}, session_id=response.session_id, session_epoch=1, max_wait_ms=20_000)
         assert reads == [77]
-        assert [key for key, part in parts_of(await house.finish(following, 1, 12)).items() if offsets(part)] == [
+        assert [key for key, part in parts_of(await fixture.finish(following, 1, 12)).items() if offsets(part)] == [
             ("a", 77)
         ]
 
@@ -685,22 +689,22 @@ def test_a_session_holds_only_news() -> None:
     """After the full answer, increments hold partitions with records or moved watermarks; an unchanged offset is served again."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=3, batches=1)
-        first = await house.fetch({("a", index): 2 for index in range(3)}, 12, session_epoch=0)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=3, batches=1)
+        first = await fixture.fetch({("a", index): 2 for index in range(3)}, 12, session_epoch=0)
         assert first.session_id > 0
         assert len(parts_of(first)) == 3
         session = {"session_id": first.session_id}
-        assert parts_of(await house.fetch({("a", 0): 2}, 12, session_epoch=1, **session)) == {}
-        await house.produce({("a", 1): batch(2)})
+        assert parts_of(await fixture.fetch({("a", 0): 2}, 12, session_epoch=1, **session)) == {}
+        await fixture.produce({("a", 1): batch(2)})
         for epoch in (2, 3):  # the client did not say that it has them
-            second = parts_of(await house.fetch({}, 12, session_epoch=epoch, **session))
+            second = parts_of(await fixture.fetch({}, 12, session_epoch=epoch, **session))
             assert [(key, offsets(part)) for key, part in second.items()] == [(("a", 1), [2])]
-        third = parts_of(await house.fetch({("a", 1): 4}, 12, session_epoch=4, **session))
+        third = parts_of(await fixture.fetch({("a", 1): 4}, 12, session_epoch=4, **session))
         assert third == {}
-        (await house.partition("a", 2)).raise_log_start(1, START_MS)
-        await house.settle()
-        fourth = parts_of(await house.fetch({}, 12, session_epoch=5, **session))
+        (await fixture.partition("a", 2)).raise_log_start(1, START_MS)
+        await fixture.settle()
+        fourth = parts_of(await fixture.fetch({}, 12, session_epoch=5, **session))
         assert [(key, part.log_start_offset) for key, part in fourth.items()] == [(("a", 2), 1)]
 
     run(scenario())
@@ -710,24 +714,24 @@ def test_a_session_grows_shrinks_and_ends() -> None:
     """Partitions join, are forgotten, and the last one ends the session; errors of a session are of the whole answer."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=2)
-        first = await house.fetch({("a", 0): 0}, 12, session_epoch=0)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=2)
+        first = await fixture.fetch({("a", 0): 0}, 12, session_epoch=0)
         session = {"session_id": first.session_id}
-        grown = await house.fetch({("a", 1): 8}, 12, session_epoch=1, **session)
+        grown = await fixture.fetch({("a", 1): 8}, 12, session_epoch=1, **session)
         assert [offsets(part) for part in parts_of(grown).values()] == [[0, 2, 4, 6, 8], [8]]
-        late = await house.fetch({}, 12, session_epoch=1, **session)
+        late = await fixture.fetch({}, 12, session_epoch=1, **session)
         assert (late.error_code, late.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
-        shrunk = await house.fetch({}, 12, session_epoch=2, forgotten=[("a", 0)], **session)
+        shrunk = await fixture.fetch({}, 12, session_epoch=2, forgotten=[("a", 0)], **session)
         assert list(parts_of(shrunk)) == [("a", 1)]
-        by_id = await house.fetch({}, 13, session_epoch=3, **session)
+        by_id = await fixture.fetch({}, 13, session_epoch=3, **session)
         assert by_id.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-        ended = await house.fetch({}, 12, session_epoch=3, forgotten=[("a", 1)], **session)
+        ended = await fixture.fetch({}, 12, session_epoch=3, forgotten=[("a", 1)], **session)
         assert (ended.error_code, ended.session_id, ended.responses) == (0, 0, [])
-        gone = await house.fetch({}, 12, session_epoch=4, **session)
+        gone = await fixture.fetch({}, 12, session_epoch=4, **session)
         assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         for index in range(2):
-            assert (await house.partition("a", index)).subscriptions == {}
+            assert (await fixture.partition("a", index)).subscriptions == {}
 
     run(scenario())
 
@@ -736,15 +740,15 @@ def test_a_session_is_delayed_and_completes_like_any_fetch() -> None:
     """An increment waits for bytes; when nothing came its answer is empty and the session goes on."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=2, batches=1)
-        first = await house.fetch({("a", 0): 2, ("a", 1): 2}, 13, session_epoch=0)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=2, batches=1)
+        first = await fixture.fetch({("a", 0): 2, ("a", 1): 2}, 13, session_epoch=0)
         session = {"session_id": first.session_id, "max_wait_ms": 20}
-        empty = await house.fetch({}, 13, session_epoch=1, **session)
+        empty = await fixture.fetch({}, 13, session_epoch=1, **session)
         assert (empty.session_id, parts_of(empty)) == (first.session_id, {})
-        outcome = begin(house, {}, 13, session_epoch=2, session_id=first.session_id, max_wait_ms=20_000)
-        await house.produce({("a", 1): batch(2)})
-        parts = parts_of(await house.finish(outcome, 1, 13))
+        outcome = begin(fixture, {}, 13, session_epoch=2, session_id=first.session_id, max_wait_ms=20_000)
+        await fixture.produce({("a", 1): batch(2)})
+        parts = parts_of(await fixture.finish(outcome, 1, 13))
         assert [(key, offsets(part)) for key, part in parts.items()] == [(("a", 1), [2])]
 
     run(scenario())
@@ -754,15 +758,15 @@ def test_a_delayed_increment_ends_with_its_session() -> None:
     """The client opened another in its place: the delayed one is answered at once, with an error that its reader drops."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, batches=1)
-        first = await house.fetch({("a", 0): 2}, 12, session_epoch=0)
-        outcome = begin(house, {}, session_id=first.session_id, session_epoch=1, max_wait_ms=20_000)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, batches=1)
+        first = await fixture.fetch({("a", 0): 2}, 12, session_epoch=0)
+        outcome = begin(fixture, {}, session_id=first.session_id, session_epoch=1, max_wait_ms=20_000)
         await asyncio.sleep(0)
-        second = await house.fetch({("a", 0): 2}, 12, session_id=first.session_id, session_epoch=0)
+        second = await fixture.fetch({("a", 0): 2}, 12, session_id=first.session_id, session_epoch=0)
         assert second.session_id not in (0, first.session_id)
-        assert (await house.finish(outcome, 1, 12)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        assert len((await house.partition("a")).subscriptions) == 1
+        assert (await fixture.finish(outcome, 1, 12)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        assert len((await fixture.partition("a")).subscriptions) == 1
 
     run(scenario())
 
@@ -771,18 +775,18 @@ def test_a_fetch_whose_session_went_on_elsewhere_leaves_its_news_to_the_next() -
     """The client came back on another connection; then the old one is seen to be gone, and what waits there is force completed."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        partition = await house.partition("a")
-        first = await house.fetch({("a", 0): 0}, 12, session_epoch=0)
-        old = begin(house, {}, session_id=first.session_id, session_epoch=1, max_wait_ms=60_000)
-        new = begin(house, {}, session_id=first.session_id, session_epoch=2, max_wait_ms=60_000)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        partition = await fixture.partition("a")
+        first = await fixture.fetch({("a", 0): 0}, 12, session_epoch=0)
+        old = begin(fixture, {}, session_id=first.session_id, session_epoch=1, max_wait_ms=60_000)
+        new = begin(fixture, {}, session_id=first.session_id, session_epoch=2, max_wait_ms=60_000)
         await asyncio.sleep(0)
-        house.connection.purgatory[old].force_complete()
+        fixture.connection.purgatory[old].force_complete()
         await asyncio.wait([old])
-        await house.produce({("a", 0): batch(1)})
+        await fixture.produce({("a", 0): batch(1)})
         async with asyncio.timeout(PATIENCE_S):
-            parts = parts_of(await house.finish(new, 1, 12))
+            parts = parts_of(await fixture.finish(new, 1, 12))
         assert [(key, offsets(part)) for key, part in parts.items()] == [(("a", 0), [0])]
         assert partition.log_end_offset == 1
 
@@ -793,26 +797,26 @@ def test_a_read_for_a_fetch_whose_session_went_on_changes_nothing() -> None:
     """The client gave up waiting for objects and forgot their partition: what comes of them late wakes nobody, and keeps nobody from being woken."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, "cold", batches=1)
-        house.make_topic("a")
-        await house.partition("a")
-        first = await house.fetch({("cold", 0): 2, ("a", 0): 0}, 12, session_epoch=0)
-        assert await house.engine.upload_all(1000)
-        house.engine.drop_caches()
-        gate = stand_still(house)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, "cold", batches=1)
+        fixture.make_topic("a")
+        await fixture.partition("a")
+        first = await fixture.fetch({("cold", 0): 2, ("a", 0): 0}, 12, session_epoch=0)
+        assert await fixture.engine.upload_all(1000)
+        fixture.engine.drop_caches()
+        gate = stand_still(fixture)
         fields: dict[str, Any] = {"session_id": first.session_id, "max_wait_ms": 60_000}
-        old = begin(house, {("cold", 0): 0}, session_epoch=1, min_bytes=10**6, **fields)
+        old = begin(fixture, {("cold", 0): 0}, session_epoch=1, min_bytes=10**6, **fields)
         await asyncio.sleep(0.01)
-        new = begin(house, {}, session_epoch=2, forgotten=[("cold", 0)], **fields)
+        new = begin(fixture, {}, session_epoch=2, forgotten=[("cold", 0)], **fields)
         gate.set()
         async with asyncio.timeout(PATIENCE_S):
-            response = await house.finish(old, 1, 12)
+            response = await fixture.finish(old, 1, 12)
             assert response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-            await house.produce({("a", 0): batch(1)})
-            parts = parts_of(await house.finish(new, 1, 12))
+            await fixture.produce({("a", 0): batch(1)})
+            parts = parts_of(await fixture.finish(new, 1, 12))
         assert [(key, offsets(part)) for key, part in parts.items()] == [(("a", 0), [0])]
-        assert (await house.partition("cold")).subscriptions == {}
+        assert (await fixture.partition("cold")).subscriptions == {}
 
     run(scenario())
 
@@ -821,16 +825,16 @@ def test_errors_in_a_session_are_told_until_they_pass() -> None:
     """A partition that is not there is named in each increment, at once; when it comes it is read."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        first = await house.fetch({("a", 0): 10, ("later", 0): 0}, 12, session_epoch=0, max_wait_ms=20_000)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        first = await fixture.fetch({("a", 0): 10, ("later", 0): 0}, 12, session_epoch=0, max_wait_ms=20_000)
         assert parts_of(first)["later", 0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         session = {"session_id": first.session_id, "max_wait_ms": 20_000}
-        second = await house.fetch({}, 12, session_epoch=1, **session)
+        second = await fixture.fetch({}, 12, session_epoch=1, **session)
         assert list(parts_of(second)) == [("later", 0)]
-        house.make_topic("later")
-        await house.produce({("later", 0): batch(2)})
-        third = parts_of(await house.fetch({}, 12, session_epoch=2, **session))
+        fixture.make_topic("later")
+        await fixture.produce({("later", 0): batch(2)})
+        third = parts_of(await fixture.fetch({}, 12, session_epoch=2, **session))
         assert [(key, part.error_code, offsets(part)) for key, part in third.items()] == [(("later", 0), 0, [0])]
 
     run(scenario())
@@ -840,20 +844,20 @@ def test_a_partition_that_comes_back_is_watched_again() -> None:
     """A session outlives a change of leader: news of the partition's next handle reach it."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        first = await house.fetch({("a", 0): 10}, 12, session_epoch=0)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        first = await fixture.fetch({("a", 0): 10}, 12, session_epoch=0)
         session = {"session_id": first.session_id, "max_wait_ms": 20_000}
-        house.move("a", 0, 2)
-        away = parts_of(await house.fetch({}, 12, session_epoch=1, **session))
+        fixture.move("a", 0, 2)
+        away = parts_of(await fixture.fetch({}, 12, session_epoch=1, **session))
         assert away["a", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        house.move("a", 0, 1)
-        back = await house.fetch({}, 12, session_epoch=2, session_id=first.session_id, max_wait_ms=0)
+        fixture.move("a", 0, 1)
+        back = await fixture.fetch({}, 12, session_epoch=2, session_id=first.session_id, max_wait_ms=0)
         assert [part.error_code for part in parts_of(back).values()] == [0]
-        outcome = begin(house, {}, session_epoch=3, **session)
+        outcome = begin(fixture, {}, session_epoch=3, **session)
         await asyncio.sleep(0)
-        await house.produce({("a", 0): batch(2)})
-        assert offsets(parts_of(await house.finish(outcome, 1, 12))["a", 0]) == [10]
+        await fixture.produce({("a", 0): batch(2)})
+        assert offsets(parts_of(await fixture.finish(outcome, 1, 12))["a", 0]) == [10]
 
     run(scenario())
 
@@ -862,13 +866,15 @@ def test_without_slots_fetches_go_on_without_sessions() -> None:
     """Session id 0 and the full answer each time; nothing is left behind."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        house.fetch_handler = Fetch(house.directory, house.cache, FetchSessions(iter(range(1, 9)).__next__, slots=0))
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        fixture.fetch_handler = Fetch(
+            fixture.directory, fixture.cache, FetchSessions(iter(range(1, 9)).__next__, slots=0)
+        )
         for _ in range(3):
-            response = await house.fetch({("a", 0): 10}, 12, session_epoch=0)
+            response = await fixture.fetch({("a", 0): 10}, 12, session_epoch=0)
             assert (response.session_id, len(parts_of(response))) == (0, 1)
-        assert (await house.partition("a")).subscriptions == {}
+        assert (await fixture.partition("a")).subscriptions == {}
 
     run(scenario())
 
@@ -880,18 +886,18 @@ def test_cold_data_comes_from_objects_and_warm_data_does_not_wait_elsewhere() ->
     """Partitions whose data left the log cache are read from objects, several at once; fetches of others go on meanwhile."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=3)
-        assert await house.engine.upload_all(1000)
-        house.engine.drop_caches()
-        gate = stand_still(house)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=3)
+        assert await fixture.engine.upload_all(1000)
+        fixture.engine.drop_caches()
+        gate = stand_still(fixture)
         wanted = {("a", index): 0 for index in range(3)}
-        outcome = begin(house, wanted, max_wait_ms=1)
-        await filled(house, "warm")
-        assert len(offsets(parts_of(await house.fetch({("warm", 0): 0}))["warm", 0])) == 5
+        outcome = begin(fixture, wanted, max_wait_ms=1)
+        await filled(fixture, "warm")
+        assert len(offsets(parts_of(await fixture.fetch({("warm", 0): 0}))["warm", 0])) == 5
         assert not outcome.done()
         gate.set()
-        parts = parts_of(await house.finish(outcome, 1, 12))
+        parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [offsets(part) for part in parts.values()] == [[0, 2, 4, 6, 8]] * 3
 
     run(scenario())
@@ -901,37 +907,37 @@ def test_limits_hold_for_cold_data_too() -> None:
     """First batch whole, then what fits, in the order asked."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=3)
-        await house.engine.upload_all(1000)
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=3)
+        await fixture.engine.upload_all(1000)
         one = size_of_one()
         for limit, expected in ((1, [1, 0, 0]), (2 * one, [2, 0, 0]), (6 * one, [5, 1, 0]), (99 * one, [5, 5, 5])):
-            house.engine.drop_caches()
-            parts = parts_of(await house.fetch({("a", index): 0 for index in range(3)}, max_bytes=limit))
+            fixture.engine.drop_caches()
+            parts = parts_of(await fixture.fetch({("a", index): 0 for index in range(3)}, max_bytes=limit))
             assert [len(offsets(part)) for part in parts.values()] == expected, limit
 
     run(scenario())
 
 
-async def half_cold(cold: dict[str, memoryview], hot: dict[str, memoryview]) -> BrokerHouse:
+async def half_cold(cold: dict[str, memoryview], hot: dict[str, memoryview]) -> BrokerFixture:
     """Topics of five such batches each, in objects alone or in the log cache."""
-    house = await BrokerHouse().start()
+    fixture = await BrokerFixture().start()
     for topics, is_cold in ((cold, True), (hot, False)):
         for name, records in topics.items():
-            house.make_topic(name)
+            fixture.make_topic(name)
             for _ in range(5):
-                await house.produce({(name, 0): records})
+                await fixture.produce({(name, 0): records})
         if is_cold:
-            assert await house.engine.upload_all(1000)
-            house.engine.drop_caches()
-    return house
+            assert await fixture.engine.upload_all(1000)
+            fixture.engine.drop_caches()
+    return fixture
 
 
 def test_limits_are_shared_in_the_order_asked_whatever_is_cold() -> None:
     """A partition whose records are in objects has its share before those behind it, and they have what it leaves."""
 
     async def scenario() -> None:
-        house = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2)})
+        fixture = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2)})
         one = size_of_one()
         everything = 99 * one
         for names, limit, partition_limit, expected in (
@@ -946,7 +952,7 @@ def test_limits_are_shared_in_the_order_asked_whatever_is_cold() -> None:
             (("hot", "cold", "old"), 1, everything, [1, 0, 0]),
         ):
             wanted = {(name, 0): 0 for name in names}
-            parts = parts_of(await house.fetch(wanted, max_bytes=limit, partition_max_bytes=partition_limit))
+            parts = parts_of(await fixture.fetch(wanted, max_bytes=limit, partition_max_bytes=partition_limit))
             assert [len(offsets(part)) for part in parts.values()] == expected, (names, limit)
             assert all(part.error_code == 0 for part in parts.values())
 
@@ -957,10 +963,10 @@ def test_cold_and_hot_partitions_of_a_session_take_turns() -> None:
     """With room for one partition an answer each is served in its turn, wherever its records are."""
 
     async def scenario() -> None:
-        house = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2), "new": batch(2)})
+        fixture = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2), "new": batch(2)})
         keys = [("cold", 0), ("hot", 0), ("old", 0), ("new", 0)]
         fields = {"max_bytes": size_of_one()}
-        assert await served(house, dict.fromkeys(keys, 0), 8, **fields) == keys * 2
+        assert await served(fixture, dict.fromkeys(keys, 0), 8, **fields) == keys * 2
 
     run(scenario())
 
@@ -970,19 +976,19 @@ def test_one_batch_an_answer_goes_whole_whatever_is_cold() -> None:
 
     async def scenario() -> None:
         large = batch(1, value=b"v" * 5000)
-        house = await half_cold({"cold": large, "old": large}, {"hot": large, "small": batch(2)})
+        fixture = await half_cold({"cold": large, "old": large}, {"hot": large, "small": batch(2)})
         one = size_of_one()
         fields = {"partition_max_bytes": one, "max_bytes": 3 * one}
 
         async def counts(*names: str) -> list[int]:
-            parts = parts_of(await house.fetch({(name, 0): 0 for name in names}, **fields))
+            parts = parts_of(await fixture.fetch({(name, 0): 0 for name in names}, **fields))
             return [len(offsets(part)) if part.error_code == 0 else -part.error_code for part in parts.values()]
 
         assert await counts("cold", "hot", "old") == [1, 0, 0]
         assert await counts("cold", "small", "hot") == [1, 1, 0]
         assert await counts("small", "cold", "hot") == [1, 0, 0]
-        house.world.store.objects.clear()
-        house.engine.drop_caches()
+        fixture.world.store.objects.clear()
+        fixture.engine.drop_caches()
         lost = -ErrorCode.KAFKA_STORAGE_ERROR
         assert await counts("cold", "hot", "small") == [lost, 1, 1]
         assert await counts("cold", "hot", "old") == [lost, 1, lost]
@@ -995,23 +1001,23 @@ def test_bytes_that_come_during_a_remote_read_count_towards_the_minimum(is_befor
     """The minimum is there as soon as the read is over, whether they came before its task ran or later; one byte less is waited for."""
 
     async def scenario() -> None:
-        house = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
-        gate = stand_still(house)
+        fixture = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
+        gate = stand_still(fixture)
         minimum = 7 * size_of_one()
-        outcome = begin(house, {("cold", 0): 0, ("hot", 0): 10}, max_wait_ms=60_000, min_bytes=minimum)
+        outcome = begin(fixture, {("cold", 0): 0, ("hot", 0): 10}, max_wait_ms=60_000, min_bytes=minimum)
         await asyncio.sleep(0 if is_before else 0.01)
-        await house.produce({("hot", 0): batch(2)})
-        more = begin(house, {("cold", 0): 0, ("hot", 0): 12}, max_wait_ms=60_000, min_bytes=minimum)
-        await house.produce({("cold", 0): batch(2)})
+        await fixture.produce({("hot", 0): batch(2)})
+        more = begin(fixture, {("cold", 0): 0, ("hot", 0): 12}, max_wait_ms=60_000, min_bytes=minimum)
+        await fixture.produce({("cold", 0): batch(2)})
         gate.set()
         async with asyncio.timeout(5):
-            parts = parts_of(await house.finish(outcome, 1, 12))
+            parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [offsets(part) for part in parts.values()] == [[0, 2, 4, 6, 8, 10], [10]]
         await asyncio.sleep(0.01)
         assert not more.done()
-        await house.produce({("hot", 0): batch(2)})
+        await fixture.produce({("hot", 0): batch(2)})
         async with asyncio.timeout(5):
-            parts = parts_of(await house.finish(more, 1, 12))
+            parts = parts_of(await fixture.finish(more, 1, 12))
         assert [offsets(part) for part in parts.values()] == [[0, 2, 4, 6, 8, 10], [12]]
 
     run(scenario())
@@ -1021,21 +1027,21 @@ def test_bytes_behind_a_remote_read_count_as_far_as_the_partitions_limit_goes() 
     """A partition of which only so much may be told does not make up a larger minimum, however much comes while it is read."""
 
     async def scenario() -> None:
-        house = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
-        gate = stand_still(house)
+        fixture = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
+        gate = stand_still(fixture)
         one = size_of_one()
         fields = {"max_wait_ms": 60_000, "min_bytes": 7 * one, "partition_max_bytes": 6 * one}
-        outcome = begin(house, {("cold", 0): 0, ("hot", 0): 10}, **fields)
+        outcome = begin(fixture, {("cold", 0): 0, ("hot", 0): 10}, **fields)
         await asyncio.sleep(0.01)
         for _ in range(5):
-            await house.produce({("cold", 0): batch(2)})
+            await fixture.produce({("cold", 0): batch(2)})
         gate.set()
         await asyncio.sleep(0.05)
         assert not outcome.done()
-        assert house.connection.purgatory[outcome].machine.state is FetchState.DELAYED
-        await house.produce({("hot", 0): batch(2)})
+        assert fixture.connection.purgatory[outcome].machine.state is FetchState.DELAYED
+        await fixture.produce({("hot", 0): batch(2)})
         async with asyncio.timeout(5):
-            parts = parts_of(await house.finish(outcome, 1, 12))
+            parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [len(offsets(part)) for part in parts.values()] == [6, 1]
 
     run(scenario())
@@ -1045,14 +1051,14 @@ def test_a_partition_that_goes_during_a_remote_read_is_told_behind_it() -> None:
     """Whoever waits for more would wait for what does not come."""
 
     async def scenario() -> None:
-        house = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
-        gate = stand_still(house)
-        outcome = begin(house, {("cold", 0): 0, ("hot", 0): 10}, max_wait_ms=60_000, min_bytes=10**6)
+        fixture = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
+        gate = stand_still(fixture)
+        outcome = begin(fixture, {("cold", 0): 0, ("hot", 0): 10}, max_wait_ms=60_000, min_bytes=10**6)
         await asyncio.sleep(0.01)
-        house.move("hot", 0, 2)
+        fixture.move("hot", 0, 2)
         gate.set()
         async with asyncio.timeout(5):
-            parts = parts_of(await house.finish(outcome, 1, 12))
+            parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [(part.error_code, len(offsets(part))) for part in parts.values()] == [
             (0, 5),
             (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0),
@@ -1066,12 +1072,12 @@ def test_a_share_that_the_store_leaves_unused_goes_to_others(monkeypatch: pytest
     monkeypatch.setattr("millrace.broker.read_pass.REMOTE_READ_BESIDE_RECORDS_S", 0.05)
 
     async def scenario() -> None:
-        house = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2)})
-        gate = stand_still(house)
+        fixture = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2)})
+        gate = stand_still(fixture)
         wanted = {("cold", 0): 0, ("old", 0): 0, ("hot", 0): 0}
         limit = 4 * size_of_one()
         async with asyncio.timeout(PATIENCE_S):
-            response = await house.fetch(wanted, max_wait_ms=60_000, min_bytes=limit, max_bytes=limit)
+            response = await fixture.fetch(wanted, max_wait_ms=60_000, min_bytes=limit, max_bytes=limit)
         gate.set()
         parts = parts_of(response)
         assert [(part.error_code, len(offsets(part))) for part in parts.values()] == [(0, 0), (0, 0), (0, 4)]
@@ -1083,16 +1089,16 @@ def test_a_fetch_goes_from_objects_into_the_log_cache() -> None:
     """A consumer that catches up sees every batch once, in order, whatever tier it lies in."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, batches=20)
-        await house.engine.upload_all(1000)
-        house.engine.drop_caches()
+        fixture = await BrokerFixture().start()
+        await filled(fixture, batches=20)
+        await fixture.engine.upload_all(1000)
+        fixture.engine.drop_caches()
         for _ in range(20):
-            await house.produce({("a", 0): batch(2)})
+            await fixture.produce({("a", 0): batch(2)})
         seen: list[int] = []
         offset = 0
         while offset < 80:
-            (part,) = parts_of(await house.fetch({("a", 0): offset}, partition_max_bytes=3 * size_of_one())).values()
+            (part,) = parts_of(await fixture.fetch({("a", 0): offset}, partition_max_bytes=3 * size_of_one())).values()
             seen += offsets(part)
             offset = seen[-1] + 2
         assert seen == list(range(0, 80, 2))
@@ -1104,16 +1110,16 @@ def test_a_store_that_loses_an_object_is_a_storage_error_of_its_partitions() -> 
     """What cannot be read is told as such, and the rest of the answer is there."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        await house.engine.upload_all(1000)
-        house.engine.drop_caches()
-        house.world.store.objects.clear()
-        await filled(house, "warm")
-        parts = parts_of(await house.fetch({("a", 0): 0, ("warm", 0): 0}))
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        await fixture.engine.upload_all(1000)
+        fixture.engine.drop_caches()
+        fixture.world.store.objects.clear()
+        await filled(fixture, "warm")
+        parts = parts_of(await fixture.fetch({("a", 0): 0, ("warm", 0): 0}))
         assert parts["a", 0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert len(offsets(parts["warm", 0])) == 5
-        parts = parts_of(await house.fetch({("a", 0): 0}, 5))
+        parts = parts_of(await fixture.fetch({("a", 0): 0}, 5))
         assert parts["a", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     run(scenario())
@@ -1123,14 +1129,14 @@ def test_partitions_open_for_a_fetch() -> None:
     """The first fetch after a start opens what it names and reads it; a refusal is told, and consumers understand it."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house, partitions=3)
-        await house.crash()
-        parts = parts_of(await house.fetch({("a", index): 0 for index in range(3)}, 12, max_wait_ms=5))
+        fixture = await BrokerFixture().start()
+        await filled(fixture, partitions=3)
+        await fixture.crash()
+        parts = parts_of(await fixture.fetch({("a", index): 0 for index in range(3)}, 12, max_wait_ms=5))
         assert [len(offsets(part)) for part in parts.values()] == [5, 5, 5]
-        house.make_topic("b")
-        house.opener.error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-        parts = parts_of(await house.fetch({("b", 0): 0, ("a", 0): 0}, 12, max_wait_ms=5))
+        fixture.make_topic("b")
+        fixture.opener.error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        parts = parts_of(await fixture.fetch({("b", 0): 0, ("a", 0): 0}, 12, max_wait_ms=5))
         assert [part.error_code for part in parts.values()] == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
 
     run(scenario())
@@ -1140,16 +1146,16 @@ def test_an_error_that_has_passed_by_the_next_read_is_waited_behind() -> None:
     """A topic that was not there comes while another partition opens: neither has records, and the fetch waits for some."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("closed")
-        outcome = begin(house, {("later", 0): 0, ("closed", 0): 0}, max_wait_ms=60_000)
-        house.make_topic("later")
-        await house.partition("later")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("closed")
+        outcome = begin(fixture, {("later", 0): 0, ("closed", 0): 0}, max_wait_ms=60_000)
+        fixture.make_topic("later")
+        await fixture.partition("later")
         await asyncio.sleep(0.05)
         assert not outcome.done()
-        await house.produce({("later", 0): batch(1)})
+        await fixture.produce({("later", 0): batch(1)})
         async with asyncio.timeout(5):
-            parts = parts_of(await house.finish(outcome, 1, 12))
+            parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [(part.error_code, offsets(part)) for part in parts.values()] == [(0, [0]), (0, [])]
 
     run(scenario())
@@ -1160,14 +1166,14 @@ def test_a_partition_that_takes_too_long_to_open_does_not_hold_the_answer(monkey
     monkeypatch.setattr("millrace.broker.handlers.fetch.OPENING_TIMEOUT_MS", 20)
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        house.make_topic("slow")
-        house.opener.gate = asyncio.Event()
-        parts = parts_of(await house.fetch({("slow", 0): 0, ("a", 0): 0}, 12, max_wait_ms=5))
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        fixture.make_topic("slow")
+        fixture.opener.gate = asyncio.Event()
+        parts = parts_of(await fixture.fetch({("slow", 0): 0, ("a", 0): 0}, 12, max_wait_ms=5))
         assert [part.error_code for part in parts.values()] == [ErrorCode.NOT_LEADER_OR_FOLLOWER, 0]
-        house.opener.gate.set()
-        parts = parts_of(await house.fetch({("slow", 0): 0}, 12, max_wait_ms=5))
+        fixture.opener.gate.set()
+        parts = parts_of(await fixture.fetch({("slow", 0): 0}, 12, max_wait_ms=5))
         assert parts["slow", 0].error_code == 0
 
     run(scenario())
@@ -1177,11 +1183,11 @@ def test_records_are_views_of_what_is_cached() -> None:
     """Nothing is copied or joined on the way out: the answer views the memory that is cached."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        await house.produce({("a", 0): batch(1, value=b"v" * 5000)})
-        partition = await house.partition("a")
-        response = begin(house, {("a", 0): 0})
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        await fixture.produce({("a", 0): batch(1, value=b"v" * 5000)})
+        partition = await fixture.partition("a")
+        response = begin(fixture, {("a", 0): 0})
         (records,) = response.responses[0].partitions[0].records
         (entry,) = partition.data.read_cached(0, 1, 1) or []
         assert records.obj is entry.data.obj

@@ -8,7 +8,7 @@ import pytest
 
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tests.broker.coordinators.build import GroupHouse, join_request, run
+from tests.broker.coordinators.build import GroupFixture, join_request, run
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -16,11 +16,11 @@ def test_codes(version: int) -> None:
     """Well in its generation, in another one not, and told when a rebalance begins; never a future."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        joined = await house.stable_member("g")
+        fixture = await GroupFixture().start()
+        joined = await fixture.stable_member("g")
 
         def beat(group_id: str = "g", generation: int = 1, member_id: str = joined.member_id) -> int:
-            response = house.call(12, version, HeartbeatRequest(group_id, generation, member_id))
+            response = fixture.call(12, version, HeartbeatRequest(group_id, generation, member_id))
             assert isinstance(response, HeartbeatResponse)
             return response.error_code
 
@@ -29,10 +29,10 @@ def test_codes(version: int) -> None:
         assert beat(member_id="stranger") == ErrorCode.UNKNOWN_MEMBER_ID
         assert beat(group_id="other") == ErrorCode.UNKNOWN_MEMBER_ID
         assert beat(group_id="") == ErrorCode.INVALID_GROUP_ID
-        house.later(11, 3, join_request("g"))
+        fixture.later(11, 3, join_request("g"))
         await asyncio.sleep(0.1)
         assert beat() == ErrorCode.REBALANCE_IN_PROGRESS
-        await house.join("g", "c", joined.member_id)
+        await fixture.join("g", "c", joined.member_id)
         assert beat(generation=2) == 0
         assert beat() == ErrorCode.ILLEGAL_GENERATION
 
@@ -44,11 +44,11 @@ def test_static_members(version: int) -> None:
     """An instance id must be the member's; one that another has taken is fenced."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        joined = await house.ask_for(11, 5, join_request("g", group_instance_id="i"))
+        fixture = await GroupFixture().start()
+        joined = await fixture.ask_for(11, 5, join_request("g", group_instance_id="i"))
 
         def beat(instance_id: str | None, member_id: str = joined.member_id) -> int:
-            return house.call(12, version, HeartbeatRequest("g", 1, member_id, instance_id)).error_code
+            return fixture.call(12, version, HeartbeatRequest("g", 1, member_id, instance_id)).error_code
 
         assert (beat("i"), beat(None)) == (0, 0)
         assert beat("other") == ErrorCode.UNKNOWN_MEMBER_ID
@@ -61,9 +61,9 @@ def test_without_a_coordinator() -> None:
     """No topic, or a partition that another broker leads."""
 
     async def scenario() -> None:
-        house = await GroupHouse(offsets_partitions=0).start()
-        assert house.call(12, 4, HeartbeatRequest("g", 1, "m")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        house.make_topic("__consumer_offsets", 1, leader=2)
-        assert house.call(12, 4, HeartbeatRequest("g", 1, "m")).error_code == ErrorCode.NOT_COORDINATOR
+        fixture = await GroupFixture(offsets_partitions=0).start()
+        assert fixture.call(12, 4, HeartbeatRequest("g", 1, "m")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        fixture.make_topic("__consumer_offsets", 1, leader=2)
+        assert fixture.call(12, 4, HeartbeatRequest("g", 1, "m")).error_code == ErrorCode.NOT_COORDINATOR
 
     run(scenario())

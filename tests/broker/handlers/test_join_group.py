@@ -9,7 +9,7 @@ import pytest
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.join_group import JoinGroupRequestProtocol
 from millrace.protocol.messages.sync_group import SyncGroupRequest
-from tests.broker.coordinators.build import SETTINGS, GroupHouse, join_request, run, subscription
+from tests.broker.coordinators.build import SETTINGS, GroupFixture, join_request, run, subscription
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -17,25 +17,25 @@ def test_a_group_of_two(version: int) -> None:
     """In every version: the first is a group by itself, the second's coming is a rebalance, the leader alone is told the members."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
+        fixture = await GroupFixture().start()
 
         async def enter(client_id: str) -> asyncio.Task[object]:
             member_id = ""
             if version >= 4:
-                refused = await house.ask_for(11, version, join_request("g"), client_id)
+                refused = await fixture.ask_for(11, version, join_request("g"), client_id)
                 assert refused.error_code == ErrorCode.MEMBER_ID_REQUIRED
                 assert (refused.generation_id, refused.leader, refused.members) == (-1, "", [])
                 member_id = refused.member_id
                 assert member_id.startswith(f"{client_id}-")
                 assert len(member_id) == len(client_id) + 37
-            return house.later(11, version, join_request("g", member_id), client_id)
+            return fixture.later(11, version, join_request("g", member_id), client_id)
 
         first = await (await enter("one"))
         assert (first.error_code, first.generation_id, first.leader) == (0, 1, first.member_id)
         second_waits = await enter("two")
         await asyncio.sleep(1)
         assert not second_waits.done()
-        again = await house.ask_for(11, version, join_request("g", first.member_id), "one")
+        again = await fixture.ask_for(11, version, join_request("g", first.member_id), "one")
         second = await second_waits
         assert (again.generation_id, second.generation_id) == (2, 2)
         assert again.leader == second.leader == first.member_id
@@ -71,10 +71,10 @@ def test_refusals(fields: dict[str, object], code: int, version: int) -> None:
     """What may not join is told why, at once, and which member id it said; the protocol is null where it may be."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await house.loaded()
+        fixture = await GroupFixture().start()
+        await fixture.loaded()
         request = join_request(**{"group_id": "g", **fields})  # type: ignore[arg-type]
-        response = await house.ask_for(11, version, request)
+        response = await fixture.ask_for(11, version, request)
         assert response.error_code == code
         assert (response.member_id, response.generation_id, response.members) == (fields.get("member_id", ""), -1, [])
         assert response.protocol_name in (("", None) if version >= 7 else ("",))
@@ -86,8 +86,8 @@ def test_no_offsets_topic_yet() -> None:
     """Clients that did not ask for the coordinator first are told to."""
 
     async def scenario() -> None:
-        house = await GroupHouse(offsets_partitions=0).start()
-        assert (await house.join("g")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        fixture = await GroupFixture(offsets_partitions=0).start()
+        assert (await fixture.join("g")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     run(scenario())
 
@@ -96,9 +96,11 @@ def test_version_0_has_one_timeout() -> None:
     """Its session timeout is its rebalance timeout: who does not come back within it is left behind."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        first = await house.ask_for(11, 0, join_request("g", session_timeout_ms=30_000, rebalance_timeout_ms=-1), "one")
-        waiting = house.later(11, 0, join_request("g", session_timeout_ms=30_000, rebalance_timeout_ms=-1), "two")
+        fixture = await GroupFixture().start()
+        first = await fixture.ask_for(
+            11, 0, join_request("g", session_timeout_ms=30_000, rebalance_timeout_ms=-1), "one"
+        )
+        waiting = fixture.later(11, 0, join_request("g", session_timeout_ms=30_000, rebalance_timeout_ms=-1), "two")
         await asyncio.sleep(29)
         assert not waiting.done()
         await asyncio.sleep(2)
@@ -112,12 +114,12 @@ def test_the_initial_delay_is_waited_for_by_a_timer() -> None:
     """Nobody has to ask: the first generation comes when its delay ends, with all who came in time."""
 
     async def scenario() -> None:
-        house = GroupHouse()
-        house.set(initial_rebalance_delay_ms=3000)
-        await house.start()
-        first = house.later(11, 3, join_request("g"), "one")
+        fixture = GroupFixture()
+        fixture.set(initial_rebalance_delay_ms=3000)
+        await fixture.start()
+        first = fixture.later(11, 3, join_request("g"), "one")
         await asyncio.sleep(2)
-        second = house.later(11, 3, join_request("g"), "two")
+        second = fixture.later(11, 3, join_request("g"), "two")
         await asyncio.sleep(3.9)
         assert not first.done()
         await asyncio.sleep(0.2)
@@ -132,12 +134,12 @@ def test_a_static_leader_comes_back(version: int) -> None:
     """It is told not to assign in the way of its version; its answer waits for the log."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        first = await house.ask_for(11, version, join_request("g", group_instance_id="i"))
+        fixture = await GroupFixture().start()
+        first = await fixture.ask_for(11, version, join_request("g", group_instance_id="i"))
         protocol = ("consumer", "range") if version >= 7 else (None, None)
         sync = SyncGroupRequest("g", 1, first.member_id, "i", *protocol)
-        assert (await house.ask_for(14, 5 if version >= 7 else 3, sync)).error_code == 0
-        again = await house.ask_for(11, version, join_request("g", group_instance_id="i"))
+        assert (await fixture.ask_for(14, 5 if version >= 7 else 3, sync)).error_code == 0
+        again = await fixture.ask_for(11, version, join_request("g", group_instance_id="i"))
         assert (again.error_code, again.generation_id) == (0, 1)
         assert again.member_id != first.member_id
         assert again.member_id.startswith("i-")
@@ -154,11 +156,11 @@ def test_a_full_group_refuses() -> None:
     """One member more than group.max.size is told so."""
 
     async def scenario() -> None:
-        house = GroupHouse(settings=SETTINGS)
-        house.set(members_max=1)
-        await house.start()
-        await house.stable_member("g")
-        assert (await house.join("g")).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        fixture = GroupFixture(settings=SETTINGS)
+        fixture.set(members_max=1)
+        await fixture.start()
+        await fixture.stable_member("g")
+        assert (await fixture.join("g")).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
     run(scenario())
 
@@ -167,9 +169,9 @@ def test_metadata_is_opaque() -> None:
     """Connect's and registries' groups work as consumers' do: bytes in, the same bytes to the leader."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
+        fixture = await GroupFixture().start()
         protocols = [JoinGroupRequestProtocol("v1", b"\x00\xff"), JoinGroupRequestProtocol("v0", b"")]
-        joined = await house.join("sr", protocol_type="sr", protocols=protocols)
+        joined = await fixture.join("sr", protocol_type="sr", protocols=protocols)
         assert (joined.protocol_name, joined.members[0].metadata) == ("v1", b"\x00\xff")
 
     run(scenario())

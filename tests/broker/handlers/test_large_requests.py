@@ -60,8 +60,8 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from millrace.protocol.metadata_records import ConfigRecord
-from tests.broker.coordinators.build import GroupHouse, run
-from tests.broker.house import NODE
+from tests.broker.broker_fixture import NODE
+from tests.broker.coordinators.build import GroupFixture, run
 from tests.broker.others import Others
 
 LOG_DIR = "/data/metadata"
@@ -75,7 +75,7 @@ class Case:
 
     key: int
     version: int
-    handler: Callable[[GroupHouse], Any]
+    handler: Callable[[GroupFixture], Any]
     count: int
     ask: Callable[[Sequence[int]], Any]
     flat: Flat
@@ -118,12 +118,12 @@ def offset_fetch(numbers: Sequence[int]) -> OffsetFetchRequest:
 
 CASES = {
     "ListOffsets": Case(
-        2, 7, lambda house: ListOffsets(house.directory, house.unpacking), 5000, list_offsets, of_topics(), 20
+        2, 7, lambda fixture: ListOffsets(fixture.directory, fixture.unpacking), 5000, list_offsets, of_topics(), 20
     ),
     "Metadata of names": Case(
         3,
         12,
-        lambda house: Metadata(house.cache, TopicCreation(NoChannel(), {}), auto_create=False),
+        lambda fixture: Metadata(fixture.cache, TopicCreation(NoChannel(), {}), auto_create=False),
         4500,
         lambda numbers: MetadataRequest([MetadataRequestTopic(name="t" if n == 3 else f"n{n}") for n in numbers]),
         lambda response: response.topics,
@@ -132,7 +132,7 @@ CASES = {
     "OffsetFetch": Case(
         9,
         9,
-        lambda house: house.handlers[9],
+        lambda fixture: fixture.handlers[9],
         4500,
         offset_fetch,
         lambda response: of_topics()(response.groups[0]),
@@ -141,7 +141,9 @@ CASES = {
     "FindCoordinator": Case(
         10,
         6,
-        lambda house: FindCoordinator(house.cache, TopicCreation(NoChannel(), {}), TransactionRefusals(lambda: 0.0)),
+        lambda fixture: FindCoordinator(
+            fixture.cache, TopicCreation(NoChannel(), {}), TransactionRefusals(lambda: 0.0)
+        ),
         450,
         lambda numbers: FindCoordinatorRequest(coordinator_keys=[f"g{n}" for n in numbers]),
         lambda response: response.coordinators,
@@ -150,7 +152,7 @@ CASES = {
     "DescribeGroups": Case(
         15,
         6,
-        lambda house: house.handlers[15],
+        lambda fixture: fixture.handlers[15],
         450,
         lambda numbers: DescribeGroupsRequest([f"g{n}" for n in numbers]),
         lambda response: response.groups,
@@ -160,7 +162,7 @@ CASES = {
     "DeleteRecords": Case(
         21,
         2,
-        lambda house: DeleteRecords(house.directory, house.clock),
+        lambda fixture: DeleteRecords(fixture.directory, fixture.clock),
         450,
         lambda numbers: DeleteRecordsRequest(
             [DeleteRecordsTopic("none", [DeleteRecordsPartition(index, 0) for index in numbers])], 1000
@@ -172,7 +174,7 @@ CASES = {
     "OffsetForLeaderEpoch": Case(
         23,
         4,
-        lambda house: OffsetForLeaderEpoch(house.directory),
+        lambda fixture: OffsetForLeaderEpoch(fixture.directory),
         450,
         lambda numbers: OffsetForLeaderEpochRequest(
             topics=[OffsetForLeaderTopic("none", [OffsetForLeaderPartition(index) for index in numbers])]
@@ -184,7 +186,7 @@ CASES = {
     "DescribeConfigs": Case(
         32,
         4,
-        lambda house: DescribeConfigs(house.cache, ConfigLookup(NODE), {}, dict),
+        lambda fixture: DescribeConfigs(fixture.cache, ConfigLookup(NODE), {}, dict),
         90,
         lambda numbers: DescribeConfigsRequest(
             [DescribeConfigsResource(2, ("t", "u")[n] if n < 2 else f"none-{n}", None) for n in numbers], True, True
@@ -195,7 +197,7 @@ CASES = {
     "AlterReplicaLogDirs": Case(
         34,
         2,
-        lambda house: AlterReplicaLogDirs(house.cache, LOG_DIR),
+        lambda fixture: AlterReplicaLogDirs(fixture.cache, LOG_DIR),
         4500,
         lambda numbers: AlterReplicaLogDirsRequest(
             [AlterReplicaLogDir(LOG_DIR, [AlterReplicaLogDirTopic("t", list(numbers))])]
@@ -206,7 +208,7 @@ CASES = {
     "DeleteGroups": Case(
         42,
         2,
-        lambda house: house.handlers[42],
+        lambda fixture: fixture.handlers[42],
         450,
         lambda numbers: DeleteGroupsRequest([f"g{n}" for n in numbers]),
         lambda response: response.results,
@@ -216,7 +218,7 @@ CASES = {
     "DescribeProducers": Case(
         61,
         0,
-        lambda house: DescribeProducers(house.directory),
+        lambda fixture: DescribeProducers(fixture.directory),
         450,
         lambda numbers: DescribeProducersRequest([ProducersOf("none", list(numbers))]),
         of_topics(),
@@ -226,7 +228,7 @@ CASES = {
     "DescribeTopicPartitions": Case(
         75,
         0,
-        lambda house: DescribeTopicPartitions(house.cache),
+        lambda fixture: DescribeTopicPartitions(fixture.cache),
         2250,
         lambda numbers: DescribeTopicPartitionsRequest([TopicRequest(f"n{n:04}") for n in numbers]),
         lambda response: response.topics,
@@ -235,13 +237,13 @@ CASES = {
 }
 
 
-async def turns_meanwhile(house: GroupHouse, handler: Any, case: tuple[int, int, Any]) -> tuple[Any, int]:
+async def turns_meanwhile(fixture: GroupFixture, handler: Any, case: tuple[int, int, Any]) -> tuple[Any, int]:
     """The answer, and how often another had the loop before it was there."""
     async with Others() as others:
-        outcome = house.begin(handler, *case)
+        outcome = fixture.begin(handler, *case)
         if asyncio.iscoroutine(outcome) or asyncio.isfuture(outcome):
             outcome = await outcome
-    return await house.finish(outcome, case[0], case[1]), others.turns
+    return await fixture.finish(outcome, case[0], case[1]), others.turns
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -250,20 +252,20 @@ def test_others_have_the_loop_and_the_answer_is_the_same(name: str) -> None:
     case = CASES[name]
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await house.commit("g", {("t", 3): 33, ("t", 1): 11})
-        await house.partition("t", 3)
-        handler = case.handler(house)
+        fixture = await GroupFixture().start()
+        await fixture.commit("g", {("t", 3): 33, ("t", 1): 11})
+        await fixture.partition("t", 3)
+        handler = case.handler(fixture)
         numbers = list(range(case.count))
-        large, turns = await turns_meanwhile(house, handler, (case.key, case.version, case.ask(numbers)))
+        large, turns = await turns_meanwhile(fixture, handler, (case.key, case.version, case.ask(numbers)))
         assert turns >= case.turns
         singly: list[Any] = []
         for first in range(0, case.count, 15):
             few = case.ask(numbers[first : first + 15])
-            outcome = house.begin(handler, case.key, case.version, few)
+            outcome = fixture.begin(handler, case.key, case.version, few)
             if first and case.is_ready:
                 assert not asyncio.iscoroutine(outcome)
-            singly += case.flat(await house.finish(outcome, case.key, case.version))
+            singly += case.flat(await fixture.finish(outcome, case.key, case.version))
         assert len(singly) == case.count
         assert case.flat(large) == singly
 
@@ -274,17 +276,17 @@ def test_all_there_is() -> None:
     """Metadata of all topics and the list of all resources, where there is more than a slice: in slices, each once and in order."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
+        fixture = await GroupFixture().start()
         for number in range(2100):
-            house.make_topic(f"n{number:04}")
-        names = [topic.name for topic in house.cache.image.topics]
-        metadata = Metadata(house.cache, TopicCreation(NoChannel(), {}), auto_create=True)
-        found, turns = await turns_meanwhile(house, metadata, (3, 12, MetadataRequest(topics=None)))
+            fixture.make_topic(f"n{number:04}")
+        names = [topic.name for topic in fixture.cache.image.topics]
+        metadata = Metadata(fixture.cache, TopicCreation(NoChannel(), {}), auto_create=True)
+        found, turns = await turns_meanwhile(fixture, metadata, (3, 12, MetadataRequest(topics=None)))
         assert [topic.name for topic in found.topics] == names
         assert sum(len(topic.partitions) for topic in found.topics) == 2109
         assert turns >= 3
-        resources = ListConfigResources(house.cache)
-        found, turns = await turns_meanwhile(house, resources, (74, 1, ListConfigResourcesRequest([2])))
+        resources = ListConfigResources(fixture.cache)
+        found, turns = await turns_meanwhile(fixture, resources, (74, 1, ListConfigResourcesRequest([2])))
         assert [resource.resource_name for resource in found.config_resources] == names
         assert turns >= 1
 
@@ -295,22 +297,22 @@ def test_clients_share_what_all_topics_come_to() -> None:
     """Wide Metadata is encoded once for clients of one listener and version; another version, or a topic more, is another reply."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        house.make_topic("wide", 3500)
-        metadata = Metadata(house.cache, TopicCreation(NoChannel(), {}), auto_create=True)
+        fixture = await GroupFixture().start()
+        fixture.make_topic("wide", 3500)
+        metadata = Metadata(fixture.cache, TopicCreation(NoChannel(), {}), auto_create=True)
         ask = (3, 12, MetadataRequest(topics=None))
-        first, _ = await turns_meanwhile(house, metadata, ask)
-        again = await house.begin(metadata, *ask)
+        first, _ = await turns_meanwhile(fixture, metadata, ask)
+        again = await fixture.begin(metadata, *ask)
         assert isinstance(again, Encoded)
         assert len(again) == 2
-        assert await house.finish(again, 3, 12) == first
-        older, _ = await turns_meanwhile(house, metadata, (3, 9, MetadataRequest(topics=None)))
+        assert await fixture.finish(again, 3, 12) == first
+        older, _ = await turns_meanwhile(fixture, metadata, (3, 9, MetadataRequest(topics=None)))
         assert [topic.name for topic in older.topics] == [topic.name for topic in first.topics]
-        house.make_topic("more")
-        more, _ = await turns_meanwhile(house, metadata, ask)
+        fixture.make_topic("more")
+        more, _ = await turns_meanwhile(fixture, metadata, ask)
         assert [topic.name for topic in more.topics] == sorted(["more", *(topic.name for topic in first.topics)])
         one, turns = await turns_meanwhile(
-            house, metadata, (3, 12, MetadataRequest([MetadataRequestTopic(name="wide")]))
+            fixture, metadata, (3, 12, MetadataRequest([MetadataRequestTopic(name="wide")]))
         )
         assert [part.partition_index for part in one.topics[0].partitions] == list(range(3500))
         assert turns >= 4
@@ -322,16 +324,16 @@ def test_what_a_group_has_is_of_one_moment() -> None:
     """A commit between two slices of a large OffsetFetch shows in none of its partitions or in all: here in none."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await house.commit("g", {("t", 0): 1, ("t", 3): 1})
+        fixture = await GroupFixture().start()
+        await fixture.commit("g", {("t", 0): 1, ("t", 3): 1})
         asked = offset_fetch(range(4))
         topic = asked.groups[0].topics
         assert topic is not None
         topic[0].partition_indexes = [0, *range(4, 5000), 3]
-        fetching = asyncio.ensure_future(house.ask(house.handlers[9], 9, 9, asked))
+        fetching = asyncio.ensure_future(fixture.ask(fixture.handlers[9], 9, 9, asked))
         for _ in range(4):
             await asyncio.sleep(0)
-        await house.commit("g", {("t", 0): 2, ("t", 3): 2})
+        await fixture.commit("g", {("t", 0): 2, ("t", 3): 2})
         assert not fetching.done()
         parts = (await fetching).groups[0].topics[0].partitions
         assert (parts[0].committed_offset, parts[-1].committed_offset) == (1, 1)
@@ -343,10 +345,10 @@ def test_a_large_offset_fetch_of_a_group_that_is_elsewhere() -> None:
     """It is refused as a small one is."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        house.move("__consumer_offsets", 0, 2)
+        fixture = await GroupFixture().start()
+        fixture.move("__consumer_offsets", 0, 2)
         few, many = [
-            (await house.ask(house.handlers[9], 9, 9, offset_fetch(range(count)))).groups[0] for count in (10, 5000)
+            (await fixture.ask(fixture.handlers[9], 9, 9, offset_fetch(range(count)))).groups[0] for count in (10, 5000)
         ]
         assert few == many
         assert few.error_code
@@ -358,9 +360,9 @@ def test_one_thing_of_which_much_is_asked() -> None:
     """DescribeConfigs that names thousands of keys of one topic or broker gives those that there are, and others have the loop."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        handler = DescribeConfigs(house.cache, ConfigLookup(NODE), {}, dict)
-        house.publish(ConfigRecord(ResourceType.BROKER, "", "another.release", "1"))
+        fixture = await GroupFixture().start()
+        handler = DescribeConfigs(fixture.cache, ConfigLookup(NODE), {}, dict)
+        fixture.publish(ConfigRecord(ResourceType.BROKER, "", "another.release", "1"))
         names = [f"no.such-{number}" for number in range(40_000)]
         for kind, resource, there in (
             (ResourceType.TOPIC, "t", ["retention.ms", "segment.ms"]),
@@ -368,7 +370,7 @@ def test_one_thing_of_which_much_is_asked() -> None:
             (ResourceType.TOPIC, "t", []),
         ):
             asked = DescribeConfigsResource(kind, resource, [*names, *there, *names[:10], *there])
-            found, turns = await turns_meanwhile(house, handler, (32, 4, DescribeConfigsRequest([asked, asked])))
+            found, turns = await turns_meanwhile(fixture, handler, (32, 4, DescribeConfigsRequest([asked, asked])))
             (result,) = found.results
             assert [config.name for config in result.configs] == there
             assert turns >= 5
@@ -389,12 +391,12 @@ def test_many_resources_are_altered() -> None:
             )
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
+        fixture = await GroupFixture().start()
         rules: Any = None
-        handler = AlterConfigs(Forwarding(Granting(), 10_000), house.cache, rules, rules, LogLevels("INFO"))
+        handler = AlterConfigs(Forwarding(Granting(), 10_000), fixture.cache, rules, rules, LogLevels("INFO"))
         resources = [AlterConfigsResource(2, f"n{number}", []) for number in range(20_000)]
         resources[9_999] = AlterConfigsResource(4, "77", [])
-        found, turns = await turns_meanwhile(house, handler, (44, 1, IncrementalAlterConfigsRequest(resources)))
+        found, turns = await turns_meanwhile(fixture, handler, (44, 1, IncrementalAlterConfigsRequest(resources)))
         assert [one.resource_name for one in found.responses] == [one.resource_name for one in resources]
         assert [place for place, one in enumerate(found.responses) if one.error_code] == [9_999]
         assert turns >= 40
@@ -406,20 +408,20 @@ def test_topics_share_what_they_do_not_say_themselves() -> None:
     """One description serves all topics until a broker-wide value changes; a topic's own value is its own."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        handler = DescribeConfigs(house.cache, ConfigLookup(NODE), {}, dict)
+        fixture = await GroupFixture().start()
+        handler = DescribeConfigs(fixture.cache, ConfigLookup(NODE), {}, dict)
         request = DescribeConfigsRequest([DescribeConfigsResource(2, name, None) for name in ("t", "u")], True, True)
 
         def described() -> list[dict[str, Any]]:
-            response = house.begin(handler, 32, 4, request)
+            response = fixture.begin(handler, 32, 4, request)
             return [{config.name: config for config in result.configs} for result in response.results]
 
-        house.set_config("t", "segment.ms", "77")
+        fixture.set_config("t", "segment.ms", "77")
         one, other = described()
         assert {name for name in one if one[name] is not other[name]} == {"segment.ms"}
         assert (one["segment.ms"].value, other["segment.ms"].value) == ("77", "604800000")
         assert described()[1]["retention.ms"] is other["retention.ms"]
-        house.publish(ConfigRecord(ResourceType.BROKER, "", "log.retention.ms", "2000"))
+        fixture.publish(ConfigRecord(ResourceType.BROKER, "", "log.retention.ms", "2000"))
         assert [topic["retention.ms"].value for topic in described()] == ["2000", "2000"]
         request.include_synonyms = request.include_documentation = False
         bare = described()[0]["retention.ms"]

@@ -6,11 +6,11 @@ import pytest
 
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.list_groups import ListGroupsRequest
-from tests.broker.coordinators.build import GroupHouse, group_at, run
+from tests.broker.coordinators.build import GroupFixture, group_at, run
 
 
-async def listed(house: GroupHouse, version: int, *filters: list[str]) -> list[tuple[str, str, str, str]]:
-    response = await house.ask_for(16, version, ListGroupsRequest(*filters))
+async def listed(fixture: GroupFixture, version: int, *filters: list[str]) -> list[tuple[str, str, str, str]]:
+    response = await fixture.ask_for(16, version, ListGroupsRequest(*filters))
     assert response.error_code == 0
     return sorted((g.group_id, g.protocol_type, g.group_state, g.group_type) for g in response.groups)
 
@@ -20,13 +20,13 @@ def test_groups_are_listed(version: int) -> None:
     """With state from version 4 on, with type from 5 on; simple groups have no protocol type."""
 
     async def scenario() -> None:
-        house = await GroupHouse(offsets_partitions=3).start()
-        await house.stable_member("g")
-        await house.commit("simple", {("t", 0): 1})
-        await house.join("connect", protocol_type="connect")
+        fixture = await GroupFixture(offsets_partitions=3).start()
+        await fixture.stable_member("g")
+        await fixture.commit("simple", {("t", 0): 1})
+        await fixture.join("connect", protocol_type="connect")
         state = (lambda text: text) if version >= 4 else (lambda text: "")
         kind = "classic" if version >= 5 else ""
-        assert await listed(house, version) == [
+        assert await listed(fixture, version) == [
             ("connect", "connect", state("CompletingRebalance"), kind),
             ("g", "consumer", state("Stable"), kind),
             ("simple", "", state("Empty"), kind),
@@ -39,12 +39,12 @@ def test_filters() -> None:
     """By state and by type, in any case; what is unknown matches nothing."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await house.stable_member("g")
-        await house.commit("simple", {("t", 0): 1})
+        fixture = await GroupFixture().start()
+        await fixture.stable_member("g")
+        await fixture.commit("simple", {("t", 0): 1})
 
         async def names(*filters: list[str]) -> list[str]:
-            return [group[0] for group in await listed(house, 5, *filters)]
+            return [group[0] for group in await listed(fixture, 5, *filters)]
 
         assert await names(["Stable"]) == ["g"]
         assert await names(["STABLE", " empty "]) == ["g", "simple"]
@@ -62,13 +62,13 @@ def test_shards_are_loaded_to_be_listed() -> None:
     """After a restart every partition that has streams is read; those that never had anything are left alone."""
 
     async def scenario() -> None:
-        house = await GroupHouse(offsets_partitions=8).start()
+        fixture = await GroupFixture(offsets_partitions=8).start()
         for index in (1, 4, 6):
-            await house.commit(group_at(index, 8), {("t", 0): 1})
-        await house.crash()
-        house.opener.opened.clear()
-        assert [group[0] for group in await listed(house, 2)] == sorted(group_at(index, 8) for index in (1, 4, 6))
-        assert sorted(index for _, index, _ in house.opener.opened) == [1, 4, 6]
+            await fixture.commit(group_at(index, 8), {("t", 0): 1})
+        await fixture.crash()
+        fixture.opener.opened.clear()
+        assert [group[0] for group in await listed(fixture, 2)] == sorted(group_at(index, 8) for index in (1, 4, 6))
+        assert sorted(index for _, index, _ in fixture.opener.opened) == [1, 4, 6]
 
     run(scenario())
 
@@ -77,19 +77,19 @@ def test_partitions_of_other_brokers_are_theirs_to_list() -> None:
     """What is led elsewhere is left out; a partition that does not open is an error."""
 
     async def scenario() -> None:
-        house = await GroupHouse(offsets_partitions=2).start()
+        fixture = await GroupFixture(offsets_partitions=2).start()
         for index in (0, 1):
-            await house.commit(group_at(index, 2), {("t", 0): 1})
-        house.move("__consumer_offsets", 1, 2)
-        assert [group[0] for group in await listed(house, 3)] == [group_at(0, 2)]
-        await house.crash()
+            await fixture.commit(group_at(index, 2), {("t", 0): 1})
+        fixture.move("__consumer_offsets", 1, 2)
+        assert [group[0] for group in await listed(fixture, 3)] == [group_at(0, 2)]
+        await fixture.crash()
 
         def fail(operation: str, key: str) -> None:
             raise TimeoutError
 
-        house.world.store.fault = fail
-        house.engine.drop_caches()
-        response = await house.ask_for(16, 4, ListGroupsRequest())
+        fixture.world.store.fault = fail
+        fixture.engine.drop_caches()
+        response = await fixture.ask_for(16, 4, ListGroupsRequest())
         assert (response.error_code, response.groups) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, [])
 
     run(scenario())
@@ -99,9 +99,9 @@ def test_nothing_to_list() -> None:
     """Before there is an offsets topic there are no groups, which is no error."""
 
     async def scenario() -> None:
-        house = await GroupHouse(offsets_partitions=0).start()
-        assert await listed(house, 5) == []
-        await house.coordinator.stop()
-        assert await listed(house, 5) == []
+        fixture = await GroupFixture(offsets_partitions=0).start()
+        assert await listed(fixture, 5) == []
+        await fixture.coordinator.stop()
+        assert await listed(fixture, 5) == []
 
     run(scenario())

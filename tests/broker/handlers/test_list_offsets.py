@@ -17,7 +17,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millrace.protocol.primitives import Buffer
 from millrace.runtime.offload import InlineOffload
-from tests.broker.house import BrokerHouse, connection
+from tests.broker.broker_fixture import BrokerFixture, connection
 from tests.broker.partitions.build import MEMORY_BYTES, START_MS, batch, run
 from tests.broker.partitions.stopped import settle
 from tests.live.stamped import stamped
@@ -30,12 +30,12 @@ HOT_ONLY: dict[str, str] = {
 
 
 async def ask(
-    house: BrokerHouse, version: int, *asked: tuple[str, int, int], isolation: int = 0, epoch: int = -1
+    fixture: BrokerFixture, version: int, *asked: tuple[str, int, int], isolation: int = 0, epoch: int = -1
 ) -> list[Any]:
     """Answers to (topic, partition, timestamp)."""
     topics = [ListOffsetsTopic(name, [ListOffsetsPartition(index, epoch, time)]) for name, index, time in asked]
     request = ListOffsetsRequest(-1, isolation, topics)
-    response = await house.ask(ListOffsets(house.directory, house.unpacking), 2, version, request)
+    response = await fixture.ask(ListOffsets(fixture.directory, fixture.unpacking), 2, version, request)
     return [part for topic in response.topics for part in topic.partitions]
 
 
@@ -43,13 +43,13 @@ def shown(part: Any) -> tuple[int, int, int]:
     return part.error_code, part.offset, part.timestamp
 
 
-async def filled(house: BrokerHouse) -> None:
+async def filled(fixture: BrokerFixture) -> None:
     """Offsets 0..9, two a batch; times 0, 10, 20, 30, 5 and one more in each batch; log start 3."""
-    house.make_topic("a")
+    fixture.make_topic("a")
     for step in (0, 10, 20, 30, 5):
-        await house.produce({("a", 0): batch(2, timestamp=START_MS + step, step_ms=1)})
-    (await house.partition("a")).raise_log_start(3, START_MS)
-    await house.settle()
+        await fixture.produce({("a", 0): batch(2, timestamp=START_MS + step, step_ms=1)})
+    (await fixture.partition("a")).raise_log_start(3, START_MS)
+    await fixture.settle()
 
 
 @pytest.mark.parametrize("version", range(1, 12))
@@ -58,11 +58,11 @@ def test_special_times_by_version(version: int, is_open: bool) -> None:
     """Each special time has its answer from the version on that knows it, and UNSUPPORTED_VERSION below; so has a time unheard of."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
         if not is_open:
-            await house.crash()
-        await house.begin_reading()
+            await fixture.crash()
+        await fixture.begin_reading()
         unsupported = (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
         expected = {
             -1: (0, 10, -1),
@@ -74,7 +74,7 @@ def test_special_times_by_version(version: int, is_open: bool) -> None:
             -7: unsupported,
         }
         for timestamp, answer in expected.items():
-            (part,) = await ask(house, version, ("a", 0, timestamp))
+            (part,) = await ask(fixture, version, ("a", 0, timestamp))
             assert shown(part) == answer, timestamp
             if timestamp in (-1, -2):
                 assert part.leader_epoch == (0 if version >= 4 else -1)
@@ -87,14 +87,14 @@ def test_times_find_the_first_record_that_is_not_earlier(version: int) -> None:
     """By record, not by batch; not below the log's start; none is no error."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
         expected = {0: (3, 11), 11: (3, 11), 12: (4, 20), 21: (5, 21), 22: (6, 30), 31: (7, 31)}
         for step, (offset, found) in expected.items():
-            (part,) = await ask(house, version, ("a", 0, START_MS + step))
+            (part,) = await ask(fixture, version, ("a", 0, START_MS + step))
             assert shown(part) == (0, offset, START_MS + found)
             assert part.leader_epoch == (0 if version >= 4 else -1)
-        (part,) = await ask(house, version, ("a", 0, START_MS + 32))
+        (part,) = await ask(fixture, version, ("a", 0, START_MS + 32))
         assert (*shown(part), part.leader_epoch) == (0, -1, -1, -1)
 
     run(scenario())
@@ -104,9 +104,9 @@ def test_an_empty_partition_has_ends_and_no_times() -> None:
     """Latest and earliest are 0; no record is the latest, or at any time."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 5)
-        parts = await ask(house, 11, *(("a", index, time) for index, time in enumerate((-1, -2, -3, -4, 0))))
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 5)
+        parts = await ask(fixture, 11, *(("a", index, time) for index, time in enumerate((-1, -2, -3, -4, 0))))
         assert [shown(part) for part in parts] == [(0, 0, -1), (0, 0, -1), (0, -1, -1), (0, 0, -1), (0, -1, -1)]
 
     run(scenario())
@@ -117,11 +117,11 @@ def test_committed_readers_find_nothing_behind_the_last_stable_offset(monkeypatc
     monkeypatch.setattr("millrace.broker.partitions.partition.last_stable_offset", lambda high_watermark: 6)
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
         for isolation, end, found in ((0, 10, (0, 6, START_MS + 30)), (1, 6, (0, -1, -1))):
-            (latest,) = await ask(house, 7, ("a", 0, -1), isolation=isolation)
-            (timed,) = await ask(house, 7, ("a", 0, START_MS + 25), isolation=isolation)
+            (latest,) = await ask(fixture, 7, ("a", 0, -1), isolation=isolation)
+            (timed,) = await ask(fixture, 7, ("a", 0, START_MS + 25), isolation=isolation)
             assert (latest.offset, shown(timed)) == (end, found)
 
     run(scenario())
@@ -131,18 +131,18 @@ def test_what_is_not_durable_is_not_told() -> None:
     """The latest offset is the high watermark for every isolation, and a time finds nothing above it."""
 
     async def scenario() -> None:
-        house = await BrokerHouse(World(is_auto=False)).start()
-        house.make_topic("a")
-        partition = await house.partition("a")
+        fixture = await BrokerFixture(World(is_auto=False)).start()
+        fixture.make_topic("a")
+        partition = await fixture.partition("a")
         for step in range(3):
             partition.append(batch(1, timestamp=START_MS + step), 9, START_MS, 0, lambda _: None)
-        house.world.wal.confirm(2)
+        fixture.world.wal.confirm(2)
         for isolation in (0, 1):
-            (part,) = await ask(house, 7, ("a", 0, -1), isolation=isolation)
+            (part,) = await ask(fixture, 7, ("a", 0, -1), isolation=isolation)
             assert part.offset == 2
-        (part,) = await ask(house, 7, ("a", 0, START_MS + 2))
+        (part,) = await ask(fixture, 7, ("a", 0, START_MS + 2))
         assert shown(part) == (0, -1, -1)
-        (part,) = await ask(house, 7, ("a", 0, -3))
+        (part,) = await ask(fixture, 7, ("a", 0, -3))
         assert shown(part) == (0, 1, START_MS + 1)
 
     run(scenario())
@@ -152,20 +152,20 @@ def test_codes() -> None:
     """Unknown places, other leaders, epochs that differ, and partitions named twice."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        house.make_topic("away", leader=2)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        fixture.make_topic("away", leader=2)
         for time in (-1, -3, 0):
-            parts = await ask(house, 9, ("none", 0, time), ("a", 4, time), ("away", 0, time))
+            parts = await ask(fixture, 9, ("none", 0, time), ("a", 4, time), ("away", 0, time))
             assert [part.error_code for part in parts] == [3, 3, 6]
-            house.move("a", 0, 1)
-            epoch = (await house.partition("a")).leader_epoch
+            fixture.move("a", 0, 1)
+            epoch = (await fixture.partition("a")).leader_epoch
             codes = []
             for asked in (epoch - 1, epoch, epoch + 1):
-                (part,) = await ask(house, 9, ("a", 0, time), epoch=asked)
+                (part,) = await ask(fixture, 9, ("a", 0, time), epoch=asked)
                 codes.append(part.error_code)
             assert codes == [ErrorCode.FENCED_LEADER_EPOCH, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
-        parts = await ask(house, 9, ("a", 0, -1), ("a", 0, -2), ("away", 0, -1))
+        parts = await ask(fixture, 9, ("a", 0, -1), ("a", 0, -2), ("away", 0, -1))
         assert [part.error_code for part in parts] == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, 6]
 
     run(scenario())
@@ -175,14 +175,14 @@ def test_an_answer_that_needs_no_reading_is_given_at_once() -> None:
     """Ends of open partitions cost no task; one that has to be looked up makes the request wait, and only that one."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await filled(house)
-        handler = ListOffsets(house.directory, house.unpacking)
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        handler = ListOffsets(fixture.directory, fixture.unpacking)
         topics = [ListOffsetsTopic("a", [ListOffsetsPartition(0, -1, -1)])]
-        outcome = house.begin(handler, 2, 9, ListOffsetsRequest(-1, 0, topics))
+        outcome = fixture.begin(handler, 2, 9, ListOffsetsRequest(-1, 0, topics))
         assert not asyncio.iscoroutine(outcome)
         topics = [ListOffsetsTopic("a", [ListOffsetsPartition(0, -1, START_MS)])]
-        outcome = house.begin(handler, 2, 9, ListOffsetsRequest(-1, 0, topics))
+        outcome = fixture.begin(handler, 2, 9, ListOffsetsRequest(-1, 0, topics))
         assert asyncio.iscoroutine(outcome)
         await outcome
         refused = handler.refuse(ListOffsetsRequest(-1, 0, topics), 7)
@@ -195,16 +195,16 @@ def test_cold_times_are_found_in_objects() -> None:
     """With everything uploaded and no cache, lookups in several partitions at once read index and data from the store."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 4)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 4)
         for index in range(4):
             for step in range(20):
-                await house.produce({("a", index): batch(3, timestamp=START_MS + 10 * step)})
-        await house.directory.close()
-        await house.engine.close(1000)
-        await house.crash()
-        house.engine.drop_caches()
-        parts = await ask(house, 9, *(("a", index, START_MS + 95) for index in range(4)))
+                await fixture.produce({("a", index): batch(3, timestamp=START_MS + 10 * step)})
+        await fixture.directory.close()
+        await fixture.engine.close(1000)
+        await fixture.crash()
+        fixture.engine.drop_caches()
+        parts = await ask(fixture, 9, *(("a", index, START_MS + 95) for index in range(4)))
         assert [shown(part) for part in parts] == [(0, 30, START_MS + 100)] * 4
 
     run(scenario())
@@ -233,15 +233,15 @@ class StoppedUnpacking(Unpacking):
 LIE_MS, LIARS = START_MS + 100, 40
 
 
-async def with_liars(house: BrokerHouse) -> None:
+async def with_liars(fixture: BrokerFixture) -> None:
     """Topics: "honest" of one partition, "lies" of many, each with three batches that lie."""
-    house.make_topic("honest")
-    await house.produce({("honest", 0): batch(2, timestamp=LIE_MS - 1, step_ms=1)})
-    house.make_topic("lies", LIARS)
+    fixture.make_topic("honest")
+    await fixture.produce({("honest", 0): batch(2, timestamp=LIE_MS - 1, step_ms=1)})
+    fixture.make_topic("lies", LIARS)
     for index in range(LIARS):
         for _ in range(3):
             lie = stamped(START_MS, LIE_MS, [START_MS] * 2, Codec.GZIP)
-            await house.produce({("lies", index): memoryview(lie)})
+            await fixture.produce({("lies", index): memoryview(lie)})
 
 
 def lookup(name: str, count: int, timeout_ms: int = 0) -> ListOffsetsRequest:
@@ -249,10 +249,10 @@ def lookup(name: str, count: int, timeout_ms: int = 0) -> ListOffsetsRequest:
     return ListOffsetsRequest(-1, 0, [ListOffsetsTopic(name, asked)], timeout_ms)
 
 
-def begin(house: BrokerHouse, handler: ListOffsets, request: ListOffsetsRequest, number: int) -> asyncio.Task[Any]:
+def begin(fixture: BrokerFixture, handler: ListOffsets, request: ListOffsetsRequest, number: int) -> asyncio.Task[Any]:
     """Asked on a connection of that number."""
-    made = house.begin(handler, 2, 10, request, to=connection(number))
-    return asyncio.ensure_future(house.finish(made, 2, 10))
+    made = fixture.begin(handler, 2, 10, request, to=connection(number))
+    return asyncio.ensure_future(fixture.finish(made, 2, 10))
 
 
 def codes(response: Any) -> set[int]:
@@ -264,13 +264,13 @@ def test_one_connections_lookups_leave_room_for_others() -> None:
     line of their own."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await with_liars(house)
+        fixture = await BrokerFixture().start()
+        await with_liars(fixture)
         unpacking = StoppedUnpacking()
-        handler = ListOffsets(house.directory, unpacking)
-        attack = [begin(house, handler, lookup("lies", LIARS), 1) for _ in range(3)]
+        handler = ListOffsets(fixture.directory, unpacking)
+        attack = [begin(fixture, handler, lookup("lies", LIARS), 1) for _ in range(3)]
         await settle(lambda: unpacking.waiting == list_offsets.LOOKUPS_OF_ONE)
-        answer = await begin(house, handler, lookup("honest", 1), 2)
+        answer = await begin(fixture, handler, lookup("honest", 1), 2)
         assert shown(answer.topics[0].partitions[0]) == (0, 1, LIE_MS)
         unpacking.gate.set()
         for task in attack:
@@ -285,17 +285,17 @@ def test_a_lookup_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_offsets, "LOOKUP_S_MAX", 0.1)
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await with_liars(house)
+        fixture = await BrokerFixture().start()
+        await with_liars(fixture)
         unpacking = StoppedUnpacking()
-        handler = ListOffsets(house.directory, unpacking)
+        handler = ListOffsets(fixture.directory, unpacking)
         for timeout_ms in (0, 20, 60_000):
-            answer = await begin(house, handler, lookup("lies", LIARS, timeout_ms), 1)
+            answer = await begin(fixture, handler, lookup("lies", LIARS, timeout_ms), 1)
             assert codes(answer) == {ErrorCode.REQUEST_TIMED_OUT}
             assert handler._places.taken_count == handler._places.waiting_count == 0
         monkeypatch.setattr(list_offsets, "LOOKUP_S_MAX", 15.0)
         unpacking.gate.set()
-        assert codes(await begin(house, handler, lookup("lies", LIARS), 1)) == {0}
+        assert codes(await begin(fixture, handler, lookup("lies", LIARS), 1)) == {0}
 
     run(scenario())
 
@@ -304,13 +304,13 @@ def test_lookups_of_a_connection_that_is_closed_end() -> None:
     """At the next batch, and those in line when they come to a place."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        await with_liars(house)
+        fixture = await BrokerFixture().start()
+        await with_liars(fixture)
         unpacking = StoppedUnpacking()
-        handler = ListOffsets(house.directory, unpacking)
+        handler = ListOffsets(fixture.directory, unpacking)
         leaving = connection(1)
-        made = house.begin(handler, 2, 10, lookup("lies", LIARS), to=leaving)
-        task = asyncio.ensure_future(house.finish(made, 2, 10))
+        made = fixture.begin(handler, 2, 10, lookup("lies", LIARS), to=leaving)
+        task = asyncio.ensure_future(fixture.finish(made, 2, 10))
         await settle(lambda: unpacking.waiting == list_offsets.LOOKUPS_OF_ONE)
         leaving.is_open = False
         unpacking.gate.set()

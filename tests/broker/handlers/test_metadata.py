@@ -25,7 +25,7 @@ from millrace.protocol.messages.describe_topic_partitions import (
 from millrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from millrace.protocol.metadata_records import BrokerRegistrationChangeRecord, RecordEndpoint, RegisterBrokerRecord
-from tests.broker.house import LISTENER, NODE, OTHER, BrokerHouse, topic_id
+from tests.broker.broker_fixture import LISTENER, NODE, OTHER, BrokerFixture, topic_id
 from tests.broker.partitions.build import run
 
 FENCED, ELSEWHERE = 3, 4
@@ -33,10 +33,10 @@ NEWEST = API[3].max_version
 
 
 class CreatingChannel:
-    """A controller that only creates topics, in the house's image."""
+    """A controller that only creates topics, in the project's image."""
 
-    def __init__(self, house: BrokerHouse) -> None:
-        self._house = house
+    def __init__(self, fixture: BrokerFixture) -> None:
+        self._fixture = fixture
         self.created: list[str] = []
 
     async def send(self, request: Any) -> Any:
@@ -45,32 +45,32 @@ class CreatingChannel:
             if topic.name == "forbidden":
                 results.append(CreatableTopicResult(topic.name, error_code=ErrorCode.POLICY_VIOLATION))
                 continue
-            self._house.make_topic(topic.name, max(1, topic.num_partitions))
+            self._fixture.make_topic(topic.name, max(1, topic.num_partitions))
             self.created.append(topic.name)
             results.append(CreatableTopicResult(topic.name))
         return CreateTopicsResponse(topics=results)
 
 
-async def a_house() -> BrokerHouse:
+async def a_fixture() -> BrokerFixture:
     """Two brokers that are up, one that is fenced, one that clients of this listener cannot reach."""
-    house = await BrokerHouse().start()
+    fixture = await BrokerFixture().start()
     endpoint = RecordEndpoint(LISTENER, "host3", 9092, 0)
     other_listener = RecordEndpoint("INSIDE", "host4", 9093, 0)
-    house.publish(
+    fixture.publish(
         RegisterBrokerRecord(broker_id=FENCED, broker_epoch=3, end_points=[endpoint], fenced=True, rack="far"),
         RegisterBrokerRecord(broker_id=ELSEWHERE, broker_epoch=4, end_points=[other_listener], fenced=False),
     )
-    house.make_topic("mine", 2)
-    house.make_topic("theirs", 3, leader=OTHER)
-    house.make_topic("nobodys", 1, leader=-1)
-    house.make_topic("__consumer_offsets", 4)
-    return house
+    fixture.make_topic("mine", 2)
+    fixture.make_topic("theirs", 3, leader=OTHER)
+    fixture.make_topic("nobodys", 1, leader=-1)
+    fixture.make_topic("__consumer_offsets", 4)
+    return fixture
 
 
-def metadata(house: BrokerHouse, *, auto_create: bool = True) -> tuple[Metadata, CreatingChannel]:
-    channel = CreatingChannel(house)
+def metadata(fixture: BrokerFixture, *, auto_create: bool = True) -> tuple[Metadata, CreatingChannel]:
+    channel = CreatingChannel(fixture)
     creation = TopicCreation(channel, {"__consumer_offsets": (4, {})})
-    return Metadata(house.cache, creation, auto_create=auto_create), channel
+    return Metadata(fixture.cache, creation, auto_create=auto_create), channel
 
 
 def named(*names: str) -> list[MetadataRequestTopic]:
@@ -83,10 +83,10 @@ def test_all_topics_and_the_brokers_that_can_be_reached(version: int) -> None:
     leader says so. Listing all creates nothing."""
 
     async def scenario() -> None:
-        house = await a_house()
-        handler, channel = metadata(house)
+        fixture = await a_fixture()
+        handler, channel = metadata(fixture)
         topics = [] if version == 0 else None
-        found = await house.ask(handler, 3, version, MetadataRequest(topics=topics))
+        found = await fixture.ask(handler, 3, version, MetadataRequest(topics=topics))
         assert [(one.node_id, one.host, one.port) for one in found.brokers] == [
             (NODE, "127.0.0.1", 9092),
             (OTHER, "host2", 9092),
@@ -113,8 +113,8 @@ def test_no_topics_asked_for_are_none(version: int) -> None:
     """An empty list from version 1 on; it was all before."""
 
     async def scenario() -> None:
-        house = await a_house()
-        found = await house.ask(metadata(house)[0], 3, version, MetadataRequest(topics=[]))
+        fixture = await a_fixture()
+        found = await fixture.ask(metadata(fixture)[0], 3, version, MetadataRequest(topics=[]))
         assert found.topics == []
         assert len(found.brokers) == 2
 
@@ -126,10 +126,10 @@ def test_names_are_described_or_created(version: int) -> None:
     """In the order of asking, a name nobody has created on the way, with the controller's code where it would not."""
 
     async def scenario() -> None:
-        house = await a_house()
-        handler, channel = metadata(house)
+        fixture = await a_fixture()
+        handler, channel = metadata(fixture)
         asked = MetadataRequest(topics=named("mine", "new", "forbidden", "a b", "__cluster_metadata"))
-        found = await house.ask(handler, 3, version, asked)
+        found = await fixture.ask(handler, 3, version, asked)
         assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in found.topics] == [
             ("mine", 0, 2),
             ("new", 0, 1),
@@ -147,10 +147,10 @@ def test_creation_on_the_way_takes_both_consents(by_setting: bool, by_request: b
     """The broker's setting and the request's flag."""
 
     async def scenario() -> None:
-        house = await a_house()
-        handler, channel = metadata(house, auto_create=by_setting)
+        fixture = await a_fixture()
+        handler, channel = metadata(fixture, auto_create=by_setting)
         asked = MetadataRequest(topics=named("new"), allow_auto_topic_creation=by_request)
-        (found,) = (await house.ask(handler, 3, 9, asked)).topics
+        (found,) = (await fixture.ask(handler, 3, 9, asked)).topics
         assert (found.error_code, channel.created) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
 
     run(scenario())
@@ -160,21 +160,21 @@ def test_topics_by_id() -> None:
     """From version 12; before, an id in a request is refused; an unknown id has its own code and no name."""
 
     async def scenario() -> None:
-        house = await a_house()
-        handler, _ = metadata(house)
+        fixture = await a_fixture()
+        handler, _ = metadata(fixture)
         asked = [
             MetadataRequestTopic(topic_id=topic_id("mine"), name=None),
             MetadataRequestTopic(topic_id=b"?" * 16, name=None),
         ]
         for version in (12, 13):
-            found = (await house.ask(handler, 3, version, MetadataRequest(topics=asked))).topics
+            found = (await fixture.ask(handler, 3, version, MetadataRequest(topics=asked))).topics
             assert [(topic.name, topic.error_code) for topic in found] == [
                 ("mine", 0),
                 (None, ErrorCode.UNKNOWN_TOPIC_ID),
             ]
         asked = [MetadataRequestTopic(topic_id=topic_id("mine"), name="mine")]
         for version in (10, 11):
-            (found,) = (await house.ask(handler, 3, version, MetadataRequest(topics=asked))).topics
+            (found,) = (await fixture.ask(handler, 3, version, MetadataRequest(topics=asked))).topics
             assert found.error_code == ErrorCode.INVALID_REQUEST
 
     run(scenario())
@@ -184,18 +184,18 @@ def test_operations_are_told_when_asked() -> None:
     """Of the cluster in versions 8 to 10, of topics from 8 on: those of a name, whether there is such a topic or not, but not of an unknown id."""
 
     async def scenario() -> None:
-        house = await a_house()
-        handler, _ = metadata(house)
+        fixture = await a_fixture()
+        handler, _ = metadata(fixture)
         asked = MetadataRequest(topics=named("mine", "a b"), include_topic_authorized_operations=True)
         asked.include_cluster_authorized_operations = True
-        found = await house.ask(handler, 3, 8, asked)
+        found = await fixture.ask(handler, 3, 8, asked)
         assert found.cluster_authorized_operations == CLUSTER_OPERATIONS
         none = -(1 << 31)
         assert [topic.topic_authorized_operations for topic in found.topics] == [TOPIC_OPERATIONS, TOPIC_OPERATIONS]
         unknown = [MetadataRequestTopic(topic_id=bytes([9] * 16), name=None)]
-        found = await house.ask(handler, 3, 12, MetadataRequest(unknown, include_topic_authorized_operations=True))
+        found = await fixture.ask(handler, 3, 12, MetadataRequest(unknown, include_topic_authorized_operations=True))
         assert [topic.topic_authorized_operations for topic in found.topics] == [none]
-        found = await house.ask(handler, 3, 8, MetadataRequest(topics=named("mine")))
+        found = await fixture.ask(handler, 3, 8, MetadataRequest(topics=named("mine")))
         assert (found.cluster_authorized_operations, found.topics[0].topic_authorized_operations) == (none, none)
 
     run(scenario())
@@ -209,20 +209,20 @@ def test_fenced_brokers_are_told_to_who_asks(version: int) -> None:
     """From version 2; brokers without an address on this listener are not told."""
 
     async def scenario() -> None:
-        house = await a_house()
-        handler = DescribeCluster(house.cache)
-        found = await house.ask(handler, 60, version, DescribeClusterRequest())
+        fixture = await a_fixture()
+        handler = DescribeCluster(fixture.cache)
+        found = await fixture.ask(handler, 60, version, DescribeClusterRequest())
         assert [one.broker_id for one in found.brokers] == [NODE, OTHER]
         if version == 2:
-            found = await house.ask(handler, 60, version, DescribeClusterRequest(include_fenced_brokers=True))
+            found = await fixture.ask(handler, 60, version, DescribeClusterRequest(include_fenced_brokers=True))
             assert [(one.broker_id, one.is_fenced) for one in found.brokers] == [
                 (NODE, False),
                 (OTHER, False),
                 (FENCED, True),
             ]
             assert found.brokers[-1].rack == "far"
-        house.publish(BrokerRegistrationChangeRecord(broker_id=FENCED, broker_epoch=3, fenced=-1))
-        found = await house.ask(handler, 60, version, DescribeClusterRequest())
+        fixture.publish(BrokerRegistrationChangeRecord(broker_id=FENCED, broker_epoch=3, fenced=-1))
+        found = await fixture.ask(handler, 60, version, DescribeClusterRequest())
         assert [one.broker_id for one in found.brokers] == [NODE, OTHER, FENCED]
 
     run(scenario())
@@ -231,13 +231,13 @@ def test_fenced_brokers_are_told_to_who_asks(version: int) -> None:
 # DescribeTopicPartitions
 
 
-async def pages(house: BrokerHouse, names: list[str], limit: int) -> list[list[tuple[str, int, int]]]:
+async def pages(fixture: BrokerFixture, names: list[str], limit: int) -> list[list[tuple[str, int, int]]]:
     """(topic, code, partition) page by page; partition -1 for a topic without."""
-    handler, cursor, found = DescribeTopicPartitions(house.cache), None, []
+    handler, cursor, found = DescribeTopicPartitions(fixture.cache), None, []
     while True:
         topics = [TopicRequest(name) for name in names]
         request = DescribeTopicPartitionsRequest(topics, limit, cursor)
-        response = await house.ask(handler, 75, 0, request)
+        response = await fixture.ask(handler, 75, 0, request)
         found.append(
             [
                 (topic.name, topic.error_code, index)
@@ -256,8 +256,8 @@ def test_pages_joined_are_everything_once(limit: int, names: list[str]) -> None:
     """Whatever the page's size: topics by name, each partition once, no page above the limit and none without need."""
 
     async def scenario() -> None:
-        house = await a_house()
-        found = await pages(house, names, limit)
+        fixture = await a_fixture()
+        found = await pages(fixture, names, limit)
         sizes = {"__consumer_offsets": 4, "mine": 2, "nobodys": 1, "theirs": 3}
         everything = [entry for page in found for entry in page]
         assert everything == [(name, 0, index) for name, size in sizes.items() for index in range(size)]
@@ -270,20 +270,20 @@ def test_topics_that_are_not_there_are_named_with_their_code() -> None:
     """When asked for, with what may be done to them as if they were there; and a topic that went between two pages is passed over."""
 
     async def scenario() -> None:
-        house = await a_house()
-        (page,) = await pages(house, ["mine", "absent", "a b"], 100)
+        fixture = await a_fixture()
+        (page,) = await pages(fixture, ["mine", "absent", "a b"], 100)
         assert page == [
             ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION, -1),
             ("absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
             ("mine", 0, 0),
             ("mine", 0, 1),
         ]
-        handler = DescribeTopicPartitions(house.cache)
+        handler = DescribeTopicPartitions(fixture.cache)
         request = DescribeTopicPartitionsRequest([TopicRequest("absent"), TopicRequest("mine")])
-        answered = (await house.ask(handler, 75, 0, request)).topics
+        answered = (await fixture.ask(handler, 75, 0, request)).topics
         assert [topic.topic_authorized_operations for topic in answered] == [TOPIC_OPERATIONS, TOPIC_OPERATIONS]
-        house.delete_topic("mine")
-        response = await house.ask(handler, 75, 0, DescribeTopicPartitionsRequest([], 100, Cursor("mine", 1)))
+        fixture.delete_topic("mine")
+        response = await fixture.ask(handler, 75, 0, DescribeTopicPartitionsRequest([], 100, Cursor("mine", 1)))
         assert [topic.name for topic in response.topics] == ["nobodys", "theirs"]
 
     run(scenario())
@@ -297,13 +297,13 @@ def test_a_transactions_coordinator_is_refused_for_good(version: int, caplog: py
     """In a code that the clients of that version end at, with a text; the log names client, address and remedy, once a minute."""
 
     async def scenario() -> None:
-        house, now_s = await BrokerHouse().start(), [0.0]
-        creation = TopicCreation(CreatingChannel(house), {})
-        handler = FindCoordinator(house.cache, creation, TransactionRefusals(lambda: now_s[0]))
+        fixture, now_s = await BrokerFixture().start(), [0.0]
+        creation = TopicCreation(CreatingChannel(fixture), {})
+        handler = FindCoordinator(fixture.cache, creation, TransactionRefusals(lambda: now_s[0]))
         request = FindCoordinatorRequest("" if version >= 4 else "t", 1, ["t"] if version >= 4 else [])
         for at_s, line_count in ((0.0, 1), (59.0, 1), (60.0, 2)):
             now_s[0] = at_s
-            found = await house.ask(handler, 10, version, request)
+            found = await fixture.ask(handler, 10, version, request)
             one = found.coordinators[0] if version >= 4 else found
             listed, single = ErrorCode.UNSUPPORTED_VERSION, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             assert one.error_code == (listed if version >= 4 else single)
@@ -314,7 +314,7 @@ def test_a_transactions_coordinator_is_refused_for_good(version: int, caplog: py
         assert lines[0].startswith("transactions: client 'test' at 127.0.0.1:")
         assert "refused the transactional id 't'" in lines[0]
         assert "leave transactional.id away" in lines[0]
-        await house.ask(handler, 10, version, request, client_id="other")
+        await fixture.ask(handler, 10, version, request, client_id="other")
         assert caplog.records[-1].getMessage().startswith("transactions: client 'other' at ")
 
     run(scenario())
@@ -325,12 +325,12 @@ def test_a_group_is_where_its_partition_is(version: int) -> None:
     """Every key finds the leader of one partition of __consumer_offsets, at its address for this client; the topic is made on first need."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        channel = CreatingChannel(house)
+        fixture = await BrokerFixture().start()
+        channel = CreatingChannel(fixture)
         creation = TopicCreation(channel, {"__consumer_offsets": (4, {})})
-        handler = FindCoordinator(house.cache, creation, TransactionRefusals(lambda: 0.0))
+        handler = FindCoordinator(fixture.cache, creation, TransactionRefusals(lambda: 0.0))
         keys = ["g", "h"] if version >= 4 else []
-        found = await house.ask(
+        found = await fixture.ask(
             handler, 10, version, FindCoordinatorRequest(key="" if keys else "g", coordinator_keys=keys)
         )
         assert channel.created == ["__consumer_offsets"]
@@ -339,15 +339,15 @@ def test_a_group_is_where_its_partition_is(version: int) -> None:
         if version >= 4:
             assert [coordinator.key for coordinator in found.coordinators] == keys
         for index in range(4):
-            house.move("__consumer_offsets", index, OTHER)
-        found = await house.ask(
+            fixture.move("__consumer_offsets", index, OTHER)
+        found = await fixture.ask(
             handler, 10, version, FindCoordinatorRequest(key="" if keys else "g", coordinator_keys=keys)
         )
         one = found.coordinators[0] if version >= 4 else found
         assert (one.node_id, one.host) == (OTHER, "host2")
         for index in range(4):
-            house.move("__consumer_offsets", index, ELSEWHERE)
-        found = await house.ask(
+            fixture.move("__consumer_offsets", index, ELSEWHERE)
+        found = await fixture.ask(
             handler, 10, version, FindCoordinatorRequest(key="" if keys else "g", coordinator_keys=keys)
         )
         one = found.coordinators[0] if version >= 4 else found

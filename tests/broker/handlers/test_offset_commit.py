@@ -10,8 +10,8 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.join_group import JoinGroupRequestProtocol
 from millrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from millrace.protocol.messages.sync_group import SyncGroupRequest
-from tests.broker.coordinators.build import GroupHouse, codes_of, commit_request, join_request, run
-from tests.broker.house import topic_id
+from tests.broker.broker_fixture import topic_id
+from tests.broker.coordinators.build import GroupFixture, codes_of, commit_request, join_request, run
 
 GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -21,19 +21,19 @@ def test_committing(version: int) -> None:
     """A simple consumer and a member commit; topics and partitions that there are not have their own codes."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
+        fixture = await GroupFixture().start()
         offsets = {("t", 0): 5, ("t", 3): 6, ("u", 1): 7}
-        assert await house.commit("simple", offsets, version) == dict.fromkeys(offsets, 0)
-        assert await house.fetch_offsets("simple") == offsets
-        stored = (await house.loaded()).offsets.of_topic("simple", "t")[3]
+        assert await fixture.commit("simple", offsets, version) == dict.fromkeys(offsets, 0)
+        assert await fixture.fetch_offsets("simple") == offsets
+        stored = (await fixture.loaded()).offsets.of_topic("simple", "t")[3]
         assert stored.leader_epoch == (5 if version >= 6 else -1)
         assert (stored.topic_id, stored.expires_ms) == (topic_id("t"), None)
-        joined = await house.stable_member("g")
+        joined = await fixture.stable_member("g")
         own = {"generation": 1, "member_id": joined.member_id}
-        codes = await house.commit("g", {("t", 0): 5, ("t", 4): 5, ("t", -1): 5, ("none", 0): 5}, version, **own)
+        codes = await fixture.commit("g", {("t", 0): 5, ("t", 4): 5, ("t", -1): 5, ("none", 0): 5}, version, **own)
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else GONE
         assert codes == {("t", 0): 0, ("t", 4): GONE, ("t", -1): GONE, ("none", 0): unknown}
-        assert await house.fetch_offsets("g") == {("t", 0): 5}
+        assert await fixture.fetch_offsets("g") == {("t", 0): 5}
 
     run(scenario())
 
@@ -43,13 +43,13 @@ def test_who_may_commit(version: int) -> None:
     """Members of the generation; others only while there is none."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        joined = await house.stable_member("g")
+        fixture = await GroupFixture().start()
+        joined = await fixture.stable_member("g")
 
         async def code(
             group_id: str = "g", generation: int = 1, member_id: str = joined.member_id, **fields: str
         ) -> int:
-            codes = await house.commit(
+            codes = await fixture.commit(
                 group_id, {("t", 0): 1, ("t", 9): 1}, version, generation=generation, member_id=member_id, **fields
             )
             assert codes["t", 9] == GONE
@@ -67,7 +67,7 @@ def test_who_may_commit(version: int) -> None:
         assert await code("made") == ErrorCode.UNKNOWN_MEMBER_ID
         if version >= 7:
             assert await code(group_instance_id="i") == ErrorCode.UNKNOWN_MEMBER_ID
-        await house.join("new")
+        await fixture.join("new")
         assert await code("new", generation=-1, member_id="") == ErrorCode.UNKNOWN_MEMBER_ID
 
     run(scenario())
@@ -77,9 +77,9 @@ def test_a_member_may_not_commit_before_its_generation_is_assigned() -> None:
     """Between join and sync it is told that a rebalance is under way."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        joined = await house.join("g")
-        codes = await house.commit("g", {("t", 0): 1}, generation=1, member_id=joined.member_id)
+        fixture = await GroupFixture().start()
+        joined = await fixture.join("g")
+        codes = await fixture.commit("g", {("t", 0): 1}, generation=1, member_id=joined.member_id)
         assert codes == {("t", 0): ErrorCode.REBALANCE_IN_PROGRESS}
 
     run(scenario())
@@ -89,7 +89,7 @@ def test_text_that_is_too_long() -> None:
     """4096 of Java's characters are taken, one more is not; the partitions beside it are stored."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
+        fixture = await GroupFixture().start()
         too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
         for text, code in [
             ("m" * 4096, 0),
@@ -98,13 +98,13 @@ def test_text_that_is_too_long() -> None:
             ("😀" * 2049, too_large),
             ("é" * 4096, 0),
         ]:
-            assert await house.commit("g", {("t", 0): 1}, metadata=text) == {("t", 0): code}
+            assert await fixture.commit("g", {("t", 0): 1}, metadata=text) == {("t", 0): code}
         request = commit_request("g", {("t", 0): 8, ("t", 1): 9}, 9, metadata=None)
         request.topics[0].partitions[0].committed_metadata = "m" * 5000
-        response = await house.ask_for(8, 9, request)
+        response = await fixture.ask_for(8, 9, request)
         assert codes_of(response) == {("t", 0): too_large, ("t", 1): 0}
-        assert await house.fetch_offsets("g") == {("t", 0): 1, ("t", 1): 9}
-        assert (await house.loaded()).offsets.of_topic("g", "t")[1].metadata == ""
+        assert await fixture.fetch_offsets("g") == {("t", 0): 1, ("t", 1): 9}
+        assert (await fixture.loaded()).offsets.of_topic("g", "t")[1].metadata == ""
 
     run(scenario())
 
@@ -114,9 +114,9 @@ def test_an_explicit_retention(version: int) -> None:
     """Old clients say how long their offsets are to be kept."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await house.commit("g", {("t", 0): 1}, version, retention_time_ms=5000)
-        assert (await house.loaded()).offsets.of_topic("g", "t")[0].expires_ms == house.clock.now_ms + 5000
+        fixture = await GroupFixture().start()
+        await fixture.commit("g", {("t", 0): 1}, version, retention_time_ms=5000)
+        assert (await fixture.loaded()).offsets.of_topic("g", "t")[0].expires_ms == fixture.clock.now_ms + 5000
 
     run(scenario())
 
@@ -126,10 +126,10 @@ def test_a_retention_beyond_all_time_is_cut(retention_ms: int, expires_ms: int) 
     """What no record can carry is for ever, or over at once."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        codes = await house.commit("g", {("t", 0): 1}, 3, retention_time_ms=retention_ms)
+        fixture = await GroupFixture().start()
+        codes = await fixture.commit("g", {("t", 0): 1}, 3, retention_time_ms=retention_ms)
         assert codes == {("t", 0): 0}
-        assert (await house.loaded()).offsets.of_topic("g", "t")[0].expires_ms == expires_ms
+        assert (await fixture.loaded()).offsets.of_topic("g", "t")[0].expires_ms == expires_ms
 
     run(scenario())
 
@@ -138,14 +138,14 @@ def test_a_commit_keeps_its_member_alive() -> None:
     """One that commits and sends no heartbeat stays in its group."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        joined = await house.stable_member("g", session_timeout_ms=10_000)
+        fixture = await GroupFixture().start()
+        joined = await fixture.stable_member("g", session_timeout_ms=10_000)
         for number in range(5):
             await asyncio.sleep(9)
-            codes = await house.commit("g", {("t", 0): number}, generation=1, member_id=joined.member_id)
+            codes = await fixture.commit("g", {("t", 0): number}, generation=1, member_id=joined.member_id)
             assert codes == {("t", 0): 0}
         await asyncio.sleep(11)
-        codes = await house.commit("g", {("t", 0): 9}, generation=1, member_id=joined.member_id)
+        codes = await fixture.commit("g", {("t", 0): 9}, generation=1, member_id=joined.member_id)
         assert codes == {("t", 0): ErrorCode.UNKNOWN_MEMBER_ID}
 
     run(scenario())
@@ -155,13 +155,13 @@ def test_commits_of_nothing() -> None:
     """No topics, or none that exist: answered at once, whatever the group."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await house.loaded()
-        response = house.call(8, 9, OffsetCommitRequest(group_id="none", generation_id_or_member_epoch=3))
+        fixture = await GroupFixture().start()
+        await fixture.loaded()
+        response = fixture.call(8, 9, OffsetCommitRequest(group_id="none", generation_id_or_member_epoch=3))
         assert response == OffsetCommitResponse()
-        codes = await house.commit("none", {("none", 0): 1}, generation=3)
+        codes = await fixture.commit("none", {("none", 0): 1}, generation=3)
         assert codes == {("none", 0): GONE}
-        assert await house.log() == []
+        assert await fixture.log() == []
 
     run(scenario())
 
@@ -171,9 +171,9 @@ def test_without_a_coordinator(version: int) -> None:
     """Every partition says so."""
 
     async def scenario() -> None:
-        house = await GroupHouse(offsets_partitions=0).start()
+        fixture = await GroupFixture(offsets_partitions=0).start()
         away = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert await house.commit("g", {("t", 0): 1, ("u", 1): 1}, version) == {("t", 0): away, ("u", 1): away}
+        assert await fixture.commit("g", {("t", 0): 1, ("u", 1): 1}, version) == {("t", 0): away, ("u", 1): away}
 
     run(scenario())
 
@@ -182,12 +182,12 @@ def test_group_ids_at_the_edge() -> None:
     """The empty id is a group like any other here; one as long as the protocol lets it be is stored and read."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
+        fixture = await GroupFixture().start()
         for group_id in ("", "g" * 32_767, "группа"):
-            assert await house.commit(group_id, {("t", 0): 1}) == {("t", 0): 0}
-            assert await house.fetch_offsets(group_id) == {("t", 0): 1}
-        await house.crash()
-        assert await house.fetch_offsets("g" * 32_767) == {("t", 0): 1}
+            assert await fixture.commit(group_id, {("t", 0): 1}) == {("t", 0): 0}
+            assert await fixture.fetch_offsets(group_id) == {("t", 0): 1}
+        await fixture.crash()
+        assert await fixture.fetch_offsets("g" * 32_767) == {("t", 0): 1}
 
     run(scenario())
 
@@ -196,15 +196,15 @@ def test_a_generation_that_is_too_large_harms_no_other_group() -> None:
     """It is refused; the shard goes on."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await house.commit("g", {("t", 0): 1})
+        fixture = await GroupFixture().start()
+        await fixture.commit("g", {("t", 0): 1})
         protocols = [JoinGroupRequestProtocol("p", b"x" * (9 << 20))]
-        joined = await house.ask_for(11, 3, join_request("big", protocols=protocols))
-        synced = await house.ask_for(14, 3, SyncGroupRequest("big", 1, joined.member_id))
+        joined = await fixture.ask_for(11, 3, join_request("big", protocols=protocols))
+        synced = await fixture.ask_for(14, 3, SyncGroupRequest("big", 1, joined.member_id))
         assert synced.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-        loop = house.shard()
+        loop = fixture.shard()
         assert repr(loop.machine.groups["big"]).startswith("big PreparingRebalance")
-        assert await house.commit("g", {("t", 0): 2}) == {("t", 0): 0}
-        assert house.shard() is loop
+        assert await fixture.commit("g", {("t", 0): 2}) == {("t", 0): 0}
+        assert fixture.shard() is loop
 
     run(scenario())

@@ -23,7 +23,7 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.broker.house import BrokerHouse, parts_of
+from tests.broker.broker_fixture import BrokerFixture, parts_of
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.patience import eventually
 from tests.s3stream.build import World
@@ -45,11 +45,11 @@ HOT_ONLY: dict[str, str] = {
 
 
 async def ends(
-    house: BrokerHouse, version: int, *asked: tuple[str, int, int], current: int = -1
+    fixture: BrokerFixture, version: int, *asked: tuple[str, int, int], current: int = -1
 ) -> list[tuple[int, int, int]]:
     topics = [OffsetForLeaderTopic(name, [OffsetForLeaderPartition(index, current, e)]) for name, index, e in asked]
-    handler = OffsetForLeaderEpoch(house.directory)
-    response = await house.ask(handler, 23, version, OffsetForLeaderEpochRequest(-1, topics))
+    handler = OffsetForLeaderEpoch(fixture.directory)
+    response = await fixture.ask(handler, 23, version, OffsetForLeaderEpochRequest(-1, topics))
     parts = [part for topic in response.topics for part in topic.partitions]
     return [(part.error_code, part.leader_epoch, part.end_offset) for part in parts]
 
@@ -59,15 +59,15 @@ def test_an_epoch_ends_where_the_next_began(version: int) -> None:
     """The current epoch ends at the high watermark, earlier ones where the next began, others are unknown; codes as elsewhere."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        house.make_topic("away", leader=2)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        fixture.make_topic("away", leader=2)
         for _ in range(3):
-            await house.produce({("a", 0): batch(5)})
-            house.move("a", 0, 1)
-            await house.partition("a")
-        await house.begin_reading()
-        assert await ends(house, version, *(("a", 0, epoch) for epoch in (-1, 0, 1, 2, 3, 4))) == [
+            await fixture.produce({("a", 0): batch(5)})
+            fixture.move("a", 0, 1)
+            await fixture.partition("a")
+        await fixture.begin_reading()
+        assert await ends(fixture, version, *(("a", 0, epoch) for epoch in (-1, 0, 1, 2, 3, 4))) == [
             (0, -1, -1),
             (0, 0, 5),
             (0, 1, 10),
@@ -75,12 +75,12 @@ def test_an_epoch_ends_where_the_next_began(version: int) -> None:
             (0, 3, 15),
             (0, -1, -1),
         ]
-        assert await ends(house, version, ("none", 0, 0), ("a", 3, 0), ("away", 0, 0)) == [
+        assert await ends(fixture, version, ("none", 0, 0), ("a", 3, 0), ("away", 0, 0)) == [
             (3, -1, -1),
             (3, -1, -1),
             (6, -1, -1),
         ]
-        found = [(await ends(house, version, ("a", 0, 0), current=current))[0][0] for current in (2, 3, 4)]
+        found = [(await ends(fixture, version, ("a", 0, 0), current=current))[0][0] for current in (2, 3, 4)]
         assert found == [ErrorCode.FENCED_LEADER_EPOCH, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
 
     run(scenario())
@@ -90,17 +90,17 @@ def test_an_end_that_is_not_durable_is_not_told() -> None:
     """Neither of the current epoch nor of one that ended while batches were in flight."""
 
     async def scenario() -> None:
-        house = await BrokerHouse(World(is_auto=False)).start()
-        house.make_topic("a")
-        partition = await house.partition("a")
+        fixture = await BrokerFixture(World(is_auto=False)).start()
+        fixture.make_topic("a")
+        partition = await fixture.partition("a")
         for _ in range(2):
             partition.append(batch(5), 9, START_MS, 0, lambda _: None)
-        house.world.wal.confirm(1)
-        assert await ends(house, 4, ("a", 0, 0)) == [(0, 0, 5)]
-        house.move("a", 0, 1)
-        assert await ends(house, 4, ("a", 0, 0), ("a", 0, 1)) == [(0, 0, 5), (0, 1, 5)]
-        house.world.wal.confirm()
-        assert await ends(house, 4, ("a", 0, 0), ("a", 0, 1)) == [(0, 0, 10), (0, 1, 10)]
+        fixture.world.wal.confirm(1)
+        assert await ends(fixture, 4, ("a", 0, 0)) == [(0, 0, 5)]
+        fixture.move("a", 0, 1)
+        assert await ends(fixture, 4, ("a", 0, 0), ("a", 0, 1)) == [(0, 0, 5), (0, 1, 5)]
+        fixture.world.wal.confirm()
+        assert await ends(fixture, 4, ("a", 0, 0), ("a", 0, 1)) == [(0, 0, 10), (0, 1, 10)]
 
     run(scenario())
 
@@ -109,11 +109,11 @@ def test_an_end_that_is_not_durable_is_not_told() -> None:
 
 
 async def delete(
-    house: BrokerHouse, version: int, *asked: tuple[str, int, int], timeout_ms: int = 5000
+    fixture: BrokerFixture, version: int, *asked: tuple[str, int, int], timeout_ms: int = 5000
 ) -> list[tuple[int, int]]:
     topics = [DeleteRecordsTopic(name, [DeleteRecordsPartition(index, offset)]) for name, index, offset in asked]
-    handler = DeleteRecords(house.directory, house.clock)
-    response = await house.ask(handler, 21, version, DeleteRecordsRequest(topics, timeout_ms))
+    handler = DeleteRecords(fixture.directory, fixture.clock)
+    response = await fixture.ask(handler, 21, version, DeleteRecordsRequest(topics, timeout_ms))
     return [(part.error_code, part.low_watermark) for topic in response.topics for part in topic.partitions]
 
 
@@ -122,23 +122,23 @@ def test_records_are_deleted_up_to_an_offset(version: int) -> None:
     """The answer has the new start; a lower offset changes nothing; -1 deletes all; beyond the watermark is out of range."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
         for _ in range(4):
-            await house.produce({("a", 0): batch(5)})
+            await fixture.produce({("a", 0): batch(5)})
         steps = ((7, 7), (3, 7), (7, 7), (0, 7), (20, 20), (-1, 20))
         for offset, start in steps:
-            assert await delete(house, version, ("a", 0, offset)) == [(0, start)]
-            await house.begin_reading()
-            partition = await house.partition("a")
+            assert await delete(fixture, version, ("a", 0, offset)) == [(0, start)]
+            await fixture.begin_reading()
+            partition = await fixture.partition("a")
             assert partition.log_start_offset == start
             for asked, code in ((start - 1, ErrorCode.OFFSET_OUT_OF_RANGE), (start, 0)):
-                (part,) = parts_of(await house.fetch({("a", 0): asked})).values()
+                (part,) = parts_of(await fixture.fetch({("a", 0): asked})).values()
                 assert part.error_code == code
             assert bool(part.records) == (start < 20)
         for offset in (21, -2):
-            assert await delete(house, version, ("a", 0, offset)) == [(ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
-        await house.settle()
+            assert await delete(fixture, version, ("a", 0, offset)) == [(ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
+        await fixture.settle()
         assert partition.data.start == 20
 
     run(scenario())
@@ -148,14 +148,14 @@ def test_deletions_that_are_refused() -> None:
     """Unknown places, other leaders, compacted topics and the broker's own; each leaves the others alone."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        house.make_topic("away", leader=2)
-        house.make_topic("compacted", cleanup_policy="compact")
-        house.make_topic("both", cleanup_policy="compact,delete")
-        house.make_topic("__consumer_offsets")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        fixture.make_topic("away", leader=2)
+        fixture.make_topic("compacted", cleanup_policy="compact")
+        fixture.make_topic("both", cleanup_policy="compact,delete")
+        fixture.make_topic("__consumer_offsets")
         names = ("a", "none", "away", "compacted", "both", "__consumer_offsets")
-        codes = [code for code, _ in await delete(house, 2, *((name, 0, 0) for name in names))]
+        codes = [code for code, _ in await delete(fixture, 2, *((name, 0, 0) for name in names))]
         assert codes == [0, 3, 6, ErrorCode.POLICY_VIOLATION, 0, ErrorCode.INVALID_TOPIC_EXCEPTION]
 
     run(scenario())
@@ -166,21 +166,21 @@ def test_a_deletion_is_answered_when_it_is_durable(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("millrace.broker.handlers.delete_records.TIMEOUT_MS_MIN", 20)
 
     async def scenario() -> None:
-        house = await BrokerHouse(World(is_auto=False)).start()
-        house.make_topic("a")
-        partition = await house.partition("a")
+        fixture = await BrokerFixture(World(is_auto=False)).start()
+        fixture.make_topic("a")
+        partition = await fixture.partition("a")
         partition.append(batch(5), 9, START_MS, 0, lambda _: None)
-        house.world.wal.confirm()
-        waiting = asyncio.ensure_future(delete(house, 2, ("a", 0, 3)))
+        fixture.world.wal.confirm()
+        waiting = asyncio.ensure_future(delete(fixture, 2, ("a", 0, 3)))
         await asyncio.sleep(0.01)
         assert not waiting.done()
-        house.world.wal.confirm()
+        fixture.world.wal.confirm()
         assert await waiting == [(0, 3)]
-        await house.crash()
-        house.world.wal.is_auto = True
-        assert (await house.partition("a")).log_start_offset == 3
-        house.world.wal.is_auto = False
-        assert await delete(house, 2, ("a", 0, 4), timeout_ms=1) == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
+        await fixture.crash()
+        fixture.world.wal.is_auto = True
+        assert (await fixture.partition("a")).log_start_offset == 3
+        fixture.world.wal.is_auto = False
+        assert await delete(fixture, 2, ("a", 0, 4), timeout_ms=1) == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
 
     run(scenario())
 
@@ -192,15 +192,15 @@ def test_producers_are_described() -> None:
     """Each with its epoch, last sequence and time; unknown places and other leaders have their codes."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 2)
-        house.make_topic("away", leader=2)
-        await house.produce({("a", 0): batch(3, producer_id=7, sequence=0)})
-        await house.produce({("a", 0): batch(2, producer_id=9, epoch=4, sequence=0, timestamp=START_MS - 5)})
-        await house.begin_reading()
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 2)
+        fixture.make_topic("away", leader=2)
+        await fixture.produce({("a", 0): batch(3, producer_id=7, sequence=0)})
+        await fixture.produce({("a", 0): batch(2, producer_id=9, epoch=4, sequence=0, timestamp=START_MS - 5)})
+        await fixture.begin_reading()
         topics = [TopicRequest("a", [0, 1, 5]), TopicRequest("away", [0])]
-        handler = DescribeProducers(house.directory)
-        response = await house.ask(handler, 61, 0, DescribeProducersRequest(topics))
+        handler = DescribeProducers(fixture.directory)
+        response = await fixture.ask(handler, 61, 0, DescribeProducersRequest(topics))
         parts = [part for topic in response.topics for part in topic.partitions]
         assert [part.error_code for part in parts] == [0, 0, 3, 6]
         found: list[Any] = [
@@ -237,8 +237,8 @@ class Blocks:
         return self.size * self.asked, self.size
 
 
-def init(house: BrokerHouse, handler: InitProducerId, version: int, transactional_id: str | None = None) -> Any:
-    return house.ask(handler, 22, version, InitProducerIdRequest(transactional_id, 1000))
+def init(fixture: BrokerFixture, handler: InitProducerId, version: int, transactional_id: str | None = None) -> Any:
+    return fixture.ask(handler, 22, version, InitProducerIdRequest(transactional_id, 1000))
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -246,10 +246,10 @@ def test_every_producer_gets_an_id_of_its_own(version: int) -> None:
     """Ids come from leased blocks, epoch 0, and no id twice, however many ask at once."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         blocks = Blocks()
         handler = InitProducerId(ProducerIds(blocks), NO_TRANSACTIONS)
-        answers = await asyncio.gather(*(init(house, handler, version) for _ in range(20)))
+        answers = await asyncio.gather(*(init(fixture, handler, version) for _ in range(20)))
         assert {(answer.error_code, answer.producer_epoch) for answer in answers} == {(0, 0)}
         assert sorted(answer.producer_id for answer in answers) == list(range(3, 23))
         assert blocks.asked in (7, 8)
@@ -261,10 +261,10 @@ def test_a_known_id_does_not_matter() -> None:
     """An idempotent producer that names an id and epoch gets a new one, as from Kafka."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         handler = InitProducerId(ProducerIds(Blocks()), NO_TRANSACTIONS)
         request = InitProducerIdRequest(None, 1000, 77, 5)
-        answer = await house.ask(handler, 22, 4, request)
+        answer = await fixture.ask(handler, 22, 4, request)
         assert (answer.producer_id, answer.producer_epoch) == (3, 0)
 
     run(scenario())
@@ -275,9 +275,9 @@ def test_an_id_goes_with_its_epoch(producer_id: int, epoch: int) -> None:
     """One without the other is malformed."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         handler = InitProducerId(ProducerIds(Blocks()), NO_TRANSACTIONS)
-        answer = await house.ask(handler, 22, 4, InitProducerIdRequest(None, 1000, producer_id, epoch))
+        answer = await fixture.ask(handler, 22, 4, InitProducerIdRequest(None, 1000, producer_id, epoch))
         assert answer.error_code == ErrorCode.INVALID_REQUEST
 
     run(scenario())
@@ -288,12 +288,12 @@ def test_transactional_ids_are_refused_for_good(version: int) -> None:
     """There are no transactions yet: a code that no client retries. An empty id is malformed."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         handler = InitProducerId(ProducerIds(Blocks()), NO_TRANSACTIONS)
-        answer = await init(house, handler, version, "t")
+        answer = await init(fixture, handler, version, "t")
         assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
-        assert (await init(house, handler, version, "")).error_code == ErrorCode.INVALID_REQUEST
+        assert (await init(fixture, handler, version, "")).error_code == ErrorCode.INVALID_REQUEST
 
     run(scenario())
 
@@ -302,18 +302,18 @@ def test_the_next_block_is_leased_before_it_is_needed() -> None:
     """With a slow controller producers go on from the block in hand; only when that is used up do they wait."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         blocks = Blocks(30)
         handler = InitProducerId(ProducerIds(blocks), NO_TRANSACTIONS)
         for expected in range(30, 56):
-            assert (await init(house, handler, 4)).producer_id == expected
+            assert (await init(fixture, handler, 4)).producer_id == expected
         assert blocks.asked == 1
-        assert (await init(house, handler, 4)).producer_id == 56
+        assert (await init(fixture, handler, 4)).producer_id == 56
         await eventually(lambda: blocks.asked == 2)
         blocks.gate = asyncio.Event()
-        taken = [(await init(house, handler, 4)).producer_id for _ in range(33)]
+        taken = [(await init(fixture, handler, 4)).producer_id for _ in range(33)]
         assert taken == list(range(57, 90))
-        waiting = asyncio.ensure_future(init(house, handler, 4))
+        waiting = asyncio.ensure_future(init(fixture, handler, 4))
         await asyncio.sleep(0.01)
         assert not waiting.done()
         blocks.gate.set()
@@ -327,15 +327,15 @@ def test_without_a_controller_producers_are_asked_to_come_again(monkeypatch: pyt
     monkeypatch.setattr("millrace.broker.handlers.init_producer_id.LEASE_TIMEOUT_S", 0.02)
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         blocks = Blocks()
         handler = InitProducerId(ProducerIds(blocks), NO_TRANSACTIONS)
         blocks.error = KafkaError(ErrorCode.STALE_BROKER_EPOCH)
-        assert (await init(house, handler, 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await init(fixture, handler, 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         blocks.error, blocks.gate = None, asyncio.Event()
-        assert (await init(house, handler, 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await init(fixture, handler, 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         blocks.gate.set()
-        answers = [await init(house, handler, 4) for _ in range(4)]
+        answers = [await init(fixture, handler, 4) for _ in range(4)]
         assert [answer.error_code for answer in answers] == [0] * 4
         assert len({answer.producer_id for answer in answers}) == 4
 
@@ -346,21 +346,21 @@ def test_refusals_of_the_dispatcher_can_be_read() -> None:
     """Each handler can say one code for everything that was asked."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         deletion = DeleteRecordsRequest([DeleteRecordsTopic("a", [DeleteRecordsPartition(3, 0)])])
-        refused = DeleteRecords(house.directory, house.clock).refuse(deletion, 7)
+        refused = DeleteRecords(fixture.directory, fixture.clock).refuse(deletion, 7)
         assert [(part.partition_index, part.error_code) for part in refused.topics[0].partitions] == [(3, 7)]
         epochs = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic("a", [OffsetForLeaderPartition(2)])])
-        found = OffsetForLeaderEpoch(house.directory).refuse(epochs, 7)
+        found = OffsetForLeaderEpoch(fixture.directory).refuse(epochs, 7)
         assert [(part.partition, part.error_code) for part in found.topics[0].partitions] == [(2, 7)]
-        described = DescribeProducers(house.directory).refuse(DescribeProducersRequest([TopicRequest("a", [1])]), 7)
+        described = DescribeProducers(fixture.directory).refuse(DescribeProducersRequest([TopicRequest("a", [1])]), 7)
         assert [(part.partition_index, part.error_code) for part in described.topics[0].partitions] == [(1, 7)]
-        assert parts_of(house.fetch_handler.refuse(_fetch_request(), 7))["a", 0].error_code == 7
+        assert parts_of(fixture.fetch_handler.refuse(_fetch_request(), 7))["a", 0].error_code == 7
 
     run(scenario())
 
 
 def _fetch_request() -> Any:
-    from tests.broker.house import fetch_request
+    from tests.broker.broker_fixture import fetch_request
 
     return fetch_request({("a", 0): 0}, 12)

@@ -21,7 +21,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millrace.runtime.offload import InlineOffload
-from tests.broker.house import BrokerHouse, parts_of
+from tests.broker.broker_fixture import BrokerFixture, parts_of
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.live.stamped import headers_of_clients, stamped
 
@@ -35,9 +35,9 @@ def unset(view: memoryview, told: int = -1) -> memoryview:
     return memoryview(pack_batch(header, view[HEADER_BYTES:], header.attributes, told))
 
 
-async def offsets_of(house: BrokerHouse, timestamp_ms: int) -> tuple[int, int, int]:
+async def offsets_of(fixture: BrokerFixture, timestamp_ms: int) -> tuple[int, int, int]:
     asked = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("a", [ListOffsetsPartition(0, -1, timestamp_ms)])])
-    response = await house.ask(ListOffsets(house.directory, house.unpacking), 2, 7, asked)
+    response = await fixture.ask(ListOffsets(fixture.directory, fixture.unpacking), 2, 7, asked)
     answer = response.topics[0].partitions[0]
     return answer.error_code, answer.offset, answer.timestamp
 
@@ -49,16 +49,16 @@ def test_times_are_found_in_batches_that_do_not_tell_them(codec: Codec, told: in
     """Looked into in place, and in slices; what a consumer gets says the same, under a checksum that is right."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
         sent = unset(batch(count, timestamp=START_MS, step_ms=STEP_MS, codec=codec), told)
-        assert parts_of(await house.produce({("a", 0): sent}))["a", 0].error_code == 0
+        assert parts_of(await fixture.produce({("a", 0): sent}))["a", 0].error_code == 0
         last_ms = START_MS + (count - 1) * STEP_MS
-        assert await offsets_of(house, START_MS) == (0, 0, START_MS)
-        assert await offsets_of(house, last_ms) == (0, count - 1, last_ms)
-        assert await offsets_of(house, last_ms + 1) == (0, -1, -1)
-        assert await offsets_of(house, -3) == (0, count - 1, last_ms)
-        records = memoryview(parts_of(await house.fetch({("a", 0): 0}))["a", 0].records)
+        assert await offsets_of(fixture, START_MS) == (0, 0, START_MS)
+        assert await offsets_of(fixture, last_ms) == (0, count - 1, last_ms)
+        assert await offsets_of(fixture, last_ms + 1) == (0, -1, -1)
+        assert await offsets_of(fixture, -3) == (0, count - 1, last_ms)
+        records = memoryview(parts_of(await fixture.fetch({("a", 0): 0}))["a", 0].records)
         header = BatchHeader(records)
         assert header.max_timestamp == last_ms
         assert is_intact(records, header)
@@ -71,12 +71,12 @@ def test_their_age_is_that_of_their_records_after_a_kill() -> None:
     """Not of the start that read them again."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        await house.produce({("a", 0): unset(batch(3))})
-        house.clock.now_ms += 6 * DAY_MS
-        await house.crash()
-        partition = await house.partition("a")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        await fixture.produce({("a", 0): unset(batch(3))})
+        fixture.clock.now_ms += 6 * DAY_MS
+        await fixture.crash()
+        partition = await fixture.partition("a")
         assert partition.state.segments.open.latest_ms == START_MS
 
     run(scenario())
@@ -86,13 +86,13 @@ def test_the_time_that_was_not_told_is_judged() -> None:
     """As any other: too late for the topic, it is refused, and nothing is appended."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
         for count in (2, SLICE_RECORDS + 5):
             sent = unset(batch(count, timestamp=START_MS, step_ms=DAY_MS))
-            code = parts_of(await house.produce({("a", 0): sent}))["a", 0].error_code
+            code = parts_of(await fixture.produce({("a", 0): sent}))["a", 0].error_code
             assert code == ErrorCode.INVALID_TIMESTAMP
-        assert (await house.partition("a")).log_end_offset == 0
+        assert (await fixture.partition("a")).log_end_offset == 0
 
     run(scenario())
 
@@ -101,11 +101,11 @@ def test_where_the_time_is_the_brokers_nobody_looks() -> None:
     """The append's time is every record's, told or not."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", message_timestamp_type="LogAppendTime")
-        house.clock.now_ms += 7
-        await house.produce({("a", 0): unset(batch(2, timestamp=START_MS - DAY_MS))})
-        assert await offsets_of(house, -3) == (0, 0, START_MS + 7)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", message_timestamp_type="LogAppendTime")
+        fixture.clock.now_ms += 7
+        await fixture.produce({("a", 0): unset(batch(2, timestamp=START_MS - DAY_MS))})
+        assert await offsets_of(fixture, -3) == (0, 0, START_MS + 7)
 
     run(scenario())
 
@@ -135,14 +135,14 @@ def test_what_kafka_computes_is_stored() -> None:
     Apache Kafka): the largest of the records' times, and none where there is none."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         for number, (base, told, times) in enumerate(headers_of_clients(START_MS).values()):
             for codec in (Codec.NONE, Codec.GZIP):
                 name = f"t{number}{codec.name}"
-                house.make_topic(name)
+                fixture.make_topic(name)
                 sent = memoryview(stamped(base, told, times, codec))
-                assert parts_of(await house.produce({(name, 0): sent}))[name, 0].error_code == 0
-                header = BatchHeader(memoryview(parts_of(await house.fetch({(name, 0): 0}))[name, 0].records))
+                assert parts_of(await fixture.produce({(name, 0): sent}))[name, 0].error_code == 0
+                header = BatchHeader(memoryview(parts_of(await fixture.fetch({(name, 0): 0}))[name, 0].records))
                 assert (header.base_timestamp, header.max_timestamp) == (base, max(-1, *times))
 
     run(scenario())
@@ -153,13 +153,13 @@ def test_each_time_is_judged_where_all_are_looked_at(count: int) -> None:
     """One behind a first record that has none."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", message_timestamp_before_max_ms=str(DAY_MS))
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", message_timestamp_before_max_ms=str(DAY_MS))
         for time in (START_MS - 2 * DAY_MS, START_MS + 2 * DAY_MS):
             sent = memoryview(stamped(-1, 0, [-1] * (count - 2) + [time, -1]))
-            code = parts_of(await house.produce({("a", 0): sent}))["a", 0].error_code
+            code = parts_of(await fixture.produce({("a", 0): sent}))["a", 0].error_code
             assert code == ErrorCode.INVALID_TIMESTAMP
-        assert (await house.partition("a")).log_end_offset == 0
+        assert (await fixture.partition("a")).log_end_offset == 0
 
     run(scenario())
 
@@ -171,11 +171,11 @@ def test_a_largest_time_that_was_left_out_is_not_judged(last_ms: int, count: int
     """0 is not a time of 1970 where the header cannot be right: only the records' times are held to the topic's bounds, as by Kafka."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", message_timestamp_before_max_ms=str(DAY_MS))
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", message_timestamp_before_max_ms=str(DAY_MS))
         sent = memoryview(stamped(-1, 0, [-1] * (count - 1) + [last_ms], codec))
-        assert parts_of(await house.produce({("a", 0): sent}))["a", 0].error_code == 0
-        header = BatchHeader(memoryview(parts_of(await house.fetch({("a", 0): 0}))["a", 0].records))
+        assert parts_of(await fixture.produce({("a", 0): sent}))["a", 0].error_code == 0
+        header = BatchHeader(memoryview(parts_of(await fixture.fetch({("a", 0): 0}))["a", 0].records))
         assert (header.base_timestamp, header.max_timestamp) == (-1, last_ms)
 
     run(scenario())
@@ -206,21 +206,21 @@ def test_records_without_a_timestamp_age_from_their_append() -> None:
     such a log is its first record's, none."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        house.make_topic("b")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        fixture.make_topic("b")
         for name, told in (("a", 0), ("b", -1)):
-            await house.produce({(name, 0): memoryview(stamped(-1, told, [-1, -1]))})
+            await fixture.produce({(name, 0): memoryview(stamped(-1, told, [-1, -1]))})
         for is_killed in (False, True):
             if is_killed:
-                await house.crash()
+                await fixture.crash()
             for name in ("a", "b"):
-                partition = await house.partition(name)
+                partition = await fixture.partition(name)
                 assert partition.state.segments.open.latest_ms == START_MS
                 assert partition.state.segments.plan_retention(START_MS + DAY_MS, DAY_MS, -1, 2) == 0
                 assert partition.state.segments.plan_retention(START_MS + DAY_MS + 1, DAY_MS, -1, 2) == 2
         asked = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("a", [ListOffsetsPartition(0, -1, -3)])])
-        response = await house.ask(ListOffsets(house.directory, house.unpacking), 2, 7, asked)
+        response = await fixture.ask(ListOffsets(fixture.directory, fixture.unpacking), 2, 7, asked)
         answer = response.topics[0].partitions[0]
         assert (answer.error_code, answer.offset, answer.timestamp) == (0, 0, -1)
 

@@ -13,7 +13,7 @@ from millrace.broker.fetch_machine import FetchState
 from millrace.broker.fetch_sessions import FetchItem, FetchSessions
 from millrace.broker.handlers.fetch import Fetch
 from millrace.broker.read_pass import ITEMS_A_SLICE, ReadPass
-from tests.broker.house import BrokerHouse, fetch_request, parts_of
+from tests.broker.broker_fixture import BrokerFixture, fetch_request, parts_of
 from tests.broker.partitions.build import batch, run
 
 WIDTH = 2 * ITEMS_A_SLICE + 100
@@ -57,16 +57,16 @@ async def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it never was")
 
 
-async def filled() -> BrokerHouse:
+async def filled() -> BrokerFixture:
     """A record in each of very many partitions."""
-    house = await BrokerHouse().start()
-    house.make_topic("a", WIDTH)
-    await house.produce(dict.fromkeys(WANTED, batch(1)))
-    return house
+    fixture = await BrokerFixture().start()
+    fixture.make_topic("a", WIDTH)
+    await fixture.produce(dict.fromkeys(WANTED, batch(1)))
+    return fixture
 
 
-async def asked(house: BrokerHouse, wanted: dict[tuple[str, int], int], **fields: Any) -> Any:
-    return await house.fetch(wanted, 12, **fields)
+async def asked(fixture: BrokerFixture, wanted: dict[tuple[str, int], int], **fields: Any) -> Any:
+    return await fixture.fetch(wanted, 12, **fields)
 
 
 def test_a_wide_fetch_that_waits_never_reads_all_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,20 +74,20 @@ def test_a_wide_fetch_that_waits_never_reads_all_in_one_turn(monkeypatch: pytest
     in slices."""
 
     async def scenario() -> None:
-        house = await filled()
+        fixture = await filled()
         size = len(batch(1))
         fields = {"max_wait_ms": 60_000, "min_bytes": (WIDTH + 2) * size, "max_bytes": 1 << 30}
         async with reads_a_turn(monkeypatch) as counts:
-            outcome = asyncio.ensure_future(asked(house, WANTED, **fields))
+            outcome = asyncio.ensure_future(asked(fixture, WANTED, **fields))
             await until(lambda: sum(counts) >= ITEMS_A_SLICE)
-            await house.produce({("a", 0): batch(1)})  # was read
+            await fixture.produce({("a", 0): batch(1)})  # was read
             assert sum(counts) < WIDTH
             await until(lambda: sum(counts) >= WIDTH)
             for _ in range(20):
                 await asyncio.sleep(0)
             assert not outcome.done()
             assert sum(counts) == WIDTH
-            await house.produce({("a", WIDTH - 1): batch(1)})
+            await fixture.produce({("a", WIDTH - 1): batch(1)})
             parts = parts_of(await outcome)
         assert max(counts) <= ITEMS_A_SLICE
         found = [sum(len(piece) for piece in (part.records,)) for part in parts.values()]
@@ -100,13 +100,13 @@ def test_a_session_in_which_much_changed_is_read_in_slices(monkeypatch: pytest.M
     """Though its increment names nothing; the answer has all that is new, once."""
 
     async def scenario() -> None:
-        house = await filled()
-        opened = await asked(house, WANTED, session_epoch=0, max_bytes=1 << 30)
+        fixture = await filled()
+        opened = await asked(fixture, WANTED, session_epoch=0, max_bytes=1 << 30)
         assert opened.session_id
-        await asked(house, dict.fromkeys(WANTED, 1), session_id=opened.session_id, session_epoch=1, max_bytes=1 << 30)
-        await house.produce(dict.fromkeys(WANTED, batch(1)))
+        await asked(fixture, dict.fromkeys(WANTED, 1), session_id=opened.session_id, session_epoch=1, max_bytes=1 << 30)
+        await fixture.produce(dict.fromkeys(WANTED, batch(1)))
         async with reads_a_turn(monkeypatch) as counts:
-            news = await asked(house, {}, session_id=opened.session_id, session_epoch=2, max_bytes=1 << 30)
+            news = await asked(fixture, {}, session_id=opened.session_id, session_epoch=2, max_bytes=1 << 30)
         assert list(parts_of(news)) == list(WANTED)
         assert max(counts) <= ITEMS_A_SLICE
         assert sum(counts) == WIDTH
@@ -118,16 +118,16 @@ def test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices(monkeypatch: py
     """No partition tells it any more, and no turn ends the subscriptions of more than a slice."""
 
     async def scenario() -> None:
-        house = await filled()
-        house.fetch_handler = Fetch(house.directory, house.cache, FetchSessions(iter(range(1, 9)).__next__))
+        fixture = await filled()
+        fixture.fetch_handler = Fetch(fixture.directory, fixture.cache, FetchSessions(iter(range(1, 9)).__next__))
         async with reads_a_turn(monkeypatch) as counts:
             outcome = asyncio.ensure_future(
-                asked(house, WANTED, max_wait_ms=60_000, min_bytes=1 << 30, max_bytes=1 << 30)
+                asked(fixture, WANTED, max_wait_ms=60_000, min_bytes=1 << 30, max_bytes=1 << 30)
             )
             await until(lambda: sum(counts) >= 2 * ITEMS_A_SLICE)
             outcome.cancel()
             left = []
-            while (count := watched(house)) or not left:
+            while (count := watched(fixture)) or not left:
                 left.append(count)
                 await asyncio.sleep(0)
         assert max(before - after for before, after in zip(left, [*left[1:], 0], strict=True)) <= ITEMS_A_SLICE
@@ -135,8 +135,8 @@ def test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices(monkeypatch: py
     run(scenario())
 
 
-def watched(house: BrokerHouse) -> int:
-    led = house.directory.topic_named("a")
+def watched(fixture: BrokerFixture) -> int:
+    led = fixture.directory.topic_named("a")
     assert led is not None
     return sum(len(partition.subscriptions) for partition in led.partitions.values())
 
@@ -145,26 +145,26 @@ def test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing() -> N
     """What comes during its passes, or while it reads from objects, is not waited for again; with less it is delayed, and reads nothing meanwhile."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", WIDTH)
-        await house.produce({("a", 0): batch(2)})
-        assert await house.engine.upload_all(1000)
-        house.engine.drop_caches()
-        await house.fetch({("a", index): 0 for index in range(1, WIDTH)}, min_bytes=0, max_wait_ms=1)  # opens them
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", WIDTH)
+        await fixture.produce({("a", 0): batch(2)})
+        assert await fixture.engine.upload_all(1000)
+        fixture.engine.drop_caches()
+        await fixture.fetch({("a", index): 0 for index in range(1, WIDTH)}, min_bytes=0, max_wait_ms=1)  # opens them
         gate = asyncio.Event()
 
         async def wait() -> None:
             await gate.wait()
 
-        house.world.store.fault = lambda operation, key: wait()
+        fixture.world.store.fault = lambda operation, key: wait()
         request = fetch_request(WANTED, 12, min_bytes=3 * len(batch(2)), max_wait_ms=60_000)
-        outcome = asyncio.ensure_future(house.finish(house.begin(house.fetch_handler, 1, 12, request), 1, 12))
-        await until(lambda: any(one.machine.state is FetchState.REMOTE_READ for one in purgatory(house)))
-        await house.produce({("a", 1): batch(2)})
+        outcome = asyncio.ensure_future(fixture.finish(fixture.begin(fixture.fetch_handler, 1, 12, request), 1, 12))
+        await until(lambda: any(one.machine.state is FetchState.REMOTE_READ for one in purgatory(fixture)))
+        await fixture.produce({("a", 1): batch(2)})
         gate.set()
-        await until(lambda: purgatory(house)[0].machine.state is not FetchState.REMOTE_READ)
-        assert purgatory(house)[0].machine.state is FetchState.DELAYED
-        await house.produce({("a", 2): batch(2)})
+        await until(lambda: purgatory(fixture)[0].machine.state is not FetchState.REMOTE_READ)
+        assert purgatory(fixture)[0].machine.state is FetchState.DELAYED
+        await fixture.produce({("a", 2): batch(2)})
         async with asyncio.timeout(10):
             parts = parts_of(await outcome)
         assert [key[1] for key, part in parts.items() if part.records] == [0, 1, 2]
@@ -172,5 +172,5 @@ def test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing() -> N
     run(scenario())
 
 
-def purgatory(house: BrokerHouse) -> list[Any]:
-    return list(house.connection.purgatory.values())
+def purgatory(fixture: BrokerFixture) -> list[Any]:
+    return list(fixture.connection.purgatory.values())

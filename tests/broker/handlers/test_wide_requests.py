@@ -10,7 +10,7 @@ import pytest
 from millrace.broker.request import CLOSE, NO_REPLY
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.broker.house import BrokerHouse, connection, fetch_request, parts_of, topic_id
+from tests.broker.broker_fixture import BrokerFixture, connection, fetch_request, parts_of, topic_id
 from tests.broker.others import Others
 from tests.broker.partitions.build import batch, run
 from tests.patience import PATIENCE_S
@@ -36,10 +36,10 @@ def produce_of(data: list[memoryview | None], **fields: Any) -> ProduceRequest:
     return ProduceRequest(fields.get("transactional_id"), fields.get("acks", -1), 5000, topics)
 
 
-async def asked(house: BrokerHouse, handler: Any, key: int, request: Any) -> tuple[Any, int]:
+async def asked(fixture: BrokerFixture, handler: Any, key: int, request: Any) -> tuple[Any, int]:
     """The answer, and how often another had the loop before it was there."""
     async with Others() as others:
-        found = await house.ask(handler, key, 12, request)
+        found = await fixture.ask(handler, key, 12, request)
     return found, others.turns
 
 
@@ -47,10 +47,10 @@ def test_a_produce_for_many_partitions_gives_way() -> None:
     """Batches are appended in the order of the request, those that nobody can take are refused, each answers in its place."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        await house.partition("a")
-        found, turns = await asked(house, house.produce_handler, 0, produce_of([batch(2)] * 700))
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        await fixture.partition("a")
+        found, turns = await asked(fixture, fixture.produce_handler, 0, produce_of([batch(2)] * 700))
         assert turns > TURNS_MIN
         unknown, taken = found.responses
         assert {part.error_code for part in unknown.partition_responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -64,8 +64,8 @@ def test_what_follows_on_its_connection_stands_behind_it() -> None:
     """Its outcome is a coroutine, which its connection begins nothing behind."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        outcome = house.begin(house.produce_handler, 0, 12, produce_of([batch()]))
+        fixture = await BrokerFixture().start()
+        outcome = fixture.begin(fixture.produce_handler, 0, 12, produce_of([batch()]))
         assert asyncio.iscoroutine(outcome)
         await outcome
 
@@ -77,14 +77,14 @@ def test_a_transactional_batch_anywhere_refuses_it_whole(transactional_id: str |
     """By its id, or by its last batch alone."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
         last = batch(1, producer_id=5, sequence=0, is_transactional=transactional_id is None)
         request = produce_of([batch(), last], transactional_id=transactional_id)
-        found, _ = await asked(house, house.produce_handler, 0, request)
+        found, _ = await asked(fixture, fixture.produce_handler, 0, request)
         codes = {part.error_code for topic in found.responses for part in topic.partition_responses}
         assert codes == {ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
-        assert (await house.partition("a")).log_end_offset == 0
+        assert (await fixture.partition("a")).log_end_offset == 0
 
     run(scenario())
 
@@ -93,14 +93,14 @@ def test_acks_0() -> None:
     """Not answered; where anything was refused the connection closes."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        await house.partition("a")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        await fixture.partition("a")
         request = produce_of([batch()] * MANY, acks=0)
-        assert await house.ask(house.produce_handler, 0, 12, request) is CLOSE
+        assert await fixture.ask(fixture.produce_handler, 0, 12, request) is CLOSE
         request = produce_of([batch()] * MANY, acks=0)
         request.topic_data.pop(0)
-        assert await house.ask(house.produce_handler, 0, 12, request) is NO_REPLY
+        assert await fixture.ask(fixture.produce_handler, 0, 12, request) is NO_REPLY
 
     run(scenario())
 
@@ -109,13 +109,13 @@ def test_a_fetch_for_many_partitions_gives_way() -> None:
     """Each partition answers in its place, with its records or its error; a session is opened, and goes on."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 3)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 3)
         for index in range(3):
-            await house.partition("a", index)
-        await house.produce({("a", 1): batch(2)})
+            await fixture.partition("a", index)
+        await fixture.produce({("a", 1): batch(2)})
         wanted = {("a", index): 0 for index in range(MANY)}
-        found, turns = await asked(house, house.fetch_handler, 1, fetch_request(wanted, 12, session_epoch=0))
+        found, turns = await asked(fixture, fixture.fetch_handler, 1, fetch_request(wanted, 12, session_epoch=0))
         assert turns > TURNS_MIN
         parts = parts_of(found)
         assert list(parts) == list(wanted)
@@ -123,7 +123,7 @@ def test_a_fetch_for_many_partitions_gives_way() -> None:
         assert parts["a", 1].records
         assert found.session_id
         following = fetch_request({}, 12, session_id=found.session_id, session_epoch=1)
-        news = parts_of((await asked(house, house.fetch_handler, 1, following))[0])
+        news = parts_of((await asked(fixture, fixture.fetch_handler, 1, following))[0])
         assert news["a", 1].records
 
     run(scenario())
@@ -134,25 +134,25 @@ def test_a_wide_fetch_hears_of_records(when: str) -> None:
     """That come while it waits, or while its slices are under way."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", MANY)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", MANY)
         for index in range(MANY):
-            await house.partition("a", index)
+            await fixture.partition("a", index)
         wanted = {("a", index): 0 for index in range(MANY)}
         request = fetch_request(wanted, 12, max_wait_ms=60_000, min_bytes=1)
-        outcome = asyncio.ensure_future(house.begin(house.fetch_handler, 1, 12, request))
-        first = await house.partition("a", 0)
+        outcome = asyncio.ensure_future(fixture.begin(fixture.fetch_handler, 1, 12, request))
+        first = await fixture.partition("a", 0)
         for _ in range(500):
-            if house.connection.purgatory or (when != "delayed" and first.subscriptions):
+            if fixture.connection.purgatory or (when != "delayed" and first.subscriptions):
                 break
             await asyncio.sleep(0)
         assert not outcome.done()
-        assert bool(house.connection.purgatory) is (when == "delayed")
-        await house.produce({("a", 0): batch(2)})
+        assert bool(fixture.connection.purgatory) is (when == "delayed")
+        await fixture.produce({("a", 0): batch(2)})
         async with asyncio.timeout(PATIENCE_S):
-            found = await house.finish(outcome, 1, 12)
+            found = await fixture.finish(outcome, 1, 12)
         assert parts_of(found)["a", 0].records
-        assert not house.connection.purgatory
+        assert not fixture.connection.purgatory
         assert not first.subscriptions
 
     run(scenario())
@@ -162,15 +162,15 @@ def test_a_wide_fetch_whose_client_is_gone_leaves_no_subscription() -> None:
     """It is not delayed for nobody."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 2)
-        await house.partition("a", 0)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 2)
+        await fixture.partition("a", 0)
         here = connection()
         request = fetch_request({("a", 0): 0}, 12, max_wait_ms=60_000, min_bytes=1)
         request.topics[0].partitions *= MANY
-        outcome = asyncio.ensure_future(house.begin(house.fetch_handler, 1, 12, request, to=here))
+        outcome = asyncio.ensure_future(fixture.begin(fixture.fetch_handler, 1, 12, request, to=here))
         here.is_open = False
-        partition = await house.partition("a", 0)
+        partition = await fixture.partition("a", 0)
         async with asyncio.timeout(PATIENCE_S):
             await outcome
             while partition.subscriptions:  # noqa: ASYNC110  (they are left some a turn)

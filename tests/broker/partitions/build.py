@@ -68,28 +68,28 @@ def batch(
     )
 
 
-HOUSES: list[House] = []
+FIXTURES: list[Fixture] = []
 
 
 def run(scenario: Coroutine[Any, Any, None], *, is_virtual: bool = False) -> None:
-    """Runs a test's coroutine within a bound of time, which may be virtual, then stops the engines of the houses that it built."""
+    """Runs a test's coroutine within a bound of time, which may be virtual, then stops the engines of the fixtures that it built."""
 
     async def bounded() -> None:
         try:
             async with asyncio.timeout(3600 if is_virtual else PATIENCE_S):
                 await scenario
         finally:
-            while HOUSES:
-                await HOUSES.pop().engine._stop()
+            while FIXTURES:
+                await FIXTURES.pop().engine._stop()
 
     (run_in_virtual_time if is_virtual else asyncio.run)(bounded())
 
 
-class House:
+class Fixture:
     """An engine, the partitions opened over it, and what they spawned. `crash` is what a kill leaves to the next process."""
 
     def __init__(self, world: World | None = None, **engine_settings: int) -> None:
-        HOUSES.append(self)
+        FIXTURES.append(self)
         self.world = world or World()
         self.clock = SteppedClock()
         self.engine_settings = engine_settings
@@ -97,7 +97,7 @@ class House:
         self.unpacking = Unpacking(InlineOffload(), MEMORY_BYTES)
         self.engine: Storage
 
-    async def start(self) -> House:
+    async def start(self) -> Fixture:
         """The clock by which it deletes has lived through all that the one it is given showed."""
         self.known = KnownTime(self.clock, SimDisk(), "log", 1 << 62, lambda: None)
         await self.known.open(lambda: 0)
@@ -165,4 +165,4 @@ async def read(partition: Partition, offset: int | None = None, max_bytes: int =
     return [entry.data for entry in await partition.data.fetch(start, partition.high_watermark, max_bytes)]
 
 
-__all__ = ["START_MS", "TOPIC_ID", "House", "SteppedClock", "batch", "read", "run"]
+__all__ = ["START_MS", "TOPIC_ID", "Fixture", "SteppedClock", "batch", "read", "run"]

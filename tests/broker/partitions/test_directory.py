@@ -19,21 +19,21 @@ from millrace.protocol.errors import KafkaError
 from millrace.protocol.metadata_records import ConfigRecord, FeatureLevelRecord, PartitionRecord
 from millrace.runtime.objectstore import ObjectMissing, StoreFull
 from millrace.s3stream.errors import StreamFenced
-from tests.broker.house import NODE, OTHER, BrokerHouse, parts_of, topic_id
+from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, parts_of, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.patience import PATIENCE_S, eventually
 from tests.s3stream.build import World
 
 
-def refused(house: BrokerHouse, name: str, index: int = 0) -> int:
+def refused(fixture: BrokerFixture, name: str, index: int = 0) -> int:
     with pytest.raises(KafkaError) as caught:
-        house.directory.get(topic_id(name), index)
+        fixture.directory.get(topic_id(name), index)
     return caught.value.code
 
 
-async def failed(house: BrokerHouse, name: str) -> int:
+async def failed(fixture: BrokerFixture, name: str) -> int:
     with pytest.raises(KafkaError) as caught:
-        await house.partition(name)
+        await fixture.partition(name)
     return caught.value.code
 
 
@@ -41,16 +41,16 @@ def test_a_partition_opens_once_however_many_ask() -> None:
     """All who ask while it opens get the same future, and the same partition afterwards."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        futures = [house.directory.get(topic_id("a"), 0) for _ in range(3)]
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        futures = [fixture.directory.get(topic_id("a"), 0) for _ in range(3)]
         assert futures[0] is futures[1] is futures[2]
-        assert not house.directory.is_open(topic_id("a"), 0)
+        assert not fixture.directory.is_open(topic_id("a"), 0)
         assert isinstance(futures[0], asyncio.Future)
         partition = await asyncio.shield(futures[0])
-        assert house.directory.get(topic_id("a"), 0) is partition
-        assert house.directory.opened() == [partition]
-        assert house.opener.opened == [(topic_id("a"), 0, 0)]
+        assert fixture.directory.get(topic_id("a"), 0) is partition
+        assert fixture.directory.opened() == [partition]
+        assert fixture.opener.opened == [(topic_id("a"), 0, 0)]
 
     run(scenario())
 
@@ -59,14 +59,14 @@ def test_what_is_not_led_here_is_refused() -> None:
     """Each reason has its code, and the controller is not asked."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", leader=2)
-        house.make_topic("nobodys", leader=-1)
-        assert refused(house, "none") == ErrorCode.UNKNOWN_TOPIC_ID
-        assert refused(house, "a", 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert refused(house, "a") == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert refused(house, "nobodys") == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert house.opener.opened == []
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", leader=2)
+        fixture.make_topic("nobodys", leader=-1)
+        assert refused(fixture, "none") == ErrorCode.UNKNOWN_TOPIC_ID
+        assert refused(fixture, "a", 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert refused(fixture, "a") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert refused(fixture, "nobodys") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert fixture.opener.opened == []
 
     run(scenario())
 
@@ -87,15 +87,15 @@ def test_an_opening_that_fails_is_not_tried_again_at_once(
     monkeypatch.setattr("millrace.broker.partitions.directory.RETRY_MS", 20)
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        house.opener.error = error
-        assert await failed(house, "a") == code
-        house.opener.error = None
-        assert refused(house, "a") == code
-        assert len(house.opener.opened) == 1
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        fixture.opener.error = error
+        assert await failed(fixture, "a") == code
+        fixture.opener.error = None
+        assert refused(fixture, "a") == code
+        assert len(fixture.opener.opened) == 1
         await asyncio.sleep(0.03)
-        assert isinstance(await house.partition("a"), Partition)
+        assert isinstance(await fixture.partition("a"), Partition)
 
     run(scenario())
 
@@ -104,13 +104,13 @@ def test_a_change_of_leader_forgives_a_failed_opening() -> None:
     """What went wrong in one epoch says nothing of the next."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        house.opener.error = KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
-        assert await failed(house, "a") == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        house.opener.error = None
-        house.move("a", 0, NODE)
-        assert (await house.partition("a")).leader_epoch == 1
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        fixture.opener.error = KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        assert await failed(fixture, "a") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        fixture.opener.error = None
+        fixture.move("a", 0, NODE)
+        assert (await fixture.partition("a")).leader_epoch == 1
 
     run(scenario())
 
@@ -119,24 +119,24 @@ def test_the_metadata_may_change_while_a_partition_opens() -> None:
     """It ends in the state that the newest image says: a later epoch, another configuration, not here, or not at all."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         for name in ("renewed", "configured", "moved", "deleted"):
-            house.make_topic(name)
-        house.opener.gate = asyncio.Event()
-        futures = {n: house.directory.get(topic_id(n), 0) for n in ("renewed", "configured", "moved", "deleted")}
+            fixture.make_topic(name)
+        fixture.opener.gate = asyncio.Event()
+        futures = {n: fixture.directory.get(topic_id(n), 0) for n in ("renewed", "configured", "moved", "deleted")}
         await asyncio.sleep(0)
-        house.move("renewed", 0, NODE)
-        house.set_config("configured", "max.message.bytes", "777")
-        house.move("moved", 0, 2)
-        house.delete_topic("deleted")
-        house.opener.gate.set()
+        fixture.move("renewed", 0, NODE)
+        fixture.set_config("configured", "max.message.bytes", "777")
+        fixture.move("moved", 0, 2)
+        fixture.delete_topic("deleted")
+        fixture.opener.gate.set()
         found = dict(zip(futures, await asyncio.gather(*futures.values(), return_exceptions=True), strict=True))  # type: ignore[arg-type]
         assert found["renewed"].leader_epoch == 1
         assert found["configured"].settings.rules.batch_bytes_max == 777
         assert found["moved"].code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert found["deleted"].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        await house.settle()
-        catalog, streams = house.world.catalog, house.opener.streams_of(topic_id("moved"), 0)
+        await fixture.settle()
+        catalog, streams = fixture.world.catalog, fixture.opener.streams_of(topic_id("moved"), 0)
         assert len(streams) == 3
         await eventually(lambda: not any(catalog.streams[stream].is_open for stream in streams))
 
@@ -147,16 +147,16 @@ def test_what_goes_wrong_in_a_partition_that_is_deleted_is_no_error(caplog: pyte
     """Its objects go while it opens: whoever waits is told that it is not there, and nothing is logged as an error."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         for name in ("deleted", "moved", "kept"):
-            house.make_topic(name)
-        house.opener.gate = asyncio.Event()
-        house.opener.error = ObjectMissing("(stream 13, offset 4)")
-        waiting = {name: house.directory.get(topic_id(name), 0) for name in ("deleted", "moved", "kept")}
+            fixture.make_topic(name)
+        fixture.opener.gate = asyncio.Event()
+        fixture.opener.error = ObjectMissing("(stream 13, offset 4)")
+        waiting = {name: fixture.directory.get(topic_id(name), 0) for name in ("deleted", "moved", "kept")}
         await asyncio.sleep(0)
-        house.delete_topic("deleted")
-        house.move("moved", 0, 2)
-        house.opener.gate.set()
+        fixture.delete_topic("deleted")
+        fixture.move("moved", 0, 2)
+        fixture.opener.gate.set()
         found = dict(zip(waiting, await asyncio.gather(*waiting.values(), return_exceptions=True), strict=True))  # type: ignore[arg-type]
         assert found["deleted"].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert found["moved"].code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -171,14 +171,14 @@ def test_a_partition_that_leaves_hands_over_and_may_come_back() -> None:
     """Its streams are closed with everything in them before they are opened again; nothing is lost on the way."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        await house.produce({("a", 0): batch(5)})
-        before = await house.partition("a")
-        house.move("a", 0, 2)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        await fixture.produce({("a", 0): batch(5)})
+        before = await fixture.partition("a")
+        fixture.move("a", 0, 2)
         assert not before.is_led
-        house.move("a", 0, NODE)
-        after = await house.partition("a")
+        fixture.move("a", 0, NODE)
+        after = await fixture.partition("a")
         assert after is not before
         assert (after.leader_epoch, after.high_watermark, after.state.unsaved_bytes) == (2, 5, 0)
         assert after.state.epochs.entries == ((0, 0), (2, 5))
@@ -191,32 +191,32 @@ def test_a_partition_opens_anew_once_its_damage_is_repaired() -> None:
     again, and its producer is known."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
 
         async def produce(sequence: int) -> tuple[int, int]:
-            response = await house.produce({("a", 0): batch(5, producer_id=7, sequence=sequence)})
+            response = await fixture.produce({("a", 0): batch(5, producer_id=7, sequence=sequence)})
             part = parts_of(response)["a", 0]
             return part.error_code, part.base_offset
 
-        house.make_topic("a")
+        fixture.make_topic("a")
         assert await produce(0) == (0, 0)
-        assert await house.engine.upload_all(60_000)
-        await house.crash()
-        store = house.world.store
+        assert await fixture.engine.upload_all(60_000)
+        await fixture.crash()
+        store = fixture.world.store
         away, store.objects = store.objects, {}
-        before = await house.partition("a")
+        before = await fixture.partition("a")
         for _ in range(2):
             assert (await produce(5))[0] == ErrorCode.KAFKA_STORAGE_ERROR
             await asyncio.sleep(2 * LOOK_AGAIN_S)
-            assert await house.partition("a") is before
-        assert house.directory.failed_count == 1
+            assert await fixture.partition("a") is before
+        assert fixture.directory.failed_count == 1
         store.objects = away
         assert (await produce(5))[0] == ErrorCode.KAFKA_STORAGE_ERROR
         await asyncio.sleep(2 * LOOK_AGAIN_S)
         assert not before.is_led
         assert await produce(5) == (0, 5)
         assert await produce(0) == (0, 0)
-        assert house.directory.failed_count == 0
+        assert fixture.directory.failed_count == 0
 
     run(scenario(), is_virtual=True)
 
@@ -225,18 +225,18 @@ def test_a_deleted_topic_is_dropped_and_its_name_may_be_used_again() -> None:
     """Handles are void at once; the topic of the same name and another id begins at nothing."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 2)
-        await house.produce({("a", 0): batch(5)})
-        before = await house.partition("a")
-        house.delete_topic("a")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 2)
+        await fixture.produce({("a", 0): batch(5)})
+        before = await fixture.partition("a")
+        fixture.delete_topic("a")
         assert not before.is_led
-        assert house.directory.topic_named("a") is None
+        assert fixture.directory.topic_named("a") is None
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert before.is_void
-        house.make_topic("a")
-        assert house.directory.topic_named("a") is not None
+        assert before.is_discarded
+        fixture.make_topic("a")
+        assert fixture.directory.topic_named("a") is not None
 
     run(scenario())
 
@@ -245,13 +245,13 @@ def test_partitions_added_to_a_topic_are_found() -> None:
     """An image with more partitions of a topic that is open already."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        await house.partition("a", 0)
-        assert refused(house, "a", 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        await fixture.partition("a", 0)
+        assert refused(fixture, "a", 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         record = PartitionRecord(1, topic_id("a"), [NODE], [NODE], leader=NODE, leader_epoch=0, partition_epoch=0)
-        house.publish(record)
-        assert (await house.partition("a", 1)).index == 1
+        fixture.publish(record)
+        assert (await fixture.partition("a", 1)).index == 1
 
     run(scenario())
 
@@ -260,13 +260,13 @@ def test_broker_wide_defaults_reach_open_partitions() -> None:
     """A dynamic default of all brokers holds for topics without a value of their own."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a")
-        house.make_topic("b", retention_ms="5")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        fixture.make_topic("b", retention_ms="5")
         for name in "ab":
-            await house.partition(name)
-        house.publish(ConfigRecord(ResourceType.BROKER, "", "log.retention.ms", "9"))
-        found = [partition.settings.retention_ms for partition in house.directory.opened()]
+            await fixture.partition(name)
+        fixture.publish(ConfigRecord(ResourceType.BROKER, "", "log.retention.ms", "9"))
+        found = [partition.settings.retention_ms for partition in fixture.directory.opened()]
         assert found == [9, 5]
 
     run(scenario())
@@ -276,60 +276,60 @@ def test_a_quiet_opening_ends_unless_somebody_wants_it() -> None:
     """A partition opened for retention is closed after it; one that a client came for meanwhile stays."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 2)
-        quiet = house.directory.get(topic_id("a"), 0, is_quiet=True)
-        wanted = house.directory.get(topic_id("a"), 1, is_quiet=True)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 2)
+        quiet = fixture.directory.get(topic_id("a"), 0, is_retention_only=True)
+        wanted = fixture.directory.get(topic_id("a"), 1, is_retention_only=True)
         assert isinstance(quiet, asyncio.Future)
         assert isinstance(wanted, asyncio.Future)
         one, other = await asyncio.gather(quiet, wanted)
-        assert len(house.directory.opened()) == 2
-        await house.produce({("a", 1): batch()})
-        await house.directory.release_quiet()
-        assert house.directory.opened() == [other]
+        assert len(fixture.directory.opened()) == 2
+        await fixture.produce({("a", 1): batch()})
+        await fixture.directory.release_quiet()
+        assert fixture.directory.opened() == [other]
         assert (one.is_led, other.is_led) == (False, True)
-        assert (await house.partition("a", 0)) is not one
+        assert (await fixture.partition("a", 0)) is not one
 
     run(scenario())
 
 
-async def full_store(house: BrokerHouse) -> None:
+async def full_store(fixture: BrokerFixture) -> None:
     """Every put is refused from now on, and the engine knows."""
 
     def refuse(operation: str, key: str) -> None:
         if operation in ("put", "start_multipart"):
             raise StoreFull(key, "507")
 
-    house.world.store.fault = refuse
+    fixture.world.store.fault = refuse
 
 
 def test_a_stop_does_not_wait_for_a_store_that_is_away() -> None:
     """The log is full, so that no checkpoint fits, and a partition that moved away waits for its last upload: both are left to the next start."""
 
     async def scenario() -> None:
-        house = await BrokerHouse(log_cache_bytes=16 << 20).start()
-        house.make_topic("a", 2)
-        await house.produce({("a", 1): batch()})
-        partition = await house.partition("a", 0)
-        await full_store(house)
-        house.move("a", 1, OTHER)
+        fixture = await BrokerFixture(log_cache_bytes=16 << 20).start()
+        fixture.make_topic("a", 2)
+        await fixture.produce({("a", 1): batch()})
+        partition = await fixture.partition("a", 0)
+        await full_store(fixture)
+        fixture.move("a", 1, OTHER)
         data = bytes(batch(value=b"x" * 100_000))
-        while house.engine.room_bytes > 2 * len(data):
+        while fixture.engine.room_bytes > 2 * len(data):
             partition.append_own(data, START_MS, lambda append: None)
             await asyncio.sleep(0.01)
         await asyncio.sleep(1)
-        assert house.directory._closing
+        assert fixture.directory._closing
         assert not partition.state.is_saved
         began = asyncio.get_running_loop().time()
-        await house.directory.close(7_000)
+        await fixture.directory.close(7_000)
         assert asyncio.get_running_loop().time() - began == pytest.approx(7, abs=0.1)
-        assert not house.directory._closing
+        assert not fixture.directory._closing
         end = partition.data.next_offset
-        await house.engine.close(20_000)
-        house.world.store.fault = lambda operation, key: None
-        house.world.wal = house.world.wal.crash()
-        await house.start()
-        assert (await house.partition("a", 0)).data.next_offset == end
+        await fixture.engine.close(20_000)
+        fixture.world.store.fault = lambda operation, key: None
+        fixture.world.wal = fixture.world.wal.crash()
+        await fixture.start()
+        assert (await fixture.partition("a", 0)).data.next_offset == end
 
     run(scenario(), is_virtual=True)
 
@@ -338,25 +338,25 @@ def test_closes_that_wait_keep_no_opening_from_its_turn() -> None:
     """As many partitions as may open at once wait for their former selves' last upload, and are wanted back; another one opens."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", OPENS_IN_FLIGHT)
-        house.make_topic("b")
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", OPENS_IN_FLIGHT)
+        fixture.make_topic("b")
         for index in range(OPENS_IN_FLIGHT):
-            await house.produce({("a", index): batch()})
-        await full_store(house)
+            await fixture.produce({("a", index): batch()})
+        await full_store(fixture)
         for index in range(OPENS_IN_FLIGHT):
-            house.move("a", index, OTHER)
+            fixture.move("a", index, OTHER)
         for index in range(OPENS_IN_FLIGHT):
-            house.move("a", index, NODE)
-            house.directory.get(topic_id("a"), index)
+            fixture.move("a", index, NODE)
+            fixture.directory.get(topic_id("a"), index)
         await asyncio.sleep(1)
-        assert len(house.directory._closing) == OPENS_IN_FLIGHT
+        assert len(fixture.directory._closing) == OPENS_IN_FLIGHT
         async with asyncio.timeout(1):
-            await house.partition("b")
-        house.world.store.fault = lambda operation, key: None
+            await fixture.partition("b")
+        fixture.world.store.fault = lambda operation, key: None
         async with asyncio.timeout(PATIENCE_S):
             for index in range(OPENS_IN_FLIGHT):
-                assert (await house.partition("a", index)).data.next_offset == 1
+                assert (await fixture.partition("a", index)).data.next_offset == 1
 
     run(scenario(), is_virtual=True)
 
@@ -365,16 +365,16 @@ def test_closing_leaves_a_checkpoint_of_everything() -> None:
     """After it and the engine's close the next start reads nothing again."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
-        house.make_topic("a", 5)
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 5)
         for index in range(5):
-            await house.produce({("a", index): batch(3)})
-        await house.directory.close()
-        await house.engine.close(1000)
-        assert not any(stream.is_open for stream in house.world.catalog.streams.values())
-        await house.crash()
+            await fixture.produce({("a", index): batch(3)})
+        await fixture.directory.close()
+        await fixture.engine.close(1000)
+        assert not any(stream.is_open for stream in fixture.world.catalog.streams.values())
+        await fixture.crash()
         for index in range(5):
-            partition = await house.partition("a", index)
+            partition = await fixture.partition("a", index)
             assert (partition.high_watermark, partition.state.unsaved_bytes) == (3, 0)
 
     run(scenario())
@@ -384,16 +384,16 @@ def test_producers_of_many_partitions_go_to_the_log() -> None:
     """Also where each partition has one: memory has a bound for all of them."""
 
     async def scenario() -> None:
-        house = await BrokerHouse(World()).start()
-        memory = house.directory.memory
+        fixture = await BrokerFixture(World()).start()
+        memory = fixture.directory.memory
         memory.hot_bytes_max = 4 * (PRODUCER_BYTES + BATCH_BYTES)
-        house.make_topic("a", 20)
+        fixture.make_topic("a", 20)
         for index in range(20):
-            await house.produce({("a", index): batch(producer_id=5, sequence=0)})
+            await fixture.produce({("a", index): batch(producer_id=5, sequence=0)})
         await asyncio.sleep(3)
         assert memory.hot_bytes <= memory.hot_bytes_max
         for index in range(20):
-            repeated = await house.produce({("a", index): batch(producer_id=5, sequence=0)})
+            repeated = await fixture.produce({("a", index): batch(producer_id=5, sequence=0)})
             assert repeated.responses[0].partition_responses[0].base_offset == 0, "its state is read back"
 
     run(scenario(), is_virtual=True)
@@ -409,24 +409,24 @@ def test_at_level_0_the_build_before_finds_every_producer_that_it_would_remember
     monkeypatch.setattr(producers_module, "BLOCK_ROWS", 4)
 
     async def scenario() -> None:
-        house = await BrokerHouse(World(), level=0).start()
-        memory = house.directory.memory
-        house.make_topic("a")
+        fixture = await BrokerFixture(World(), level=0).start()
+        memory = fixture.directory.memory
+        fixture.make_topic("a")
         for producer_id in range(40):
-            await house.produce({("a", 0): batch(producer_id=producer_id, sequence=0)})
+            await fixture.produce({("a", 0): batch(producer_id=producer_id, sequence=0)})
         memory.hot_bytes_max = 4 * (PRODUCER_BYTES + BATCH_BYTES)
         memory.on_crowded()
-        partition = await house.partition("a")
+        partition = await fixture.partition("a")
         await eventually(lambda: partition.state.producers.hot_count <= 34)
         assert partition.state.producers.hot_count >= 30
         stored = partition.state.checkpoint(40, 0, 0).values[KEY_PRODUCERS]
         assert stored is not None
         read = Producers.restore(stored, 0)
         assert all(producer_id in read for producer_id in range(10, 40))
-        house.publish(FeatureLevelRecord(MILLRACE_VERSION, 1))
+        fixture.publish(FeatureLevelRecord(MILLRACE_VERSION, 1))
         memory.on_crowded()
-        assert house.directory._cooling is not None
-        await house.directory._cooling
+        assert fixture.directory._cooling is not None
+        await fixture.directory._cooling
         assert memory.hot_bytes <= memory.hot_bytes_max
 
     run(scenario())
@@ -436,12 +436,12 @@ def test_after_closing_nothing_opens() -> None:
     """A request that comes late is sent elsewhere."""
 
     async def scenario() -> None:
-        house = await BrokerHouse(World()).start()
-        house.make_topic("a", 2)
-        await house.produce({("a", 0): batch()})
-        await house.directory.close()
-        assert refused(house, "a", 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        response = await house.produce({("a", 0): batch()})
+        fixture = await BrokerFixture(World()).start()
+        fixture.make_topic("a", 2)
+        await fixture.produce({("a", 0): batch()})
+        await fixture.directory.close()
+        assert refused(fixture, "a", 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        response = await fixture.produce({("a", 0): batch()})
         assert response.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     run(scenario())
@@ -451,12 +451,12 @@ def test_ten_thousand_idle_partitions_cost_nothing() -> None:
     """Topics that nobody uses are not opened, remembered or visited by changes of others."""
 
     async def scenario() -> None:
-        house = await BrokerHouse().start()
+        fixture = await BrokerFixture().start()
         for number in range(20):
-            house.make_topic(f"t{number}", 500)
-        await house.produce({("t3", 7): batch()})
-        house.set_config("t5", "retention.ms", "1")
-        assert len(house.directory.opened()) == 1
-        assert len(house.opener.opened) == 1
+            fixture.make_topic(f"t{number}", 500)
+        await fixture.produce({("t3", 7): batch()})
+        fixture.set_config("t5", "retention.ms", "1")
+        assert len(fixture.directory.opened()) == 1
+        assert len(fixture.opener.opened) == 1
 
     run(scenario())

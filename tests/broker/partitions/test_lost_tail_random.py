@@ -17,7 +17,7 @@ from millrace.broker.partitions.time_lookup import Lookups
 from millrace.protocol.batches import ProduceRules, iter_headers
 from millrace.protocol.records import iter_records
 from millrace.s3stream.objects.format import decode_entry
-from tests.broker.partitions.build import START_MS, House, batch, read, run
+from tests.broker.partitions.build import START_MS, Fixture, batch, read, run
 
 SETTINGS = TopicSettings(index_interval_bytes=150, rules=ProduceRules(segment_bytes=600))
 META, DATA, TIME = 0, 1, 2
@@ -31,7 +31,7 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.house = House()
+        self.fixture = Fixture()
         self.epoch = 0
         self.records: list[tuple[bytes, int, int]] = []
         self.log_start = 0
@@ -42,8 +42,8 @@ class Life:
         self.partition: Partition
 
     async def begin(self) -> None:
-        await self.house.start()
-        self.partition = await self.house.open(settings=SETTINGS)
+        await self.fixture.start()
+        self.partition = await self.fixture.open(settings=SETTINGS)
 
     async def act(self) -> None:
         for _ in range(self.chance.randrange(3, 25)):
@@ -55,7 +55,7 @@ class Life:
             elif what < 0.95 and self.records:
                 offset = self.chance.randint(self.log_start, len(self.records))
                 self.partition.raise_log_start(offset, START_MS)
-                await self.house.settle()
+                await self.fixture.settle()
                 self.log_start = self.partition.log_start_offset
 
     async def produce(self, producer: int) -> None:
@@ -67,7 +67,7 @@ class Life:
             producer_id=producer,
             sequence=self.sequences[producer],
         )
-        appended = await self.house.produce(self.partition, data)
+        appended = await self.fixture.produce(self.partition, data)
         assert appended.base_offset == len(self.records)
         self.records.append((value, producer, self.sequences[producer]))
         self.sequences[producer] += 1
@@ -76,7 +76,7 @@ class Life:
 
     async def lose(self, policy: str) -> None:
         """Gives up records of the log, and cuts the model to what is left."""
-        wal = self.house.world.wal
+        wal = self.fixture.world.wal
         entries = [decode_entry(record.payload, 0)[0] for record in wal.records]
         if policy == "skip":
             stream = self.chance.choice([META, DATA, DATA, TIME])
@@ -95,9 +95,9 @@ class Life:
         for producer in range(PRODUCERS):  # it sends again what was lost
             self.sequences[producer] -= lost.count(producer)
             self.is_forgotten[producer] |= lost.count(producer) >= WINDOW
-        await self.house.crash()
+        await self.fixture.crash()
         self.epoch += 1
-        self.partition = await self.house.open(settings=SETTINGS, leader_epoch=self.epoch)
+        self.partition = await self.fixture.open(settings=SETTINGS, leader_epoch=self.epoch)
         if has_lost_meta:
             assert self.partition.log_start_offset <= self.log_start
         else:
@@ -118,7 +118,7 @@ class Life:
         assert all(a.end_offset == b.base_offset for a, b in pairwise(segments))
         assert segments[-1].end_offset == len(self.records)
         for offset in wanted:
-            timed = await Lookups(self.house.unpacking).find_time(partition, START_MS + offset, len(self.records))
+            timed = await Lookups(self.fixture.unpacking).find_time(partition, START_MS + offset, len(self.records))
             assert timed == (offset, START_MS + offset)
         await self.check_retries()
 
@@ -137,7 +137,7 @@ class Life:
                 producer_id=producer,
                 sequence=sequence,
             )
-            repeated = await self.house.produce(self.partition, data)
+            repeated = await self.fixture.produce(self.partition, data)
             assert repeated.base_offset == offset
 
 
@@ -157,8 +157,8 @@ def test_whatever_was_not_given_up_is_served(policy: str, seed: int) -> None:
             if life.chance.random() < 0.5:
                 await life.partition.save()
             await life.check()
-            await life.house.crash()
-            life.partition = await life.house.open(settings=SETTINGS, leader_epoch=life.epoch)
+            await life.fixture.crash()
+            life.partition = await life.fixture.open(settings=SETTINGS, leader_epoch=life.epoch)
             life.log_start = life.partition.log_start_offset
             await life.check()
 

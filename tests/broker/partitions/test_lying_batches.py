@@ -15,7 +15,7 @@ from millrace.broker.partitions.unpacking import Unpacking
 from millrace.protocol import record_walk
 from millrace.protocol.batches import Codec, ProduceRules
 from millrace.runtime.offload import InlineOffload
-from tests.broker.partitions.build import MEMORY_BYTES, START_MS, House, batch, run
+from tests.broker.partitions.build import MEMORY_BYTES, START_MS, Fixture, batch, run
 from tests.live.stamped import stamped
 
 SETTINGS = TopicSettings(rules=ProduceRules(segment_bytes=3000), index_interval_bytes=150)
@@ -41,11 +41,11 @@ class CountingAsker(Asker):
         self.lies += 1
 
 
-async def lies(house: House, partition: Partition, count: int, claimed_ms: int, records: int = 3) -> None:
+async def lies(fixture: Fixture, partition: Partition, count: int, claimed_ms: int, records: int = 3) -> None:
     """Batches that claim that time, and have records of START_MS alone."""
     for _ in range(count):
         data = stamped(START_MS, claimed_ms, [START_MS] * records, Codec.GZIP)
-        await house.produce(partition, memoryview(data))
+        await fixture.produce(partition, memoryview(data))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -59,19 +59,19 @@ def test_any_time_is_found_among_lies_as_by_a_plain_search(
     chance = random.Random(seed)
 
     async def scenario() -> None:
-        house = await House().start()
-        partition = await house.open(settings=SETTINGS)
+        fixture = await Fixture().start()
+        partition = await fixture.open(settings=SETTINGS)
         records: list[tuple[int, int]] = []
         for _ in range(80):
             times = [START_MS + chance.randrange(40) for _ in range(chance.randrange(1, 5))]
             claimed = max(times) + (chance.randrange(1, 60) if chance.randrange(2) else 0)
             records += [(len(records) + index, time) for index, time in enumerate(times)]
             codec = chance.choice([Codec.NONE, Codec.GZIP])
-            await house.produce(partition, memoryview(stamped(times[0], max(claimed, times[0]), times, codec)))
+            await fixture.produce(partition, memoryview(stamped(times[0], max(claimed, times[0]), times, codec)))
         assert len(partition.state.segments) > 2
         partition.raise_log_start(start := chance.randrange(30), START_MS)
-        await house.settle()
-        end, lookups = partition.high_watermark, Lookups(house.unpacking)
+        await fixture.settle()
+        end, lookups = partition.high_watermark, Lookups(fixture.unpacking)
         for _ in range(120):
             target, visible_end = START_MS + chance.randrange(-2, 105), chance.choice([end, end, end - 3, 60])
             visible = [record for record in records if start <= record[0] < visible_end]
@@ -87,10 +87,10 @@ def test_what_was_found_lying_is_not_walked_again() -> None:
     """Nor read: a second lookup, of that time or a later one, steps over what the first one read."""
 
     async def scenario() -> None:
-        house = await House().start()
-        partition = await house.open(settings=SETTINGS)
-        await lies(house, partition, 60, START_MS + 100)
-        await house.produce(partition, batch(1, timestamp=START_MS + 200))
+        fixture = await Fixture().start()
+        partition = await fixture.open(settings=SETTINGS)
+        await lies(fixture, partition, 60, START_MS + 100)
+        await fixture.produce(partition, batch(1, timestamp=START_MS + 200))
         end = partition.high_watermark
         unpacking, asker = CountingUnpacking(), CountingAsker()
         lookups = Lookups(unpacking)
@@ -116,9 +116,9 @@ def test_a_lookup_that_was_ended_goes_on_where_it_was() -> None:
                 raise TimeoutError
 
     async def scenario() -> None:
-        house = await House().start()
-        partition = await house.open(settings=SETTINGS)
-        await lies(house, partition, 60, START_MS + 100)
+        fixture = await Fixture().start()
+        partition = await fixture.open(settings=SETTINGS)
+        await lies(fixture, partition, 60, START_MS + 100)
         lookups, end = Lookups(CountingUnpacking()), partition.high_watermark
         lie_counts = []
         for _ in range(3):
@@ -138,10 +138,10 @@ def test_the_memory_of_lies_is_bounded() -> None:
     """Beyond the bound they are found out anew."""
 
     async def scenario() -> None:
-        house = await House().start()
-        partition = await house.open(settings=SETTINGS)
-        await lies(house, partition, 30, START_MS + 100)
-        lookups = Lookups(house.unpacking, time_lookup.TrueTimes(4))
+        fixture = await Fixture().start()
+        partition = await fixture.open(settings=SETTINGS)
+        await lies(fixture, partition, 30, START_MS + 100)
+        lookups = Lookups(fixture.unpacking, time_lookup.TrueTimes(4))
         for _ in range(3):
             assert await lookups.find_time(partition, START_MS + 50, partition.high_watermark) is None
             assert len(lookups.true_times) <= 8

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from millrace.broker.partitions.meta_stream import REWRITE_BYTES_MIN, REWRITE_RATIO, MetaCorrupt, MetaStream
-from tests.broker.partitions.build import House, run
+from tests.broker.partitions.build import Fixture, run
 from tests.s3stream.build import World, open_stream
 
 # Not run cold, and why.
@@ -17,20 +17,20 @@ HOT_ONLY: dict[str, str] = {
 }
 
 
-def opened(house: House, stream_id: int = 1) -> MetaStream:
-    return MetaStream(open_stream(house.world, house.engine, stream_id), house.engine, house.spawn)
+def opened(fixture: Fixture, stream_id: int = 1) -> MetaStream:
+    return MetaStream(open_stream(fixture.world, fixture.engine, stream_id), fixture.engine, fixture.spawn)
 
 
-async def reloaded(house: House) -> MetaStream:
-    await house.crash()
-    meta = opened(house)
+async def reloaded(fixture: Fixture) -> MetaStream:
+    await fixture.crash()
+    meta = opened(fixture)
     await meta.load()
     return meta
 
 
-async def read_again(house: House, meta: MetaStream) -> MetaStream:
+async def read_again(fixture: Fixture, meta: MetaStream) -> MetaStream:
     """What the stream itself holds from its start on, as the next owner would read it."""
-    again = MetaStream(meta.stream, house.engine, house.spawn)
+    again = MetaStream(meta.stream, fixture.engine, fixture.spawn)
     await again.load()
     return again
 
@@ -43,14 +43,14 @@ def test_the_last_value_of_a_key_lives() -> None:
     """Values, later values and removals come back after a crash as they were submitted."""
 
     async def scenario() -> None:
-        house = await House().start()
-        meta = opened(house)
+        fixture = await Fixture().start()
+        meta = opened(fixture)
         meta.put({(1, 0): b"a", (5, 7): b"x", (5, 9): b""})
         meta.put({(1, 0): b"b", (5, 7): None})
-        await house.settle()
+        await fixture.settle()
         expected = {(1, 0): b"b", (5, 9): b""}
         assert shown(meta) == expected
-        again = await reloaded(house)
+        again = await reloaded(fixture)
         assert shown(again) == expected
         assert again.of_kind(5) == {9: b""}
         assert repr(again) == "meta stream 1: 2 keys, 27 of 84 bytes live"
@@ -62,15 +62,15 @@ def test_callbacks_come_when_values_are_durable_and_in_order() -> None:
     """Nothing is told before the WAL has it."""
 
     async def scenario() -> None:
-        house = await House(World(is_auto=False)).start()
-        meta, told = opened(house), []
+        fixture = await Fixture(World(is_auto=False)).start()
+        meta, told = opened(fixture), []
         meta.put({(1, 0): b"a"}, lambda: told.append("a"))
         meta.put({(1, 0): b"b"}, lambda: told.append("b"))
         await asyncio.sleep(0)
         assert told == []
-        house.world.wal.confirm(1)
+        fixture.world.wal.confirm(1)
         assert told == ["a"]
-        house.world.wal.confirm()
+        fixture.world.wal.confirm()
         assert told == ["a", "b"]
 
     run(scenario())
@@ -80,15 +80,15 @@ def test_the_stream_stays_a_few_times_what_lives() -> None:
     """However often values change, the stream is cut to where its last rewriting began, and nothing that lives is lost."""
 
     async def scenario() -> None:
-        house = await House().start()
-        meta = opened(house)
+        fixture = await Fixture().start()
+        meta = opened(fixture)
         meta.put({(9, 0): b"written once"})
         for number in range(400):
             meta.put({(1, number % 3): b"%d" % number * 400})
-            await house.settle()
+            await fixture.settle()
             bound = REWRITE_BYTES_MIN + REWRITE_RATIO * meta.live_bytes
             assert meta.written_bytes <= bound + 3000
-            assert shown(await read_again(house, meta)) == shown(meta)
+            assert shown(await read_again(fixture, meta)) == shown(meta)
         assert meta.stream.start > 300
         assert meta.get((9, 0)) == b"written once"
 
@@ -100,15 +100,15 @@ def test_a_rewriting_never_overtakes_a_value_in_flight() -> None:
 
     async def scenario() -> None:
         for survivors in range(0, 60, 7):
-            house = await House(World(is_auto=False)).start()
-            meta = opened(house)
+            fixture = await Fixture(World(is_auto=False)).start()
+            meta = opened(fixture)
             for number in range(200):
                 meta.put({(1, 0): b"%d" % number * 500, (2, 0): b"%d" % number})
                 if number == 100:
-                    house.world.wal.confirm()
+                    fixture.world.wal.confirm()
                     await asyncio.sleep(0)
-            await house.crash(unconfirmed_count=survivors)
-            again = opened(house)
+            await fixture.crash(unconfirmed_count=survivors)
+            again = opened(fixture)
             await again.load()
             value = again.get((2, 0))
             assert value is not None
@@ -122,18 +122,18 @@ def test_puts_wait_for_room_and_write_what_lives_by_then() -> None:
     """Without room a put waits; what is put meanwhile rides in the same entry, and all are told when that is durable."""
 
     async def scenario() -> None:
-        house = await House(World(wal_bytes=200_000), upload_threshold_bytes=10**9).start()
-        meta, told = opened(house), []
-        filler = open_stream(house.world, house.engine, 2)
-        while house.engine.room_bytes > 2000:
-            filler.append(1, [b"f" * min(4096, house.engine.room_bytes - 1000)])
+        fixture = await Fixture(World(wal_bytes=200_000), upload_threshold_bytes=10**9).start()
+        meta, told = opened(fixture), []
+        filler = open_stream(fixture.world, fixture.engine, 2)
+        while fixture.engine.room_bytes > 2000:
+            filler.append(1, [b"f" * min(4096, fixture.engine.room_bytes - 1000)])
         meta.put({(1, 0): b"a" * 3000}, lambda: told.append(1))
         meta.put({(1, 0): b"b" * 3000, (2, 0): b"c"}, lambda: told.append(2))
         assert meta.stream.next_offset == 0
         while told != [1, 2]:  # noqa: ASYNC110  an upload makes room
             await asyncio.sleep(0)
         assert meta.stream.next_offset == 1
-        again = await reloaded(house)
+        again = await reloaded(fixture)
         assert shown(again) == {(1, 0): b"b" * 3000, (2, 0): b"c"}
 
     run(scenario())
@@ -144,10 +144,10 @@ def test_bytes_that_are_no_entry_are_corrupt(data: bytes) -> None:
     """A meta stream with an entry that cannot be read refuses to load, rather than lose a key in silence."""
 
     async def scenario() -> None:
-        house = await House().start()
-        meta = opened(house)
+        fixture = await Fixture().start()
+        meta = opened(fixture)
         meta.stream.append(1, [data])
-        await house.settle()
+        await fixture.settle()
         with pytest.raises(MetaCorrupt):
             await meta.load()
 
@@ -161,8 +161,8 @@ def test_any_history_comes_back(seed: int) -> None:
 
     async def scenario() -> None:
         chance = random.Random(seed)
-        house = await House(World(is_auto=False)).start()
-        meta = opened(house)
+        fixture = await Fixture(World(is_auto=False)).start()
+        meta = opened(fixture)
         for _ in range(4):
             states = [shown(meta)]
             for _ in range(chance.randrange(60)):
@@ -170,15 +170,15 @@ def test_any_history_comes_back(seed: int) -> None:
                 meta.put({key: chance.choice([None, b"x" * chance.randrange(4000)]) for key in keys})
                 states.append(shown(meta))
                 if chance.random() < 0.2:
-                    house.world.wal.confirm()
+                    fixture.world.wal.confirm()
                     await asyncio.sleep(0)
-                    while house.tasks:
-                        await house.tasks.pop()
+                    while fixture.tasks:
+                        await fixture.tasks.pop()
                     states = states[-1:]
-                    assert shown(await read_again(house, meta)) == states[0]
-                    await house.engine.upload_all(1000)
-            await house.crash(unconfirmed_count=chance.randrange(30))
-            meta = opened(house)
+                    assert shown(await read_again(fixture, meta)) == states[0]
+                    await fixture.engine.upload_all(1000)
+            await fixture.crash(unconfirmed_count=chance.randrange(30))
+            meta = opened(fixture)
             await meta.load()
             assert shown(meta) in states
 

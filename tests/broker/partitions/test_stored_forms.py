@@ -15,7 +15,7 @@ from millrace.broker.partitions.state import KEY_PRODUCERS, SEGMENT, Found, Part
 from millrace.broker.partitions.time_index import find_in_chunk, is_chunk
 from millrace.protocol.batches import ProduceRules
 from millrace.runtime.errors import Corrupt
-from tests.broker.partitions.build import House, run
+from tests.broker.partitions.build import Fixture, run
 from tests.s3stream.build import open_stream
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "partition_streams_v1.hex"
@@ -44,12 +44,12 @@ def state() -> PartitionState:
 
 
 async def stored() -> tuple[bytes, bytes]:
-    house = await House().start()
-    meta = MetaStream(open_stream(house.world, house.engine, 1), house.engine, house.spawn)
+    fixture = await Fixture().start()
+    meta = MetaStream(open_stream(fixture.world, fixture.engine, 1), fixture.engine, fixture.spawn)
     made = state()
     checkpoint = made.checkpoint(150, 64, 8000)
     meta.put({**made.raise_log_start(105, 8000), **checkpoint.values})
-    await house.settle()
+    await fixture.settle()
     (entry,) = await meta.stream.fetch(0, 1, 1 << 20)
     return bytes(entry.data), b"".join(checkpoint.chunks)
 

@@ -17,7 +17,7 @@ from millrace.protocol.messages.leave_group import LeaveGroupRequest
 from millrace.protocol.messages.list_groups import ListGroupsRequest
 from millrace.s3stream.damaged_reads import Damage
 from millrace.s3stream.errors import ObjectCorrupt
-from tests.broker.coordinators.build import GroupHouse, commit_request, group_at, join_request, run, snapshot
+from tests.broker.coordinators.build import GroupFixture, commit_request, group_at, join_request, run, snapshot
 from tests.s3stream.build import World
 
 # Not run cold, and why.
@@ -32,13 +32,13 @@ def test_each_group_lives_in_the_shard_of_its_partition() -> None:
     """Shards load when one of their groups is asked for, and only they."""
 
     async def scenario() -> None:
-        house = await GroupHouse(offsets_partitions=5).start()
-        assert repr(house.coordinator) == "group coordinator, shards []"
+        fixture = await GroupFixture(offsets_partitions=5).start()
+        assert repr(fixture.coordinator) == "group coordinator, shards []"
         for index in (3, 1):
-            assert await house.commit(group_at(index, 5), {("t", 0): index}) == {("t", 0): 0}
-        assert repr(house.coordinator) == "group coordinator, shards [1, 3]"
-        assert [key.group for key, _ in await house.log(3)] == [group_at(3, 5)]
-        assert repr(house.shard(3)).startswith("shard of 1 groups, 1 offsets, ")
+            assert await fixture.commit(group_at(index, 5), {("t", 0): index}) == {("t", 0): 0}
+        assert repr(fixture.coordinator) == "group coordinator, shards [1, 3]"
+        assert [key.group for key, _ in await fixture.log(3)] == [group_at(3, 5)]
+        assert repr(fixture.shard(3)).startswith("shard of 1 groups, 1 offsets, ")
 
     run(scenario())
 
@@ -47,13 +47,13 @@ def test_the_log_is_what_kafka_would_write() -> None:
     """A group's first word, its generations, commits, its end: keys, values and their order."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        joined = await house.stable_member("g")
-        await house.commit("g", {("t", 1): 7}, generation=1, member_id=joined.member_id, metadata="hello")
-        await house.commit("simple", {("t", 2): 8}, 2, retention_time_ms=1000)
-        await house.ask_for(13, 2, LeaveGroupRequest("g", joined.member_id))
-        await house.ask_for(42, 2, DeleteGroupsRequest(["g"]))
-        log = await house.log()
+        fixture = await GroupFixture().start()
+        joined = await fixture.stable_member("g")
+        await fixture.commit("g", {("t", 1): 7}, generation=1, member_id=joined.member_id, metadata="hello")
+        await fixture.commit("simple", {("t", 2): 8}, 2, retention_time_ms=1000)
+        await fixture.ask_for(13, 2, LeaveGroupRequest("g", joined.member_id))
+        await fixture.ask_for(42, 2, DeleteGroupsRequest(["g"]))
+        log = await fixture.log()
         assert [key for key, _ in log] == [
             GroupMetadataKey("g"),
             GroupMetadataKey("g"),
@@ -64,7 +64,7 @@ def test_the_log_is_what_kafka_would_write() -> None:
             GroupMetadataKey("g"),
         ]
         values = [value for _, value in log]
-        now_ms = house.clock.now_ms
+        now_ms = fixture.clock.now_ms
         assert values[0] == GroupMetadataValue(current_state_timestamp=now_ms)
         stable = values[1]
         assert (stable.protocol_type, stable.generation, stable.protocol, stable.leader) == (
@@ -90,22 +90,22 @@ def test_deleted_topics_take_their_offsets_with_them() -> None:
     """At once in shards that are loaded, at the load in others; a new topic of the name starts without offsets."""
 
     async def scenario() -> None:
-        house = await GroupHouse(offsets_partitions=2).start()
+        fixture = await GroupFixture(offsets_partitions=2).start()
         loaded, unloaded = group_at(0, 2), group_at(1, 2)
         for group_id in (loaded, unloaded):
-            await house.commit(group_id, {("t", 0): 1, ("u", 0): 2})
-        await house.crash()
-        assert await house.fetch_offsets(loaded) == {("t", 0): 1, ("u", 0): 2}
-        house.delete_topic("t")
-        assert await house.fetch_offsets(loaded) == {("u", 0): 2}
-        house.publish(*_topic_again())
-        assert await house.fetch_offsets(unloaded) == {("u", 0): 2}
-        assert [key for key, value in await house.log(1) if value is None] == [OffsetCommitKey(unloaded, "t", 0)]
-        assert await house.commit(unloaded, {("t", 0): 5}) == {("t", 0): 0}
-        await house.crash()
-        assert await house.fetch_offsets(unloaded) == {("t", 0): 5, ("u", 0): 2}
-        house.coordinator.on_image(None, house.publisher.image)
-        assert await house.fetch_offsets(unloaded) == {("t", 0): 5, ("u", 0): 2}
+            await fixture.commit(group_id, {("t", 0): 1, ("u", 0): 2})
+        await fixture.crash()
+        assert await fixture.fetch_offsets(loaded) == {("t", 0): 1, ("u", 0): 2}
+        fixture.delete_topic("t")
+        assert await fixture.fetch_offsets(loaded) == {("u", 0): 2}
+        fixture.publish(*_topic_again())
+        assert await fixture.fetch_offsets(unloaded) == {("u", 0): 2}
+        assert [key for key, value in await fixture.log(1) if value is None] == [OffsetCommitKey(unloaded, "t", 0)]
+        assert await fixture.commit(unloaded, {("t", 0): 5}) == {("t", 0): 0}
+        await fixture.crash()
+        assert await fixture.fetch_offsets(unloaded) == {("t", 0): 5, ("u", 0): 2}
+        fixture.coordinator.on_image(None, fixture.publisher.image)
+        assert await fixture.fetch_offsets(unloaded) == {("t", 0): 5, ("u", 0): 2}
 
     run(scenario())
 
@@ -126,26 +126,26 @@ def test_a_stop_answers_everybody() -> None:
 
     async def scenario() -> None:
         world = World(is_auto=False)
-        house = await GroupHouse(world).start()
-        member = asyncio.ensure_future(house.stable_member("g"))
+        fixture = await GroupFixture(world).start()
+        member = asyncio.ensure_future(fixture.stable_member("g"))
         while not member.done():
             await asyncio.sleep(0)
             world.wal.confirm()
-        joining = house.later(11, 3, join_request("g"))
-        commit = house.later(8, 9, commit_request("h", {("t", 0): 7}, 9))
+        joining = fixture.later(11, 3, join_request("g"))
+        commit = fixture.later(8, 9, commit_request("h", {("t", 0): 7}, 9))
         await asyncio.sleep(0)
-        stopping = asyncio.ensure_future(house.coordinator.stop())
+        stopping = asyncio.ensure_future(fixture.coordinator.stop())
         assert (await joining).error_code == ErrorCode.NOT_COORDINATOR
         assert not commit.done()
         world.wal.confirm()
         assert (await commit).topics[0].partitions[0].error_code == 0
         await stopping
-        await house.coordinator.stop()
-        assert await house.commit("h", {("t", 0): 8}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
-        assert (await house.join("g")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await fixture.coordinator.stop()
+        assert await fixture.commit("h", {("t", 0): 8}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert (await fixture.join("g")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         world.wal.is_auto = True
-        await house.crash()
-        assert await house.fetch_offsets("h") == {("t", 0): 7}
+        await fixture.crash()
+        assert await fixture.fetch_offsets("h") == {("t", 0): 7}
 
     run(scenario())
 
@@ -154,15 +154,15 @@ def test_a_stop_does_not_wait_for_ever() -> None:
     """A log that takes nothing more is given up after a few seconds; a load under way is, too."""
 
     async def scenario() -> None:
-        house = await GroupHouse(World(is_auto=False), offsets_partitions=2).start()
-        loading = asyncio.ensure_future(house.loaded(0))
-        await house.confirmed(loading)
-        commit = house.later(8, 9, commit_request(group_at(0, 2), {("t", 0): 7}, 9))
-        house.opener.gate = asyncio.Event()
-        other = house.later(8, 9, commit_request(group_at(1, 2), {("t", 0): 7}, 9))
+        fixture = await GroupFixture(World(is_auto=False), offsets_partitions=2).start()
+        loading = asyncio.ensure_future(fixture.loaded(0))
+        await fixture.confirmed(loading)
+        commit = fixture.later(8, 9, commit_request(group_at(0, 2), {("t", 0): 7}, 9))
+        fixture.opener.gate = asyncio.Event()
+        other = fixture.later(8, 9, commit_request(group_at(1, 2), {("t", 0): 7}, 9))
         await asyncio.sleep(0)
         began = asyncio.get_running_loop().time()
-        await house.coordinator.stop()
+        await fixture.coordinator.stop()
         assert asyncio.get_running_loop().time() - began < 6
         assert (await commit).topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
         assert (await other).topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
@@ -174,10 +174,10 @@ def test_a_deleted_offsets_topic_ends_its_shards() -> None:
     """Deleted and made anew, it begins without groups."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await house.commit("g", {("t", 0): 7})
-        house.delete_topic(OFFSETS_TOPIC)
-        assert await house.commit("g", {("t", 0): 8}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        fixture = await GroupFixture().start()
+        await fixture.commit("g", {("t", 0): 7})
+        fixture.delete_topic(OFFSETS_TOPIC)
+        assert await fixture.commit("g", {("t", 0): 8}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
     run(scenario())
 
@@ -189,7 +189,7 @@ def test_a_restart_finds_what_was_there(seed: int) -> None:
 
     async def scenario() -> None:
         chance = random.Random(seed)
-        house = await GroupHouse(offsets_partitions=2).start()
+        fixture = await GroupFixture(offsets_partitions=2).start()
         members: dict[str, tuple[str, int]] = {}
         for _ in range(4):
             for _ in range(60):
@@ -197,26 +197,26 @@ def test_a_restart_finds_what_was_there(seed: int) -> None:
                 member_id, generation = members.get(group_id, ("", -1))
                 action = chance.randrange(6)
                 if action == 0 and not member_id:
-                    joined = await house.stable_member(group_id, f"c{chance.randrange(3)}", session_timeout_ms=60_000)
+                    joined = await fixture.stable_member(group_id, f"c{chance.randrange(3)}", session_timeout_ms=60_000)
                     members[group_id] = joined.member_id, joined.generation_id
                 elif action == 1 and member_id:
-                    await house.ask_for(13, 2, LeaveGroupRequest(group_id, member_id))
+                    await fixture.ask_for(13, 2, LeaveGroupRequest(group_id, member_id))
                     del members[group_id]
                 elif action == 2:
-                    code = (await house.ask_for(42, 2, DeleteGroupsRequest([group_id]))).results[0].error_code
+                    code = (await fixture.ask_for(42, 2, DeleteGroupsRequest([group_id]))).results[0].error_code
                     assert code in (0, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND)
                 else:
                     places = {(chance.choice("tu"), chance.randrange(4)): chance.randrange(100) for _ in range(3)}
                     own = {"generation": generation, "member_id": member_id}
-                    assert set((await house.commit(group_id, places, **own)).values()) == {0}
-            before = [_state(await house.loaded(index)) for index in (0, 1)]
-            listed = await house.ask_for(16, 5, ListGroupsRequest())
-            await house.crash()
-            again = await house.ask_for(16, 5, ListGroupsRequest())
+                    assert set((await fixture.commit(group_id, places, **own)).values()) == {0}
+            before = [_state(await fixture.loaded(index)) for index in (0, 1)]
+            listed = await fixture.ask_for(16, 5, ListGroupsRequest())
+            await fixture.crash()
+            again = await fixture.ask_for(16, 5, ListGroupsRequest())
             assert sorted(map(str, again.groups)) == sorted(map(str, listed.groups))
-            assert [_state(await house.loaded(index)) for index in (0, 1)] == before
+            assert [_state(await fixture.loaded(index)) for index in (0, 1)] == before
             for group_id, (member_id, generation) in members.items():
-                assert house.call(12, 3, HeartbeatRequest(group_id, generation, member_id)).error_code == 0
+                assert fixture.call(12, 3, HeartbeatRequest(group_id, generation, member_id)).error_code == 0
 
     run(scenario())
 
@@ -236,16 +236,16 @@ def test_a_group_log_that_is_damaged_is_told_as_a_damaged_read(
         raise ObjectCorrupt("entry checksum differs", 7, "objects/9")
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        assert await house.commit("g", {("t", 0): 1}) == {("t", 0): 0}
-        await house.crash()
-        await house.directory.led(OFFSETS_TOPIC, 0)
-        monkeypatch.setattr(house.engine, "fetch", damaged)
-        house.engine.damaged.on_damage = lambda damage, now_s: told.append(damage)
+        fixture = await GroupFixture().start()
+        assert await fixture.commit("g", {("t", 0): 1}) == {("t", 0): 0}
+        await fixture.crash()
+        await fixture.directory.led(OFFSETS_TOPIC, 0)
+        monkeypatch.setattr(fixture.engine, "fetch", damaged)
+        fixture.engine.damaged.on_damage = lambda damage, now_s: told.append(damage)
         for _ in range(3):
-            assert await house.commit("g", {("t", 0): 1}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+            assert await fixture.commit("g", {("t", 0): 1}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
             await asyncio.sleep(1.5)
-        assert house.engine.damaged.failed_count == 3
+        assert fixture.engine.damaged.failed_count == 3
 
     run(scenario())
     assert [(damage.start, damage.end) for damage in told] == [(0, None)]
@@ -256,22 +256,22 @@ def test_a_group_log_that_lost_an_object_serves_again_once_it_is_back() -> None:
     """No checkpoint tells of what the object held, so that the log takes no batch meanwhile: groups wait, and go on without a restart."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        assert await house.commit("g", {("t", 0): 1}) == {("t", 0): 0}
-        assert await house.engine.upload_all(60_000)
-        await house.crash()
-        store = house.world.store
+        fixture = await GroupFixture().start()
+        assert await fixture.commit("g", {("t", 0): 1}) == {("t", 0): 0}
+        assert await fixture.engine.upload_all(60_000)
+        await fixture.crash()
+        store = fixture.world.store
         away, store.objects = store.objects, {}
         for _ in range(2):
-            assert await house.commit("g", {("t", 0): 2}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+            assert await fixture.commit("g", {("t", 0): 2}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
             await asyncio.sleep(5)
         store.objects |= away
         codes: list[int] = []
         while 0 not in codes:
-            codes += (await house.commit("g", {("t", 0): 2})).values()
+            codes += (await fixture.commit("g", {("t", 0): 2})).values()
             assert len(codes) < 5, codes
             await asyncio.sleep(5)
-        assert await house.fetch_offsets("g", ("t", 0)) == {("t", 0): 2}
-        assert not house.failures
+        assert await fixture.fetch_offsets("g", ("t", 0)) == {("t", 0): 2}
+        assert not fixture.failures
 
     run(scenario())

@@ -15,7 +15,7 @@ from millrace.protocol.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from millrace.protocol.metadata_records import PartitionRecord, TopicRecord
-from tests.broker.coordinators.build import GroupHouse, codes_of, commit_request, run
+from tests.broker.coordinators.build import GroupFixture, codes_of, commit_request, run
 from tests.broker.others import Others
 from tests.s3stream.build import World
 
@@ -46,27 +46,27 @@ def test_others_have_the_loop_and_all_is_done() -> None:
     """A wide commit, a read of all and a wide deletion, each over several turns; partitions that there are not are told as ever."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        house.make_topic("w", WIDE)
+        fixture = await GroupFixture().start()
+        fixture.make_topic("w", WIDE)
         asked = {**PLACES, ("w", WIDE): 1, ("t", 1): 5, ("none", 0): 1}
         async with Others() as others:
-            codes = await house.commit("g", asked)
+            codes = await fixture.commit("g", asked)
         assert others.turns > 8
         assert list(codes) == list(asked)
         wrong = {place: code for place, code in codes.items() if code}
         assert wrong == dict.fromkeys([("w", WIDE), ("none", 0)], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        await house.crash()
-        await house.loaded()
+        await fixture.crash()
+        await fixture.loaded()
         async with Others() as others:
-            assert await house.fetch_offsets("g") == {**PLACES, ("t", 1): 5}
+            assert await fixture.fetch_offsets("g") == {**PLACES, ("t", 1): 5}
         assert others.turns > 2
         async with Others() as others:
-            deleted = await house.ask_for(47, 0, delete_request("g"))
+            deleted = await fixture.ask_for(47, 0, delete_request("g"))
         assert others.turns > 8
         assert [topic.name for topic in deleted.topics] == ["w", "t"]
         assert codes_of(deleted) == dict.fromkeys(PLACES, 0)
-        await house.crash()
-        assert await house.fetch_offsets("g") == {("t", 1): 5}
+        await fixture.crash()
+        assert await fixture.fetch_offsets("g") == {("t", 1): 5}
 
     run(scenario())
 
@@ -75,20 +75,20 @@ def test_a_member_that_loses_its_place_meanwhile() -> None:
     """It is removed between two slices: what it was told is committed is, and all behind is refused."""
 
     async def scenario() -> None:
-        house = await GroupHouse(World(is_auto=False)).start()
-        house.make_topic("w", WIDE)
-        member = await house.confirmed(asyncio.ensure_future(house.stable_member("g", topics=("w",))))
+        fixture = await GroupFixture(World(is_auto=False)).start()
+        fixture.make_topic("w", WIDE)
+        member = await fixture.confirmed(asyncio.ensure_future(fixture.stable_member("g", topics=("w",))))
         fields = {"member_id": member.member_id, "generation": member.generation_id}
-        committing = house.later(8, 9, commit_request("g", PLACES, 9, **fields))
+        committing = fixture.later(8, 9, commit_request("g", PLACES, 9, **fields))
         for _ in range(3):
             await asyncio.sleep(0)
-        house.later(13, 2, LeaveGroupRequest("g", member.member_id))
-        codes = codes_of(await house.confirmed(committing))
+        fixture.later(13, 2, LeaveGroupRequest("g", member.member_id))
+        codes = codes_of(await fixture.confirmed(committing))
         assert list(codes) == list(PLACES)
         taken = [place for place, code in codes.items() if not code]
         assert 0 < len(taken) < WIDE
         assert {code for code in codes.values() if code} == {ErrorCode.UNKNOWN_MEMBER_ID}
-        found = await house.confirmed(asyncio.ensure_future(house.fetch_offsets("g")))
+        found = await fixture.confirmed(asyncio.ensure_future(fixture.fetch_offsets("g")))
         assert found == {place: PLACES[place] for place in taken}
 
     run(scenario())
@@ -98,27 +98,27 @@ def test_a_group_of_many_offsets_is_deleted_over_many_turns() -> None:
     """Whoever commits to it meanwhile, or deletes it, is told to ask again; then it is gone for good, and other groups are as they were."""
 
     async def scenario() -> None:
-        house = await GroupHouse(World(is_auto=False)).start()
-        house.make_topic("w", WIDE)
+        fixture = await GroupFixture(World(is_auto=False)).start()
+        fixture.make_topic("w", WIDE)
         for group_id in ("g", "h"):
-            await house.confirmed(asyncio.ensure_future(house.commit(group_id, PLACES)))
+            await fixture.confirmed(asyncio.ensure_future(fixture.commit(group_id, PLACES)))
         async with Others() as others:
-            deleting = house.later(42, 2, DeleteGroupsRequest(["g", "none"]))
-            await until(await house.loaded(), 2 * WIDE - 1)
-            again = await house.ask_for(42, 2, DeleteGroupsRequest(["g"]))
+            deleting = fixture.later(42, 2, DeleteGroupsRequest(["g", "none"]))
+            await until(await fixture.loaded(), 2 * WIDE - 1)
+            again = await fixture.ask_for(42, 2, DeleteGroupsRequest(["g"]))
             assert again.results[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            refused = await house.commit("g", {("t", 0): 7})
+            refused = await fixture.commit("g", {("t", 0): 7})
             assert refused == {("t", 0): ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-            deleted = await house.confirmed(deleting)
+            deleted = await fixture.confirmed(deleting)
         assert others.turns > 2
         assert [result.error_code for result in deleted.results] == [0, ErrorCode.GROUP_ID_NOT_FOUND]
-        assert "g" not in (await house.loaded()).groups
-        committing = asyncio.ensure_future(house.commit("g", {("t", 0): 7}))
-        assert await house.confirmed(committing) == {("t", 0): 0}
-        await house.crash()
+        assert "g" not in (await fixture.loaded()).groups
+        committing = asyncio.ensure_future(fixture.commit("g", {("t", 0): 7}))
+        assert await fixture.confirmed(committing) == {("t", 0): 0}
+        await fixture.crash()
         for group_id, left in (("g", {("t", 0): 7}), ("h", PLACES)):
-            assert await house.confirmed(asyncio.ensure_future(house.fetch_offsets(group_id))) == left
-        assert not house.failures
+            assert await fixture.confirmed(asyncio.ensure_future(fixture.fetch_offsets(group_id))) == left
+        assert not fixture.failures
 
     run(scenario())
 
@@ -127,12 +127,12 @@ def test_a_wide_deletion_ends_with_its_shard() -> None:
     """Whenever the shard is unloaded, before the first part or between two: the client is told to look for the coordinator, and no defect is met."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        house.make_topic("w", WIDE)
+        fixture = await GroupFixture().start()
+        fixture.make_topic("w", WIDE)
         for turns in range(6):
-            await house.commit("g", PLACES)
-            (shard,) = house.coordinator._shards.loaded()
-            deleting = house.later(42, 2, DeleteGroupsRequest(["g"]))
+            await fixture.commit("g", PLACES)
+            (shard,) = fixture.coordinator._shards.loaded()
+            deleting = fixture.later(42, 2, DeleteGroupsRequest(["g"]))
             for _ in range(turns):
                 await asyncio.sleep(0)
             shard.end(ErrorCode.NOT_COORDINATOR)
@@ -146,20 +146,20 @@ def test_a_group_that_was_deleted_in_part_is_there_with_the_rest() -> None:
     """A crash between two parts; the client was not answered, and asks again."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        house.make_topic("w", WIDE)
-        await house.commit("g", PLACES)
-        deleting = house.later(42, 2, DeleteGroupsRequest(["g"]))
-        shard = await house.loaded()
+        fixture = await GroupFixture().start()
+        fixture.make_topic("w", WIDE)
+        await fixture.commit("g", PLACES)
+        deleting = fixture.later(42, 2, DeleteGroupsRequest(["g"]))
+        shard = await fixture.loaded()
         await until(shard, WIDE - 2 * OFFSETS_A_SLICE)  # the second part is decided when the first is durable
         assert 0 < shard.offsets.count < WIDE
-        await house.crash()
+        await fixture.crash()
         assert (await deleting).results[0].error_code
-        assert 0 < len(await house.fetch_offsets("g")) < WIDE
-        deleted = await house.ask_for(42, 2, DeleteGroupsRequest(["g"]))
+        assert 0 < len(await fixture.fetch_offsets("g")) < WIDE
+        deleted = await fixture.ask_for(42, 2, DeleteGroupsRequest(["g"]))
         assert not deleted.results[0].error_code
-        assert await house.fetch_offsets("g") == {}
-        assert not house.failures
+        assert await fixture.fetch_offsets("g") == {}
+        assert not fixture.failures
 
     run(scenario())
 
@@ -168,17 +168,17 @@ def test_the_offsets_of_a_wide_group_expire_over_many_turns() -> None:
     """The group goes with the last of them; a group of a few is not held up behind it, and one that is not due stays."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        house.make_topic("w", WIDE)
-        await house.ask_for(8, 2, commit_request("g", PLACES, 2, retention_time_ms=1000))
-        await house.ask_for(8, 2, commit_request("h", {("t", 0): 1}, 2, retention_time_ms=1000))
-        await house.commit("kept", {("t", 0): 1})
-        shard = await house.loaded()
-        house.clock.now_ms += 2000
+        fixture = await GroupFixture().start()
+        fixture.make_topic("w", WIDE)
+        await fixture.ask_for(8, 2, commit_request("g", PLACES, 2, retention_time_ms=1000))
+        await fixture.ask_for(8, 2, commit_request("h", {("t", 0): 1}, 2, retention_time_ms=1000))
+        await fixture.commit("kept", {("t", 0): 1})
+        shard = await fixture.loaded()
+        fixture.clock.now_ms += 2000
         turns, groups = 0, list(shard.groups)
         while groups:
             turns += 1
-            decision, done = shard.expire(groups, house.shard().now())
+            decision, done = shard.expire(groups, fixture.shard().now())
             assert len(decision.records) <= OFFSETS_A_STEP + 1
             groups = groups[done:]
         assert turns == -(-WIDE // OFFSETS_A_STEP) + 1
@@ -191,24 +191,24 @@ def test_a_topic_is_forgotten_over_many_turns() -> None:
     """With thousands of offsets in several groups; a restart in the midst, and one that finds the topic gone, forget the rest."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        house.make_topic("w", WIDE)
+        fixture = await GroupFixture().start()
+        fixture.make_topic("w", WIDE)
         for group_id in ("g", "h"):
-            await house.commit(group_id, {**PLACES, ("t", 0): 1})
-        house.delete_topic("w")
-        shard = await house.loaded()
+            await fixture.commit(group_id, {**PLACES, ("t", 0): 1})
+        fixture.delete_topic("w")
+        shard = await fixture.loaded()
         assert shard.offsets.count == 2 * WIDE + 2, "nothing is decided by whoever tells of the deletion"
         for _ in range(20):
             await asyncio.sleep(0)
         assert 2 < shard.offsets.count < 2 * WIDE + 2
-        await house.crash()
-        shard = await house.loaded()
+        await fixture.crash()
+        shard = await fixture.loaded()
         assert await until(shard, 2) > 10
         for group_id in ("g", "h"):
-            assert await house.fetch_offsets(group_id) == {("t", 0): 1}
-        await house.crash()
-        assert (await house.loaded()).offsets.count == 2
-        assert not house.failures
+            assert await fixture.fetch_offsets(group_id) == {("t", 0): 1}
+        await fixture.crash()
+        assert (await fixture.loaded()).offsets.count == 2
+        assert not fixture.failures
 
     run(scenario())
 
@@ -217,21 +217,21 @@ def test_a_topic_that_is_made_again_meanwhile_keeps_its_offsets() -> None:
     """What is committed for the new topic of the name is not taken for the old one's; a second deletion is not forgotten behind the first."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        house.make_topic("w", WIDE)
-        await house.commit("g", PLACES)
-        await house.commit("h", {("t", 0): 1, ("u", 0): 2})
-        house.delete_topic("w")
+        fixture = await GroupFixture().start()
+        fixture.make_topic("w", WIDE)
+        await fixture.commit("g", PLACES)
+        await fixture.commit("h", {("t", 0): 1, ("u", 0): 2})
+        fixture.delete_topic("w")
         made = b"another id of w!"
         partitions = [
             PartitionRecord(index, made, [1], [1], leader=1, leader_epoch=0, partition_epoch=0) for index in range(WIDE)
         ]
-        house.publish(TopicRecord("w", made), *partitions)
+        fixture.publish(TopicRecord("w", made), *partitions)
         late = {("w", WIDE - 1): 77}
-        assert await house.commit("g", late) == {("w", WIDE - 1): 0}
-        house.delete_topic("u")
-        assert await until(await house.loaded(), 2)
-        assert await house.fetch_offsets("g") == late
-        assert await house.fetch_offsets("h") == {("t", 0): 1}
+        assert await fixture.commit("g", late) == {("w", WIDE - 1): 0}
+        fixture.delete_topic("u")
+        assert await until(await fixture.loaded(), 2)
+        assert await fixture.fetch_offsets("g") == late
+        assert await fixture.fetch_offsets("h") == {("t", 0): 1}
 
     run(scenario())

@@ -21,8 +21,8 @@ from millrace.broker.coordinators.runtime.state_machine import Decision, Now, Re
 from millrace.broker.state_memory import Charges, StateMemory
 from millrace.kraft.publisher import MetadataPublisher
 from millrace.protocol.records import Record
+from tests.broker.broker_fixture import BrokerFixture
 from tests.broker.coordinators.build import TellingOpener
-from tests.broker.house import BrokerHouse
 from tests.s3stream.build import World
 
 TOPIC = "__counters"
@@ -134,7 +134,7 @@ class Counters:
         self._charges.release()
 
 
-class CounterHouse(BrokerHouse):
+class CounterFixture(BrokerFixture):
     """Answers are totals; below zero: a Kafka error code, negated."""
 
     def __init__(self, world: World | None = None, partitions: int = 1) -> None:

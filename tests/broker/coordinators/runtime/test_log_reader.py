@@ -11,7 +11,7 @@ from millrace.protocol.batches import Codec
 from millrace.protocol.coordinator_records import OffsetCommitKey, OffsetCommitValue, encode_key, encode_value
 from millrace.protocol.records import Record
 from tests.broker.coordinators.build import SETTINGS, run
-from tests.broker.partitions.build import House
+from tests.broker.partitions.build import Fixture
 
 KEY = OffsetCommitKey("g", "t", 0)
 
@@ -22,8 +22,8 @@ def commit(offset: int, version: int | None = None) -> Record:
 
 async def loaded(*batches: bytes) -> tuple[GroupStateMachine, int]:
     """The shard, and how many bytes it was read from."""
-    house = await House().start()
-    partition = await house.open()
+    fixture = await Fixture().start()
+    partition = await fixture.open()
     for batch in batches:
         partition.append_own(batch, 0, lambda _: None)
     shard = GroupStateMachine(SETTINGS, str)

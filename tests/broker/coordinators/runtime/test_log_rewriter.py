@@ -19,8 +19,8 @@ from millrace.broker.coordinators.runtime.unknown_records import UnknownRecords
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.state_memory import StateMemory
 from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.broker.coordinators.build import SETTINGS, GroupHouse, NarrowWal, commit_request, run, snapshot
-from tests.broker.partitions.build import House
+from tests.broker.coordinators.build import SETTINGS, GroupFixture, NarrowWal, commit_request, run, snapshot
+from tests.broker.partitions.build import Fixture
 from tests.patience import PATIENCE_S
 from tests.s3stream.build import World
 
@@ -34,30 +34,30 @@ def test_the_log_does_not_grow_without_bound() -> None:
     """However often few groups commit, the log start follows, and all that lives comes back after a crash."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await house.commit("quiet", {("u", 3): 1})
-        member = await house.stable_member("member", session_timeout_ms=1_800_000)
-        partition = await house.partition(OFFSETS_TOPIC)
+        fixture = await GroupFixture().start()
+        await fixture.commit("retention_only", {("u", 3): 1})
+        member = await fixture.stable_member("member", session_timeout_ms=1_800_000)
+        partition = await fixture.partition(OFFSETS_TOPIC)
         for number in range(100):
             futures = [
-                house.later(8, 9, commit_request(f"g{n}", {("t", 0): number}, 9, metadata="m" * 4000))
+                fixture.later(8, 9, commit_request(f"g{n}", {("t", 0): number}, 9, metadata="m" * 4000))
                 for n in range(20)
             ]
             assert [codes.topics[0].partitions[0].error_code for codes in await asyncio.gather(*futures)] == [0] * 20
-            live_bytes = house.shard().machine.live_bytes
-            rewriter = house.shard()._rewriter
+            live_bytes = fixture.shard().machine.live_bytes
+            rewriter = fixture.shard()._rewriter
             assert rewriter is not None
             assert rewriter.log_bytes < max(REWRITE_BYTES_MIN, REWRITE_RATIO * live_bytes) + 3 * live_bytes + 300_000
-        await house.settle()
+        await fixture.settle()
         assert partition.log_start_offset > 900
         size_bytes = sum(len(e.data) for e in await partition.data.fetch(partition.log_start_offset, 1 << 40, 1 << 30))
         assert size_bytes < REWRITE_BYTES_MIN + 4 * live_bytes
-        assert await house.fetch_offsets("quiet") == {("u", 3): 1}
-        before = snapshot(house.shard().machine)
-        await house.crash()
-        shard = await house.loaded()
+        assert await fixture.fetch_offsets("quiet") == {("u", 3): 1}
+        before = snapshot(fixture.shard().machine)
+        await fixture.crash()
+        shard = await fixture.loaded()
         assert snapshot(shard) == before
-        assert await house.fetch_offsets("g7") == {("t", 0): 99}
+        assert await fixture.fetch_offsets("g7") == {("t", 0): 99}
         assert repr(shard.groups["member"]) == f"member Stable g1 range [*{member.member_id}]"
 
     run(scenario())
@@ -67,25 +67,25 @@ def test_a_piece_that_is_split_keeps_all_its_parts() -> None:
     """A group whose record is larger than a batch is rewritten with its neighbours, and none of them is left below the log start."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await house.stable_member("a", session_timeout_ms=1_800_000)
-        joined = await house.join("b", session_timeout_ms=1_800_000)
+        fixture = await GroupFixture().start()
+        await fixture.stable_member("a", session_timeout_ms=1_800_000)
+        joined = await fixture.join("b", session_timeout_ms=1_800_000)
         given = [SyncGroupRequestAssignment(joined.member_id, b"x" * 600_000)]
         request = SyncGroupRequest("b", joined.generation_id, joined.member_id, None, None, None, given)
-        assert (await house.ask_for(14, 3, request)).error_code == 0
+        assert (await fixture.ask_for(14, 3, request)).error_code == 0
         for number in range(60):
             await asyncio.gather(
                 *(
-                    house.later(8, 9, commit_request(f"c{n}", {("t", 0): number}, 9, metadata="m" * 4000))
+                    fixture.later(8, 9, commit_request(f"c{n}", {("t", 0): number}, 9, metadata="m" * 4000))
                     for n in range(20)
                 )
             )
-        await house.settle()
-        assert (await house.partition(OFFSETS_TOPIC)).log_start_offset > 0
-        before = snapshot(house.shard().machine)
+        await fixture.settle()
+        assert (await fixture.partition(OFFSETS_TOPIC)).log_start_offset > 0
+        before = snapshot(fixture.shard().machine)
         assert sorted(before[0]) == ["a", "b"]
-        await house.crash()
-        assert snapshot(await house.loaded()) == before
+        await fixture.crash()
+        assert snapshot(await fixture.loaded()) == before
 
     run(scenario())
 
@@ -96,23 +96,23 @@ def test_a_record_that_the_log_takes_no_more_stays_where_it_is() -> None:
     async def scenario() -> None:
         world = World()
         world.wal = NarrowWal(1 << 20)
-        house = await GroupHouse(world).start()
-        joined = await house.join("b", session_timeout_ms=1_800_000)
+        fixture = await GroupFixture(world).start()
+        joined = await fixture.join("b", session_timeout_ms=1_800_000)
         given = [SyncGroupRequestAssignment(joined.member_id, b"x" * 600_000)]
         request = SyncGroupRequest("b", joined.generation_id, joined.member_id, None, None, None, given)
-        assert (await house.ask_for(14, 3, request)).error_code == 0
+        assert (await fixture.ask_for(14, 3, request)).error_code == 0
         world.wal.max_record_bytes = 300_000
         offsets = {("t", n): 0 for n in range(4)}
         for number in range(80):
-            commits = (house.commit(f"c{n}", offsets, metadata="m" * 4000) for n in range(5))
+            commits = (fixture.commit(f"c{n}", offsets, metadata="m" * 4000) for n in range(5))
             async with asyncio.timeout(PATIENCE_S):
                 assert {code for codes in await asyncio.gather(*commits) for code in codes.values()} == {0}, number
-        await house.settle()
-        assert house.failures == []
-        assert (await house.partition(OFFSETS_TOPIC)).log_start_offset == 0
-        before = snapshot(house.shard().machine)
-        await house.crash()
-        assert snapshot(await house.loaded()) == before
+        await fixture.settle()
+        assert fixture.failures == []
+        assert (await fixture.partition(OFFSETS_TOPIC)).log_start_offset == 0
+        before = snapshot(fixture.shard().machine)
+        await fixture.crash()
+        assert snapshot(await fixture.loaded()) == before
 
     run(scenario())
 
@@ -123,8 +123,8 @@ NOTHING = 0  # and below: a deletion
 class Rig:
     """A shard, its queue and its rewriting over a partition, with bounds so small that a rewriting is nearly always under way."""
 
-    def __init__(self, house: House, partition: Partition, read_bytes: int, shard: GroupStateMachine) -> None:
-        self.house = house
+    def __init__(self, fixture: Fixture, partition: Partition, read_bytes: int, shard: GroupStateMachine) -> None:
+        self.fixture = fixture
         self.shard = shard
         self.partition = partition
         self.lost: list[BaseException] = []
@@ -132,8 +132,8 @@ class Rig:
         loop = asyncio.get_running_loop()
         self.queue = AppendQueue(
             partition,
-            house.engine,
-            house.clock,
+            fixture.engine,
+            fixture.clock,
             lambda: self.rewriter.begin_if_due(),
             self.lost.append,
             self.lost.append,
@@ -143,8 +143,8 @@ class Rig:
             UnknownRecords(StateMemory()),
             partition,
             self.queue,
-            house.engine,
-            house.clock,
+            fixture.engine,
+            fixture.clock,
             read_bytes,
             loop.call_soon,
             bytes_min=2000,
@@ -153,19 +153,19 @@ class Rig:
         self.rewriter.begin_if_due()
 
     @staticmethod
-    async def opened(house: House) -> Rig:
-        opening = asyncio.ensure_future(house.open())
+    async def opened(fixture: Fixture) -> Rig:
+        opening = asyncio.ensure_future(fixture.open())
         while not opening.done():
             await asyncio.sleep(0)
-            house.world.wal.confirm()
+            fixture.world.wal.confirm()
         partition = opening.result()
         shard = GroupStateMachine(SETTINGS, str)
         reading = asyncio.ensure_future(read_log(partition, shard.apply))
         while not reading.done():
             await asyncio.sleep(0)
-            house.world.wal.confirm()
+            fixture.world.wal.confirm()
         shard.on_loaded(Now(0, 0))
-        return Rig(house, partition, reading.result(), shard)
+        return Rig(fixture, partition, reading.result(), shard)
 
     def commit(self, group_id: str, partition: int, value: int) -> None:
         position = Position("t", partition, CommittedOffset(value, 0, "m" * (value % 40), 0))
@@ -199,16 +199,16 @@ def test_a_log_of_nothing_but_tombstones_is_given_up() -> None:
     """When nothing lives the log start moves to the end."""
 
     async def scenario() -> None:
-        house = await House(World(is_auto=False)).start()
-        rig = await Rig.opened(house)
+        fixture = await Fixture(World(is_auto=False)).start()
+        rig = await Rig.opened(fixture)
         for number in range(30):
             rig.commit("g", 0, number)
             rig.delete("g")
             await asyncio.sleep(0)
-            house.world.wal.confirm()
+            fixture.world.wal.confirm()
         for _ in range(3):
             await asyncio.sleep(0)
-            house.world.wal.confirm()
+            fixture.world.wal.confirm()
         assert rig.shard.live_bytes == 0
         assert rig.partition.log_end_offset - 20 < rig.partition.log_start_offset <= rig.partition.log_end_offset
 
@@ -222,9 +222,9 @@ def test_no_acknowledged_commit_is_lost_to_a_rewriting(seed: int) -> None:
 
     async def scenario() -> None:
         chance = random.Random(seed)
-        house = await House(World(is_auto=False)).start()
+        fixture = await Fixture(World(is_auto=False)).start()
         value, starts = 0, [0]
-        rig = await Rig.opened(house)
+        rig = await Rig.opened(fixture)
         for _ in range(6):
             begun = {place: [found] for place, found in rig.places().items()}  # what a place may hold, the latest last
             for _ in range(chance.randrange(400)):
@@ -241,10 +241,10 @@ def test_no_acknowledged_commit_is_lost_to_a_rewriting(seed: int) -> None:
                 for _ in range(chance.randrange(3)):
                     await asyncio.sleep(0)
                 if chance.random() < 0.7:
-                    house.world.wal.confirm(chance.choice([1, 2, None]))
+                    fixture.world.wal.confirm(chance.choice([1, 2, None]))
             acknowledged = dict(rig.acknowledged)
-            await house.crash(unconfirmed_count=chance.randrange(5))
-            rig = await Rig.opened(house)
+            await fixture.crash(unconfirmed_count=chance.randrange(5))
+            rig = await Rig.opened(fixture)
             assert rig.lost == []
             found = rig.places()
             assert list(found) == [place for place in found if place in begun]

@@ -12,7 +12,7 @@ from millrace.broker.state_memory import StateMemory
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.coordinator_records import OffsetCommitKey, encode_key
 from millrace.protocol.records import Record, iter_records
-from tests.broker.coordinators.build import GroupHouse, commit_request, run
+from tests.broker.coordinators.build import GroupFixture, commit_request, run
 
 # Kafka's ConsumerGroupMetadata (3) and ConsumerGroupTargetAssignmentMetadata (6) of a group `new`, and a type that nobody has yet.
 NEWER = (
@@ -27,15 +27,17 @@ def tombstone(record: Record) -> Record:
     return Record(record.key, None, record.timestamp)
 
 
-async def append(house: GroupHouse, *records: Record) -> None:
-    partition = await house.partition(OFFSETS_TOPIC)
-    partition.append_own(build_batch(records), house.clock.wall_ms(), lambda _: None)
-    await house.settle()
+async def append(fixture: GroupFixture, *records: Record) -> None:
+    partition = await fixture.partition(OFFSETS_TOPIC)
+    partition.append_own(build_batch(records), fixture.clock.wall_ms(), lambda _: None)
+    await fixture.settle()
 
 
-async def raw_log(house: GroupHouse) -> list[tuple[bytes | None, bytes | None, int, list[tuple[bytes, bytes | None]]]]:
+async def raw_log(
+    fixture: GroupFixture,
+) -> list[tuple[bytes | None, bytes | None, int, list[tuple[bytes, bytes | None]]]]:
     """All that the log has, from its start, apart from the commits that fill it."""
-    partition = await house.partition(OFFSETS_TOPIC)
+    partition = await fixture.partition(OFFSETS_TOPIC)
     found = []
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
@@ -49,15 +51,15 @@ async def raw_log(house: GroupHouse) -> list[tuple[bytes | None, bytes | None, i
     return found
 
 
-async def rewritten(house: GroupHouse) -> None:
+async def rewritten(fixture: GroupFixture) -> None:
     """Commits until the log start has moved."""
-    partition = await house.partition(OFFSETS_TOPIC)
+    partition = await fixture.partition(OFFSETS_TOPIC)
     start = partition.log_start_offset
     for number in range(200):
         commits = (commit_request(f"filler{n}", {("t", 0): number}, 9, metadata="m" * 4000) for n in range(20))
-        await asyncio.gather(*(house.later(8, 9, commit) for commit in commits))
+        await asyncio.gather(*(fixture.later(8, 9, commit) for commit in commits))
         if partition.log_start_offset > start:
-            await house.settle()
+            await fixture.settle()
             return
     raise AssertionError("the log was never rewritten")
 
@@ -71,17 +73,17 @@ def test_records_of_unknown_types_survive_rewrites_and_kills(caplog: pytest.LogC
     tells of them once a load, by their types."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await append(house, tombstone(NEWER[0]), Record(NEWER[2].key, b"older", 1), *NEWER, LATER_VALUE)
-        await append(house, tombstone(NEWER[1]))
+        fixture = await GroupFixture().start()
+        await append(fixture, tombstone(NEWER[0]), Record(NEWER[2].key, b"older", 1), *NEWER, LATER_VALUE)
+        await append(fixture, tombstone(NEWER[1]))
         kept = as_read(NEWER[0], NEWER[2], LATER_VALUE)
         for _ in range(2):
-            await rewritten(house)
-            assert await raw_log(house) == kept
-            await house.crash()
-            await house.loaded()
-        assert await raw_log(house) == kept
-        assert house.failures == []
+            await rewritten(fixture)
+            assert await raw_log(fixture) == kept
+            await fixture.crash()
+            await fixture.loaded()
+        assert await raw_log(fixture) == kept
+        assert fixture.failures == []
 
     run(scenario())
     told = [record.getMessage() for record in caplog.records if "unknown types" in record.getMessage()]
@@ -96,17 +98,17 @@ def test_known_record_replaces_unknown_one_of_its_key(is_killed: bool) -> None:
     """A commit here, behind one that a newer release wrote: the older one does not come back with a rewrite, nor after a kill."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await append(house, LATER_VALUE)
-        assert await house.fetch_offsets("later", ("t", 0)) == {("t", 0): -1}
-        await house.commit("later", {("t", 0): 7})
+        fixture = await GroupFixture().start()
+        await append(fixture, LATER_VALUE)
+        assert await fixture.fetch_offsets("later", ("t", 0)) == {("t", 0): -1}
+        await fixture.commit("later", {("t", 0): 7})
         if is_killed:
-            await house.crash()
-        await rewritten(house)
-        assert [value for key, value, *_ in await raw_log(house) if value == LATER_VALUE.value] == []
-        await house.crash()
-        assert await house.fetch_offsets("later", ("t", 0)) == {("t", 0): 7}
-        assert len(house.shard().unknown) == 0
+            await fixture.crash()
+        await rewritten(fixture)
+        assert [value for key, value, *_ in await raw_log(fixture) if value == LATER_VALUE.value] == []
+        await fixture.crash()
+        assert await fixture.fetch_offsets("later", ("t", 0)) == {("t", 0): 7}
+        assert len(fixture.shard().unknown) == 0
 
     run(scenario())
 
@@ -115,17 +117,17 @@ def test_unknown_record_is_later_than_known_one_of_its_key() -> None:
     """A newer release's commit behind one of this release: both survive a rewrite, in this order."""
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await house.commit("later", {("t", 0): 7})
-        await append(house, LATER_VALUE)
-        await house.crash()
-        await rewritten(house)
-        values = [value for key, value, *_ in await raw_log(house) if key == LATER_VALUE.key]
+        fixture = await GroupFixture().start()
+        await fixture.commit("later", {("t", 0): 7})
+        await append(fixture, LATER_VALUE)
+        await fixture.crash()
+        await rewritten(fixture)
+        values = [value for key, value, *_ in await raw_log(fixture) if key == LATER_VALUE.key]
         assert len(values) == 2
         assert values[1] == LATER_VALUE.value
-        await house.crash()
-        assert await house.fetch_offsets("later", ("t", 0)) == {("t", 0): 7}
-        assert len(house.shard().unknown) == 1
+        await fixture.crash()
+        assert await fixture.fetch_offsets("later", ("t", 0)) == {("t", 0): 7}
+        assert len(fixture.shard().unknown) == 1
 
     run(scenario())
 
@@ -148,12 +150,12 @@ def test_unknown_records_are_charged_to_memory() -> None:
     assert (memory.used_bytes, unknown.live_bytes, len(unknown)) == (0, 0, 0)
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await append(house, *NEWER)
-        await house.loaded()
-        assert house.memory.used_bytes > 700
-        house.shard().end(16)
-        assert house.memory.used_bytes == 0
+        fixture = await GroupFixture().start()
+        await append(fixture, *NEWER)
+        await fixture.loaded()
+        assert fixture.memory.used_bytes > 700
+        fixture.shard().end(16)
+        assert fixture.memory.used_bytes == 0
 
     run(scenario())
 
@@ -171,14 +173,14 @@ def test_more_unknown_records_than_are_kept_stop_rewrites(
     monkeypatch.setattr(UnknownRecords.__init__, "__defaults__", (1000,))
 
     async def scenario() -> None:
-        house = await GroupHouse().start()
-        await append(house, *NEWER)
+        fixture = await GroupFixture().start()
+        await append(fixture, *NEWER)
         with pytest.raises(AssertionError, match="never rewritten"):
-            await rewritten(house)
-        await house.crash()
-        await house.loaded()
-        assert await raw_log(house) == as_read(*NEWER)
-        assert await house.fetch_offsets("filler3") == {("t", 0): 199}
+            await rewritten(fixture)
+        await fixture.crash()
+        await fixture.loaded()
+        assert await raw_log(fixture) == as_read(*NEWER)
+        assert await fixture.fetch_offsets("filler3") == {("t", 0): 199}
 
     run(scenario())
     assert [record for record in caplog.records if "too many records of unknown types" in record.getMessage()]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millrace.s3stream.errors import OffsetGap
-from millrace.s3stream.harvest import Harvest
 from millrace.s3stream.objects.format import Entry
+from millrace.s3stream.read_accumulator import ReadAccumulator
 from tests.s3stream.build import shown
 
 
@@ -30,21 +30,21 @@ def entries(*spans: tuple[int, int]) -> list[Entry]:
 )
 def test_bounds(start: int, end: int, max_bytes: int, expected: str, is_full: bool) -> None:
     """The first entry is taken whole, later ones while they begin before the end and fit."""
-    harvest = Harvest(1, start, end, max_bytes)
-    harvest.take(entries((0, 3), (3, 4), (4, 9)))
-    assert shown(harvest.entries).replace("\0", "") == expected
-    assert harvest.is_full == is_full
+    accumulator = ReadAccumulator(1, start, end, max_bytes)
+    accumulator.take(entries((0, 3), (3, 4), (4, 9)))
+    assert shown(accumulator.entries).replace("\0", "") == expected
+    assert accumulator.is_full == is_full
 
 
 def test_it_goes_on_where_it_stopped() -> None:
-    """Several sources fill one harvest; what does not continue is refused, and what was taken stays."""
-    harvest = Harvest(1, 0, 100, 100)
-    harvest.take(entries((0, 3)))
-    harvest.take(entries((3, 5)))
+    """Several sources fill one accumulator; what does not continue is refused, and what was taken stays."""
+    accumulator = ReadAccumulator(1, 0, 100, 100)
+    accumulator.take(entries((0, 3)))
+    accumulator.take(entries((3, 5)))
     with pytest.raises(OffsetGap) as raised:
-        harvest.take(entries((5, 6), (7, 8)))
+        accumulator.take(entries((5, 6), (7, 8)))
     assert (raised.value.stream_id, raised.value.expected, raised.value.found) == (1, 6, 7)
-    assert (shown(harvest.entries).replace("\0", ""), harvest.next_offset, harvest.left_bytes) == (
+    assert (shown(accumulator.entries).replace("\0", ""), accumulator.next_offset, accumulator.left_bytes) == (
         "[0,3) [3,5) [5,6)",
         6,
         70,
@@ -54,25 +54,25 @@ def test_it_goes_on_where_it_stopped() -> None:
 @pytest.mark.parametrize("spans", [[(4, 5)], [(0, 3)], [(3, 6)]])
 def test_the_first_entry_must_hold_the_start(spans: list[tuple[int, int]]) -> None:
     """An entry behind the start, or wholly before it, is not what was asked for."""
-    harvest = Harvest(1, 3, 9, 100)
+    accumulator = ReadAccumulator(1, 3, 9, 100)
     if spans == [(3, 6)]:
-        harvest.take(entries(*spans))
-        assert harvest.next_offset == 6
+        accumulator.take(entries(*spans))
+        assert accumulator.next_offset == 6
     else:
         with pytest.raises(OffsetGap):
-            harvest.take(entries(*spans))
+            accumulator.take(entries(*spans))
 
 
-def test_what_another_harvest_gathered_is_adopted() -> None:
+def test_what_another_accumulator_gathered_is_adopted() -> None:
     """It ends as if it had taken the entries itself; one that began elsewhere is refused."""
-    whole, part = Harvest(1, 2, 9, 100), Harvest(1, 2, 6, 100)
+    whole, part = ReadAccumulator(1, 2, 9, 100), ReadAccumulator(1, 2, 6, 100)
     entries = [Entry(base, 1, memoryview(bytes(10))) for base in range(2, 6)]
     part.take(entries)
     whole.adopt(part)
     assert (whole.entries, whole.next_offset, whole.left_bytes, whole.is_full) == (entries, 6, 60, False)
     with pytest.raises(OffsetGap):
         whole.adopt(part)
-    last = Harvest(1, 6, 9, 60)
+    last = ReadAccumulator(1, 6, 9, 60)
     last.take([Entry(6, 3, memoryview(bytes(60)))])
     whole.adopt(last)
     assert whole.is_full

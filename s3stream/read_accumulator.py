@@ -10,7 +10,7 @@ from millrace.s3stream.errors import OffsetGap
 from millrace.s3stream.objects.format import Entry
 
 
-class Harvest:
+class ReadAccumulator:
     """`next_offset` is where the next entry must begin (or, before the first one, what it must contain)."""
 
     __slots__ = ("end", "entries", "has_loaded", "is_full", "left_bytes", "next_offset", "start", "stream_id")
@@ -49,7 +49,7 @@ class Harvest:
         if next_offset >= end or (left <= 0 and found):
             self.is_full = True
 
-    def adopt(self, other: Harvest) -> None:
+    def adopt(self, other: ReadAccumulator) -> None:
         """Takes over what another one gathered, which began where this one stands: checked there, not looked at again."""
         if other.start != self.next_offset or other.stream_id != self.stream_id:
             raise OffsetGap(self.stream_id, self.next_offset, other.start)

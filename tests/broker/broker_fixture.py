@@ -36,7 +36,7 @@ from millrace.protocol.metadata_records import (
     TopicRecord,
 )
 from millrace.s3stream.ids import OpenedStream, StreamRole
-from tests.broker.partitions.build import House
+from tests.broker.partitions.build import Fixture
 from tests.s3stream.build import World
 from tests.whole import decode_whole
 
@@ -57,8 +57,8 @@ def connection(number: int = 1) -> ConnectionInfo:
 class Opener:
     """The controller's part in opening: streams by partition, made when first asked for. `before` may delay or refuse."""
 
-    def __init__(self, house: BrokerHouse) -> None:
-        self._house = house
+    def __init__(self, fixture: BrokerFixture) -> None:
+        self._fixture = fixture
         self._ids: dict[tuple[bytes, int, StreamRole], int] = {}
         self.opened: list[tuple[bytes, int, int]] = []
         self.gate: asyncio.Event | None = None
@@ -74,13 +74,13 @@ class Opener:
         if self.error is not None:
             raise self.error
         ids = {role: self._ids.setdefault((topic_id, index, role), 1000 + len(self._ids)) for role in roles}
-        return {role: self._house.world.catalog.open(ids[role]) for role in roles}
+        return {role: self._fixture.world.catalog.open(ids[role]) for role in roles}
 
     def streams_of(self, topic_id: bytes, index: int) -> list[int]:
         return [number for (found, at, _), number in self._ids.items() if (found, at) == (topic_id, index)]
 
 
-class BrokerHouse(House):
+class BrokerFixture(Fixture):
     """`static` are the broker's own keys of its properties file; `level` is the finalized millrace.version."""
 
     def __init__(
@@ -101,7 +101,7 @@ class BrokerHouse(House):
         self.connection = connection()
         self.publish(FeatureLevelRecord(MILLRACE_VERSION, level), *(_broker(node) for node in (NODE, OTHER)))
 
-    async def start(self) -> BrokerHouse:
+    async def start(self) -> BrokerFixture:
         await super().start()
         lookup = ConfigLookup(NODE, self.static)
         self.directory = PartitionDirectory(

@@ -1,4 +1,4 @@
-"""Objects that stand aside because they could not be read: left alone, told once, tried again later and later. Pure.
+"""Objects that are quarantined because they could not be read: left alone, told once, tried again later and later. Pure.
 
 What an unreadable object holds is never taken for nothing: it takes part in no plan, and stays as it is until it can be read, or nothing
 of it is wanted any more.
@@ -15,7 +15,7 @@ RETRY_S_MAX = 86_400.0
 KNOWN_MAX = 10_000
 
 
-class Aside:
+class Quarantine:
     """Times are the loop's, in seconds."""
 
     def __init__(self) -> None:
@@ -44,5 +44,5 @@ class Aside:
 
     def next_try_s(self, after_s: float) -> float | None:
         """When the next one is to be tried, of those whose time comes after a look at `after_s`. That look tried the others: what was not
-        put aside again by it exists no more."""
+        quarantined again by it exists no more."""
         return min((until for until, _ in self._until.values() if until > after_s), default=None)
