@@ -16,9 +16,19 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from millrace.broker.addresses import Endpoint
-from millrace.broker.admin_http import AdminHttp, health_pages
-from millrace.broker.binding import (
+from millrace.broker.background.compaction import CompactionTask
+from millrace.broker.background.damage_log import DamageLog, show_damage
+from millrace.broker.background.maintenance import Maintenance, MaintenanceSettings
+from millrace.broker.background.object_cleaner import ObjectCleaner
+from millrace.broker.background.outage_watch import OutageWatch
+from millrace.broker.background.room_makers import RoomMakers
+from millrace.broker.background.start_watch import RetryLog, StartWatch
+from millrace.broker.background.unfinished_uploads import UploadSweep
+from millrace.broker.config import BrokerSettings
+from millrace.broker.controller_client import ControllerClient
+from millrace.broker.coordinators.groups.coordinator import GroupCoordinator
+from millrace.broker.handlers import Parts, build_handlers
+from millrace.broker.identity.binding import (
     MARKER_KEY,
     BindingRefused,
     bind_bucket,
@@ -26,34 +36,26 @@ from millrace.broker.binding import (
     check_first_start,
     read_bound_cluster,
 )
-from millrace.broker.bucket_age import check_bucket_age
-from millrace.broker.change_log import ChangeLog
-from millrace.broker.claim_format import OwnerClaim
-from millrace.broker.claims import NO_CLAIMS, Claimant, check_claims, claimant_of
-from millrace.broker.compaction import CompactionTask
-from millrace.broker.config import BrokerSettings
-from millrace.broker.config_table import all_keys
-from millrace.broker.connection_limits import DynamicLimits
-from millrace.broker.controller_client import ControllerClient
-from millrace.broker.coordinators.groups.coordinator import GroupCoordinator
-from millrace.broker.damage_log import DamageLog, show_damage
-from millrace.broker.dispatch import Dispatcher
-from millrace.broker.dynamic_configs import PRODUCER_EXPIRATION, DynamicConfigs
-from millrace.broker.first_room import check_first_room
-from millrace.broker.first_start import FirstStart
-from millrace.broker.group_meters import show_groups
-from millrace.broker.handlers import Parts, build_handlers
-from millrace.broker.known_time import KnownTime, newest_in, show_clock
-from millrace.broker.listener_rules import KEYS as LISTENER_KEYS
-from millrace.broker.listener_rules import ListenerRules
-from millrace.broker.listeners import Listeners
-from millrace.broker.log_levels import KEY as LOG_LEVEL
-from millrace.broker.log_levels import LogLevels
-from millrace.broker.maintenance import Maintenance, MaintenanceSettings
-from millrace.broker.memory import RequestBudget
+from millrace.broker.identity.bucket_age import check_bucket_age
+from millrace.broker.identity.claim_format import OwnerClaim
+from millrace.broker.identity.claims import NO_CLAIMS, Claimant, check_claims, claimant_of
+from millrace.broker.identity.first_room import check_first_room
+from millrace.broker.identity.first_start import FirstStart
+from millrace.broker.identity.known_time import KnownTime, newest_in, show_clock
+from millrace.broker.identity.metadata_check import (
+    check_claim_basis,
+    check_metadata,
+    check_restored_from,
+    note_claim_basis,
+)
+from millrace.broker.identity.ownership import Owner, Replaced, left_in_wal
+from millrace.broker.identity.unclaimed import Unclaimed
+from millrace.broker.identity.unknown_streams import range_text, refuse_unknown, unknown_ranges
+from millrace.broker.identity.wal_binding import WalBinding, check_found_mark, judge_wal
+from millrace.broker.identity.wal_start import discard_foreign, disown, say_given_up
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.metadata_check import check_claim_basis, check_metadata, check_restored_from, note_claim_basis
-from millrace.broker.meters import (
+from millrace.broker.meters.groups import show_groups
+from millrace.broker.meters.node import (
     StoreCounts,
     show_backup,
     show_compaction,
@@ -65,44 +67,45 @@ from millrace.broker.meters import (
     show_states,
     show_traffic,
 )
-from millrace.broker.object_cleaner import ObjectCleaner
-from millrace.broker.other_checks import OtherConfigs
-from millrace.broker.outage_watch import OutageWatch
-from millrace.broker.ownership import Owner, Replaced, left_in_wal
+from millrace.broker.meters.process import show_process
+from millrace.broker.meters.topics import show_topics
+from millrace.broker.network.admin_http import AdminHttp, health_pages
+from millrace.broker.network.listeners import Listeners
+from millrace.broker.network.memory import RequestBudget
+from millrace.broker.network.server import BoundEndpoint, Server, bind_all, unbind
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.validation import slow_validation
-from millrace.broker.process_meters import show_process
-from millrace.broker.room_makers import RoomMakers
-from millrace.broker.server import BoundEndpoint, Server, bind_all, unbind
-from millrace.broker.start_watch import RetryLog, StartWatch
+from millrace.broker.requests.change_log import ChangeLog
+from millrace.broker.requests.dispatch import Dispatcher
+from millrace.broker.settings.addresses import Endpoint
+from millrace.broker.settings.connection_limits import DynamicLimits
+from millrace.broker.settings.dynamic_configs import DynamicConfigs
+from millrace.broker.settings.log_levels import KEY as LOG_LEVEL
+from millrace.broker.settings.log_levels import LogLevels
+from millrace.broker.settings.of_parts import follow_expiration, internal_topics, listener_rules
+from millrace.broker.settings.other_checks import OtherConfigs
+from millrace.broker.settings.table import all_keys
 from millrace.broker.state_memory import StateMemory
 from millrace.broker.state_refusals import StateRefusals
 from millrace.broker.stores import NodeStores, stack_stores
-from millrace.broker.topic_creation import TopicCreation, internal_topics
-from millrace.broker.topic_meters import show_topics
-from millrace.broker.unclaimed import Unclaimed
-from millrace.broker.unfinished_uploads import UploadSweep
-from millrace.broker.unknown_streams import range_text, refuse_unknown, unknown_ranges
-from millrace.broker.wal_binding import WalBinding, check_found_mark, judge_wal
-from millrace.broker.wal_start import discard_foreign, disown, say_given_up
+from millrace.broker.topic_creation import TopicCreation
 from millrace.kraft.bucket.reader import BucketMetadata
 from millrace.kraft.bucket.writer import MetadataBackup
-from millrace.kraft.decision import ConfigRules
-from millrace.kraft.image import MetadataImage
-from millrace.kraft.meta_properties import read_meta_properties
+from millrace.kraft.commands.decision import ConfigRules
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.log.meta_properties import read_meta_properties
+from millrace.kraft.log.restored_from import forget_restored_from, read_restored_from
 from millrace.kraft.node import ControllerNode
-from millrace.kraft.publisher import MetadataPublisher
-from millrace.kraft.restored_from import forget_restored_from, read_restored_from
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.features import SUPPORTED
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, StoreFull
-from millrace.runtime.objectstore_retry import Retries, RetryingObjectStore, RetryPolicy
-from millrace.runtime.objectstore_watched import WAL_STORE, StoreWatch, WatchedObjectStore
-from millrace.runtime.storeaddress import StoreAddress
+from millrace.runtime.objectstore.address import StoreAddress
+from millrace.runtime.objectstore.retry import Retries, RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore.watched import WAL_STORE, StoreWatch, WatchedObjectStore
 from millrace.runtime.tasks import Tasks
 from millrace.s3stream.ownership import UNOWNED, AckGate, Ownership
 from millrace.s3stream.recovery import Recovered
@@ -681,18 +684,3 @@ class Broker:
             admin.stop()
 
         self._ends_with("admin listener", stop_admin)
-
-
-def follow_expiration(memory: StateMemory, cache: MetadataCache, publisher: MetadataPublisher) -> None:
-    """What is set dynamically for producer.id.expiration.ms counts before what the node was started with, from now on."""
-    started_ms = memory.producer_expiration_ms
-
-    def follow() -> None:
-        memory.producer_expiration_ms = int(cache.broker_values.now().get(PRODUCER_EXPIRATION, started_ms))
-
-    publisher.subscribe(lambda delta, image: follow())
-    follow()
-
-
-def listener_rules(settings: BrokerSettings) -> ListenerRules:
-    return ListenerRules(settings.listeners, {key: settings.shown[key].text or "" for key in LISTENER_KEYS})

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from millrace.broker.config_checks import (
+from millrace.broker.coordinators.groups.config import CoordinatorSettings
+from millrace.broker.errors import SettingsInvalid
+from millrace.broker.network.server import ServerSettings
+from millrace.broker.settings.checks import (
     ListenerSettings,
     MemorySplit,
     check_quorum,
@@ -22,20 +25,17 @@ from millrace.broker.config_checks import (
     read_overrides_per_address,
     split_memory,
 )
-from millrace.broker.config_key import KIND_NAMES, OBEYED, REFUSED, STORED, Key
-from millrace.broker.config_source import Given
-from millrace.broker.config_table import all_keys
-from millrace.broker.config_values import ShownValue, Values
-from millrace.broker.connection_limits import ConnectionLimits
-from millrace.broker.coordinators.groups.config import CoordinatorSettings
-from millrace.broker.dynamic_configs import DYNAMIC
-from millrace.broker.errors import SettingsInvalid
-from millrace.broker.server import ServerSettings
+from millrace.broker.settings.connection_limits import ConnectionLimits
+from millrace.broker.settings.dynamic_configs import DYNAMIC
+from millrace.broker.settings.key import KIND_NAMES, OBEYED, REFUSED, STORED, Key
+from millrace.broker.settings.source import Given
+from millrace.broker.settings.table import all_keys
+from millrace.broker.settings.values import ShownValue, Values
 from millrace.kraft.bucket.settings import BackupSettings
 from millrace.kraft.config import ControllerSettings
 from millrace.protocol.dataclass import dataclass
-from millrace.runtime.storeaddress import OPENERS as STORES
-from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
+from millrace.runtime.objectstore.address import OPENERS as STORES
+from millrace.runtime.objectstore.address import AddressError, StoreAddress, parse_address
 from millrace.s3stream.compaction.config import MEMORY_BYTES_MIN, CompactionSettings
 from millrace.s3stream.config import StreamSettings, TrafficSettings
 from millrace.wal.config import CAPACITY_BYTES_MIN, parse_bytes

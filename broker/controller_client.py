@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.kraft.channel import ControllerChannel
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.image import MetadataImage
 from millrace.protocol.declare import NO_UUID
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.broker.binding import BindingRefused
+from millrace.broker.identity.binding import BindingRefused
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.disk import DiskFailed, DiskFull

@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
-from millrace.broker.dispatch import Late
 from millrace.broker.handlers import Parts
+from millrace.broker.network.server import Server
 from millrace.broker.partitions.partition import Partition
-from millrace.broker.request import CLOSE, Handle, RequestContext
-from millrace.broker.server import Server
+from millrace.broker.requests.dispatch import Late
+from millrace.broker.requests.request import CLOSE, Handle, RequestContext
 from millrace.protocol.apis import KAFKA
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode

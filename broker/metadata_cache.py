@@ -5,11 +5,11 @@ Reads only; changes go through the controller's channel. The image is immutable 
 
 from __future__ import annotations
 
-from millrace.broker.addresses import AdvertisedAddresses
-from millrace.broker.dynamic_values import BrokerValues
-from millrace.broker.request import ConnectionInfo
-from millrace.kraft.image import MetadataImage
-from millrace.kraft.publisher import MetadataPublisher
+from millrace.broker.requests.request import ConnectionInfo
+from millrace.broker.settings.addresses import AdvertisedAddresses
+from millrace.broker.settings.dynamic_values import BrokerValues
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.protocol.dataclass import dataclass
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")

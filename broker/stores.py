@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millrace.broker.ownership import ATTEMPT_MS
+from millrace.broker.identity.ownership import ATTEMPT_MS
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.objectstore import ObjectStore, StoreDate, data_store_of, last_date_of
-from millrace.runtime.objectstore_hedge import Hedges, HedgingObjectStore
-from millrace.runtime.objectstore_metered import MeteredObjectStore, StoreMeter
-from millrace.runtime.objectstore_retry import OnRetry, RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore.hedge import Hedges, HedgingObjectStore
+from millrace.runtime.objectstore.metered import MeteredObjectStore, StoreMeter
+from millrace.runtime.objectstore.retry import OnRetry, RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.runtime.steps import StepLine
 from millrace.s3stream.config import TrafficSettings

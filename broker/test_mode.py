@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from millrace.broker.config_source import Given
-from millrace.kraft.meta_properties import read_meta_properties
+from millrace.broker.settings.source import Given
+from millrace.kraft.log.meta_properties import read_meta_properties
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.disk import Disk

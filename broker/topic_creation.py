@@ -13,12 +13,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from millrace.broker.config import BrokerSettings
 from millrace.broker.metadata_cache import INTERNAL_TOPICS
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import pause
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import pause
 from millrace.kraft.channel import ControllerChannel
-from millrace.kraft.tables.create_topics import name_fault
+from millrace.kraft.commands.create_topics import name_fault
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import (
     CreatableTopic,
@@ -99,14 +98,3 @@ class TopicCreation:
             replication_factor=-1,
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
         )
-
-
-def internal_topics(settings: BrokerSettings) -> dict[str, tuple[int, dict[str, str]]]:
-    """Partitions and configuration of topics that the broker makes for itself."""
-    groups = settings.groups
-    offsets = {
-        "cleanup.policy": "compact",
-        "compression.type": "producer",
-        "segment.bytes": str(groups.offsets_segment_bytes),
-    }
-    return {"__consumer_offsets": (groups.offsets_partitions_count, offsets)}

@@ -23,16 +23,23 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from millrace.kraft.commands import COMMANDS, Command
+from millrace.kraft.commands.decision import (
+    BrokerConfigCheck,
+    ConfigRules,
+    Context,
+    CreationRules,
+    Decision,
+    OtherConfigCheck,
+)
+from millrace.kraft.commands.folding import Folded, fold_in_steps
+from millrace.kraft.commands.table import COMMANDS, Command
 from millrace.kraft.config import ControllerSettings
-from millrace.kraft.decision import BrokerConfigCheck, ConfigRules, Context, CreationRules, Decision, OtherConfigCheck
-from millrace.kraft.delta import MetadataDelta, apply_records
 from millrace.kraft.driver import Driver
 from millrace.kraft.errors import NotLeader, TooManyCommands
-from millrace.kraft.folding import Folded, fold_in_steps
-from millrace.kraft.image import MetadataImage
-from millrace.kraft.publisher import MetadataPublisher
-from millrace.kraft.records import Proposal, ValueWriter
+from millrace.kraft.image.delta import MetadataDelta, apply_records
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.image.publisher import MetadataPublisher
+from millrace.kraft.image.records import Proposal, ValueWriter
 from millrace.kraft.tables.features import METADATA_VERSION, bootstrap_records
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.dataclass import dataclass
@@ -141,7 +148,7 @@ class Controller:
             or not self._head.objects.prepared_before(passed_ms, 1)
         ):
             return None
-        from millrace.kraft.tables.object_commands import decide_expire_objects
+        from millrace.kraft.commands.objects import decide_expire_objects
 
         records = decide_expire_objects(self._head, passed_ms, self._clock.wall_ms())
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

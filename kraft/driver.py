@@ -14,20 +14,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from millrace.kraft.applier import Applier, StoredBatch
 from millrace.kraft.config import ControllerSettings
-from millrace.kraft.delta import MetadataDelta
 from millrace.kraft.errors import LogFull, ProposalDropped, SnapshotCorrupt
-from millrace.kraft.image import MetadataImage
-from millrace.kraft.log_store import LogStore, SnapshotId
-from millrace.kraft.log_view import Entry
-from millrace.kraft.messages import FetchReply, Message
-from millrace.kraft.raft import Raft
-from millrace.kraft.ready import LeaderChange
-from millrace.kraft.records import Proposal, encode_batch_in_steps, encode_leader_change
-from millrace.kraft.reserve import Reserve
-from millrace.kraft.roles import Leader
-from millrace.kraft.snapshot import receive_snapshot
+from millrace.kraft.image.applier import Applier, StoredBatch
+from millrace.kraft.image.delta import MetadataDelta
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.image.records import Proposal, encode_batch_in_steps, encode_leader_change
+from millrace.kraft.log.log_store import LogStore, SnapshotId
+from millrace.kraft.log.reserve import Reserve
+from millrace.kraft.log.snapshot import receive_snapshot
+from millrace.kraft.raft.core import Raft
+from millrace.kraft.raft.log_view import Entry
+from millrace.kraft.raft.messages import FetchReply, Message
+from millrace.kraft.raft.ready import LeaderChange
+from millrace.kraft.raft.roles import Leader
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk, DiskFull
 from millrace.runtime.errors import Unavailable, in_words

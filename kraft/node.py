@@ -18,24 +18,24 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from millrace.kraft.applier import Applier, Folding
 from millrace.kraft.channel import LocalChannel
+from millrace.kraft.commands.decision import BrokerConfigCheck, Decision, OtherConfigCheck
 from millrace.kraft.config import ControllerSettings, RaftSettings
 from millrace.kraft.controller import Controller
-from millrace.kraft.decision import BrokerConfigCheck, Decision, OtherConfigCheck
 from millrace.kraft.driver import Driver, SnapshotSource
 from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt
-from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
-from millrace.kraft.log_store import FOLDER, LogStore, SnapshotId
-from millrace.kraft.log_view import LogHistory, LogView
-from millrace.kraft.messages import Message
-from millrace.kraft.meta_properties import FILE as META_FILE
-from millrace.kraft.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from millrace.kraft.publisher import MetadataPublisher
-from millrace.kraft.raft import Raft
-from millrace.kraft.ready import QuorumState
-from millrace.kraft.reserve import Reserve
-from millrace.kraft.snapshot import load_snapshot, write_snapshot
+from millrace.kraft.image.applier import Applier, Folding
+from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.image.publisher import MetadataPublisher
+from millrace.kraft.log.log_store import FOLDER, LogStore, SnapshotId
+from millrace.kraft.log.meta_properties import FILE as META_FILE
+from millrace.kraft.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from millrace.kraft.log.reserve import Reserve
+from millrace.kraft.log.snapshot import load_snapshot, write_snapshot
+from millrace.kraft.raft.core import Raft
+from millrace.kraft.raft.log_view import LogHistory, LogView
+from millrace.kraft.raft.messages import Message
+from millrace.kraft.raft.ready import QuorumState
 from millrace.kraft.tables.configs import Values
 from millrace.protocol.batches import BatchHeader
 from millrace.protocol.ids import uuid_text
@@ -263,7 +263,7 @@ class ControllerNode:
         return self._store
 
     def describe_quorum(self, request: Any, now_ms: int) -> Decision:
-        from millrace.kraft.describe_quorum import QuorumView  # asked for by people, seldom
+        from millrace.kraft.raft.describe_quorum import QuorumView  # asked for by people, seldom
 
         view = QuorumView(self.driver.raft, self._settings, self.meta.directory_id, self._settings.tick_ms)
         return view.decide(request, now_ms)

@@ -17,7 +17,7 @@ from enum import Enum, IntEnum
 from typing import Final
 
 from millrace.kraft.config import NO_STATIC
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.image import MetadataImage
 from millrace.protocol.dataclass import dataclass
 
 LONG_MAX: Final = (1 << 63) - 1

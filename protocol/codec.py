@@ -3,7 +3,7 @@
 A response is a list of buffers for `writelines`: record bytes stay the views that they were given as, small pieces are
 joined, since a copy of a few hundred bytes is cheaper than one more buffer on the way to the socket.
 
-Not here: cutting frames out of a stream (frame.py), which versions are served (broker/dispatch.py). The hot twins of
+Not here: cutting frames out of a stream (frame.py), which versions are served (broker/requests/dispatch.py). The hot twins of
 messages/*_hot.py stand in for the compiled codec where there is one; both give the same values and bytes.
 """
 

@@ -1,6 +1,6 @@
 """Finds the error codes of a response, at its top and within its arrays, whatever API it is of. Pure.
 
-Not here: what a code means (error_codes.py), and who counts them (broker/dispatch.py).
+Not here: what a code means (error_codes.py), and who counts them (broker/requests/dispatch.py).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ chunk are views of that chunk, so whoever keeps one keeps the chunk. A frame tha
 own which grows as bytes arrive: a length is a promise, and nothing is allocated for a promise. (Growing a bytearray
 costs what one final join costs, and half of what a zero-filled buffer of the full size does.)
 
-Not here: sockets, budgets (broker/connection.py), headers (header.py). Kept true: each byte is copied at most once, amortised;
+Not here: sockets, budgets (broker/network/connection.py), headers (header.py). Kept true: each byte is copied at most once, amortised;
 after a WireError the splitter is of no more use.
 """
 

@@ -1,9 +1,9 @@
 """Kafka's own records of the metadata log, declared like messages. Ours, from key 501 on, are in stream_records.py.
 
-Each class has KEY, the record's number, and VERSIONS. In the log a record stands in an envelope (kraft/records.py):
+Each class has KEY, the record's number, and VERSIONS. In the log a record stands in an envelope (kraft/image/records.py):
 frame version, key and version as unsigned varints, then the body declared here. All versions are flexible.
 
-Not here: which version is written (kraft/records.py), what a record does to the image (kraft/delta.py). Kept true:
+Not here: which version is written (kraft/image/records.py), what a record does to the image (kraft/image/delta.py). Kept true:
 numbers, field order and tags are Kafka's, so that Kafka's tools read the log.
 """
 

@@ -1,6 +1,6 @@
 """Our own records of the metadata log: streams and objects, keys from 501 on. Declared as in metadata_records.py.
 
-Kafka's tools step over keys they do not know. Not here: which version is written (kraft/records.py), what a record does
+Kafka's tools step over keys they do not know. Not here: which version is written (kraft/image/records.py), what a record does
 to the image (kraft/tables/). Kept true: a number is never used again for something else, and a record says everything
 its effect needs, its time included: applying it asks no clock.
 """

@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from millrace.runtime.aligned import PAGE_BYTES, aligned_memory
+from millrace.runtime.disk.aligned import PAGE_BYTES, aligned_memory
 
 if TYPE_CHECKING:
     import mmap

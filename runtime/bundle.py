@@ -10,10 +10,10 @@ from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk
 from millrace.runtime.net import Net
 from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore.address import StoreAddress, open_store
 from millrace.runtime.offload import InlineOffload, Offload, ThreadOffload
 from millrace.runtime.rand import Rand
 from millrace.runtime.steps import StepLine, line_of
-from millrace.runtime.storeaddress import StoreAddress, open_store
 
 StoreOpener = Callable[[StoreAddress, Clock], Awaitable[ObjectStore]]
 
@@ -32,7 +32,7 @@ class Runtime:
 def real_runtime() -> Runtime:
     """This machine's own."""
     from millrace.runtime.clock import SystemClock
-    from millrace.runtime.disk_posix import PosixDisk
+    from millrace.runtime.disk.posix import PosixDisk
     from millrace.runtime.net import LoopNet
 
     return Runtime(

@@ -1,7 +1,7 @@
 """Wall time in milliseconds. Timers are the event loop's own (`loop.time`, `call_later`), never this.
 
 A wall clock may jump; only record timestamps, retention and expiry that clients see are judged by it, and
-what is deleted by it only as far as broker/known_time.py lets it.
+what is deleted by it only as far as broker/identity/known_time.py lets it.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import os
 
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import BlockFile
-from millrace.runtime.disk_open import disk_error
-from millrace.runtime.disk_posix import PosixDisk, PosixLogFile, write_all
+from millrace.runtime.disk.opening import disk_error
+from millrace.runtime.disk.posix import PosixDisk, PosixLogFile, write_all
 from millrace.runtime.objectstore import ObjectStore
-from millrace.runtime.storeaddress import StoreAddress, open_store
+from millrace.runtime.objectstore.address import StoreAddress, open_store
 
 _DURABLE = getattr(os, "O_DSYNC", 0) | getattr(os, "O_SYNC", 0)
 
@@ -85,6 +85,6 @@ async def open_unsynced_store(address: StoreAddress, clock: Clock) -> ObjectStor
     """The store that an address names; a directory of objects without waiting for the device."""
     if address.scheme != "file":
         return await open_store(address, clock)
-    from millrace.runtime.objectstore_local import LocalObjectStore
+    from millrace.runtime.objectstore.local import LocalObjectStore
 
     return await LocalObjectStore.open(address.target, UnsyncedCalls())

@@ -5,7 +5,7 @@ of each damage when it is met first, again every SAY_EVERY_S while reads go on f
 
 Bounded: DAMAGES_MAX are remembered. Beyond, failed reads are counted alone, but that each SAY_EVERY_S one is told of, in the place of the one that
 was met first: so a missing object of a thousand streams is not told of at each read. Not here: names of partitions, log lines, metrics
-(broker/damage_log.py), what compaction and fsck find.
+(broker/background/damage_log.py), what compaction and fsck find.
 """
 
 from __future__ import annotations

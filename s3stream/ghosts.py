@@ -2,7 +2,7 @@
 
 A block that was uploaded is worth its memory only when somebody comes for it, and nobody knows that before. So the cache keeps little of
 what it could drop, and more once readers come for what a larger one would have had; how much is log_cache.py's. Memory that is not taken costs
-nothing: taking it was measured to cost more than all else a produce request does (see runtime/aligned.py).
+nothing: taking it was measured to cost more than all else a produce request does (see runtime/disk/aligned.py).
 
 Bounded in blocks, in their ranges, and in the bytes they had: older ones are as if they had never been.
 """

@@ -1,6 +1,6 @@
 """What the engine asks before it makes something final: for whom it writes objects, and whether this process still owns the node.
 
-Declared here, implemented above (broker/ownership.py). Who was replaced by a newer owner commits nothing and deletes nothing more.
+Declared here, implemented above (broker/identity/ownership.py). Who was replaced by a newer owner commits nothing and deletes nothing more.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Traffic:
 
 
 class TierGate:
-    """A StoreGate (runtime/objectstore_retry.py)."""
+    """A StoreGate (runtime/objectstore/retry.py)."""
 
     def __init__(self, traffic: Traffic, tier: Tier) -> None:
         self._traffic = traffic

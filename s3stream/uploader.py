@@ -38,7 +38,7 @@ from millrace.runtime.objectstore import (
     StoreDenied,
     StoreFull,
 )
-from millrace.runtime.objectstore_body import Body, body_of
+from millrace.runtime.objectstore.body import Body, body_of
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import UploadExpired
 from millrace.s3stream.ids import NO_WAL, ObjectId, UploadCommit

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import ObjectEntry, ObjectMissing, PreconditionFailed
-from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore.memory import MemoryObjectStore
 
 
 class Contradicting(MemoryObjectStore):

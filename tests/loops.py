@@ -17,12 +17,12 @@ ELSEWHERE = ("attack", "bench", "compat", "crash", "demo", "fuzz", "live", "sim"
 # Modules that stay on one loop, and why: nothing that they run asks a loop for the time.
 ONE_LOOP = {
     "broker/partitions/test_unpacking.py": "bytes are decoded",
-    "broker/test_bucket_check.py": "objects are read and compared",
-    "broker/test_cli_fsck.py": "a command's words",
-    "broker/test_cli_output.py": "a command's words",
-    "broker/test_cli_wal.py": "a command's words",
-    "broker/test_cli_wal_objects.py": "a command's words",
-    "broker/test_doctor.py": "a command's words; the store's client is tried by runtime/test_objectstore_s3.py",
+    "broker/inspection/test_bucket_check.py": "objects are read and compared",
+    "broker/cli/test_fsck.py": "a command's words",
+    "broker/cli/test_output.py": "a command's words",
+    "broker/cli/test_wal.py": "a command's words",
+    "broker/cli/test_wal_objects.py": "a command's words",
+    "broker/cli/test_doctor.py": "a command's words; the store's client is tried by runtime/objectstore/test_s3.py",
     "wal/block/test_blank.py": "what lies on a disk",
     "wal/block/test_corruption.py": "what lies on a disk",
     "wal/block/test_crash.py": "what lies on a disk after each of a thousand cuts",

@@ -10,15 +10,15 @@ import pytest
 
 # The test (a part of its id) and the reason that it gives.
 ALLOWED = (
-    ("tests/runtime/test_disk_reserve.py", "root and losetup|losetup: "),  # a loop device is a privilege
+    ("tests/runtime/disk/test_reserve.py", "root and losetup|losetup: "),  # a loop device is a privilege
     ("tests/wal/block/test_real_files.py", "root and losetup|losetup: |room on this disk"),
     ("tests/live/test_wal_device.py", "root and losetup|losetup: "),
     ("tests/live/test_full_disk.py", "losetup|mkfs|mount"),  # so is a file system of one's own
     ("tests/live/test_first_start.py", "losetup|mkfs|mount"),
-    ("tests/runtime/test_disk_files.py", "a folder of another user"),
-    ("tests/runtime/test_disk_block.py", "unshare|tmpfs|io_uring|direct I/O"),
+    ("tests/runtime/disk/test_files.py", "a folder of another user"),
+    ("tests/runtime/disk/test_block.py", "unshare|tmpfs|io_uring|direct I/O"),
     ("tests/protocol/test_record_walk.py", "nothing to (compare|time)"),  # no C compiler: the same in Python is tried
-    ("tests/broker/test_connection.py", "only Linux"),
+    ("tests/broker/network/test_connection.py", "only Linux"),
 )
 
 

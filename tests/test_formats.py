@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.binding import MARKER_KEY
-from millrace.broker.claim_format import CLAIM_HEADER_BYTES, claim_key
+from millrace.broker.identity.binding import MARKER_KEY
+from millrace.broker.identity.claim_format import CLAIM_HEADER_BYTES, claim_key
 from millrace.broker.partitions import cold_producers, epochs, meta_stream, producers, segments, time_index
 from millrace.kraft.bucket import layout as bucket_layout
 from millrace.kraft.bucket.layout import PieceName
-from millrace.kraft.delta import FOLDS
-from millrace.kraft.log_store import SnapshotId
-from millrace.kraft.records import WRITTEN_VERSIONS, ValueWriter
+from millrace.kraft.image.delta import FOLDS
+from millrace.kraft.image.records import WRITTEN_VERSIONS, ValueWriter
+from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.declare import WireField, WireType, wire_fields
 from millrace.protocol.metadata_records import METADATA_RECORDS

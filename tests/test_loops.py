@@ -53,9 +53,9 @@ def test_pure(): assert decide()
 def test_tests_that_are_known_to_wait_run_on_both() -> None:
     """Of each layer one, and modules that stay on one loop are there."""
     for name, test in (
-        ("runtime/test_objectstore_retry.py", "test_a_timeout_is_unavailable_and_repeated"),
+        ("runtime/objectstore/test_retry.py", "test_a_timeout_is_unavailable_and_repeated"),
         ("wal/block/test_log.py", "test_one_turn_of_the_loop_is_one_write"),
-        ("broker/test_connection.py", "test_ready_replies_wait_for_parked_ones_before_them"),
+        ("broker/network/test_connection.py", "test_ready_replies_wait_for_parked_ones_before_them"),
     ):
         assert loops_of(ROOT / name, test) == [ASYNCIO, UVLOOP], name
     assert [name for name in ONE_LOOP if not (ROOT / name).is_file()] == []

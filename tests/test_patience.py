@@ -14,7 +14,7 @@ SHORT_S = 2.0  # shorter ones are of what does not come, or of one look
 WAITS = ("wait", "join", "result", "flush", "settimeout", "timeout")  # of one positional argument
 ELSEWHERE = ("sim",)  # in virtual time
 ALLOWED = {
-    "runtime/test_objectstore_s3_get.py": "given to the client that is tested",
+    "runtime/objectstore/test_s3_get.py": "given to the client that is tested",
     "wal/object/test_model.py": "in virtual time",
     "broker/coordinators/runtime/test_state_machine.py": "counters, not seconds",
     "demo/consume.py": "asked again and again",

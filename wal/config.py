@@ -7,7 +7,7 @@ first reset after the restart, when the log is empty.
 from __future__ import annotations
 
 from millrace.protocol.dataclass import dataclass
-from millrace.runtime.addresswords import shown_value
+from millrace.runtime.objectstore.address_words import shown_value
 
 KIB = 1024
 MIB = 1024 * KIB

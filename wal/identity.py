@@ -2,7 +2,7 @@
 
 Metadata lists the id of each node's log, and a log names the highest committed metadata offset that its owner knew; so
 a start sees that one of the two is an older copy, or another node's. Not here: reading it (each kind), judging it
-(broker/binding.py). Kept true: an id is given once, at format, and kept over resets and take-overs.
+(broker/identity/binding.py). Kept true: an id is given once, at format, and kept over resets and take-overs.
 """
 
 from __future__ import annotations

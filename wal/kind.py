@@ -11,11 +11,11 @@ from dataclasses import field
 from typing import Any, Protocol
 
 from millrace.protocol.dataclass import dataclass
-from millrace.runtime.addresswords import shown_value
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore.address import StoreAddress
+from millrace.runtime.objectstore.address_words import shown_value
 from millrace.runtime.rand import Rand
-from millrace.runtime.storeaddress import StoreAddress
 from millrace.wal.config import parse_bytes
 from millrace.wal.identity import WalIdentity
 from millrace.wal.log import WalOwner, WriteAheadLog

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millrace.runtime.storeaddress import AddressError, StoreAddress
+from millrace.runtime.objectstore.address import AddressError, StoreAddress
 from millrace.wal.block.kind import BLOCK
 from millrace.wal.identity import WalIdentity
 from millrace.wal.kind import WalKind, WalPlace

@@ -43,7 +43,7 @@ class Times:
 
     @property
     def is_denied_by_store(self) -> bool:
-        from millrace.broker.wall_watch import JUMP_MAX_MS
+        from millrace.broker.identity.wall_watch import JUMP_MAX_MS
 
         return self.store_ms is not None and abs(self.wall_ms - self.store_ms) > JUMP_MAX_MS
 
@@ -67,7 +67,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 async def look(runtime: Runtime, settings: BrokerSettings, given: argparse.Namespace) -> int:
     from millrace.broker.cli.refusals import sentence_of
     from millrace.runtime.errors import MillraceError
-    from millrace.runtime.storeaddress import AddressError
+    from millrace.runtime.objectstore.address import AddressError
 
     try:
         times = await _times(runtime, settings)
@@ -96,9 +96,9 @@ async def look(runtime: Runtime, settings: BrokerSettings, given: argparse.Names
 
 async def _times(runtime: Runtime, settings: BrokerSettings) -> Times:
     from millrace.broker.errors import CommandRefused
-    from millrace.broker.known_time import NEWEST
-    from millrace.broker.known_time_text import decode_time
-    from millrace.kraft.meta_properties import read_meta_properties
+    from millrace.broker.identity.known_time import NEWEST
+    from millrace.broker.identity.known_time_text import decode_time
+    from millrace.kraft.log.meta_properties import read_meta_properties
 
     log_dir = settings.controller.log_dir
     if await read_meta_properties(runtime.disk, log_dir) is None:
@@ -112,7 +112,7 @@ async def _times(runtime: Runtime, settings: BrokerSettings) -> Times:
 
 async def _store_ms(runtime: Runtime, settings: BrokerSettings) -> int | None:
     """None for a directory, and where the bucket does not answer, which is said."""
-    from millrace.broker.binding import MARKER_KEY
+    from millrace.broker.identity.binding import MARKER_KEY
     from millrace.runtime.errors import MillraceError
     from millrace.runtime.objectstore import last_date_of
 
@@ -130,8 +130,8 @@ async def _store_ms(runtime: Runtime, settings: BrokerSettings) -> int | None:
 
 
 async def _confirm(runtime: Runtime, settings: BrokerSettings, wall_ms: int) -> None:
-    from millrace.broker.known_time import CONFIRMED
-    from millrace.broker.known_time_text import encode_time, shown
+    from millrace.broker.identity.known_time import CONFIRMED
+    from millrace.broker.identity.known_time_text import encode_time, shown
 
     await runtime.disk.write_file(f"{settings.controller.log_dir}/{CONFIRMED}", encode_time(wall_ms))
     print(
@@ -142,8 +142,8 @@ async def _confirm(runtime: Runtime, settings: BrokerSettings, wall_ms: int) -> 
 
 def lines(times: Times, gap_max_ms: int) -> tuple[bool, list[str]]:
     """Whether something speaks against the clock, and what there is to see."""
-    from millrace.broker.known_time_text import shown
-    from millrace.broker.wall_watch import JUMP_MAX_MS
+    from millrace.broker.identity.known_time_text import shown
+    from millrace.broker.identity.wall_watch import JUMP_MAX_MS
 
     def row(name: str, ms: int) -> str:
         hours = (ms - times.wall_ms) / 3_600_000

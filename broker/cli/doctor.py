@@ -1,7 +1,7 @@
 """`millrace doctor ADDRESS`: can the broker live in this bucket, what would it do in place of what is missing, what must it be allowed.
 
 Works under a prefix of its own, which it removes, with the folders that it made. Exit codes: 0 usable (perhaps with something done another way),
-1 not usable or not reachable, 2 for a mistake in the address. Not here: the probes (runtime/objectstore_probe.py, objectstore_s3_probe.py).
+1 not usable or not reachable, 2 for a mistake in the address. Not here: the probes (runtime/objectstore/probe.py, objectstore_s3_probe.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from millrace.broker.cli.table import table
 
 if TYPE_CHECKING:
     from millrace.runtime.objectstore import ObjectStore
-    from millrace.runtime.objectstore_probe import Finding, Latency
-    from millrace.runtime.storeaddress import StoreAddress
+    from millrace.runtime.objectstore.address import StoreAddress
+    from millrace.runtime.objectstore.probe import Finding, Latency
     from millrace.wal.config import ObjectWalSettings
     from millrace.wal.object.cost import Cost
 
@@ -64,11 +64,11 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 
 async def examine(text: str, rounds: int, is_json: bool) -> int:
     from millrace.runtime.bundle import real_runtime
-    from millrace.runtime.objectfolder_trial import FolderTrial
     from millrace.runtime.objectstore import data_store_of
-    from millrace.runtime.objectstore_probe import STORE_ERRORS, measure_latency, sweep
-    from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
-    from millrace.runtime.storeaddress import AddressError, parse_address
+    from millrace.runtime.objectstore.address import AddressError, parse_address
+    from millrace.runtime.objectstore.folder_trial import FolderTrial
+    from millrace.runtime.objectstore.probe import STORE_ERRORS, measure_latency, sweep
+    from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 
     runtime = real_runtime()
     prefix = f"millrace-doctor-{runtime.rand.uuid().hex()}/"
@@ -123,7 +123,7 @@ async def examine(text: str, rounds: int, is_json: bool) -> int:
 
 def _wal_settings(address: StoreAddress) -> ObjectWalSettings:
     """Of a log at this address. Raises AddressError."""
-    from millrace.runtime.storeaddress import AddressError
+    from millrace.runtime.objectstore.address import AddressError
     from millrace.wal.kind import WalWords
     from millrace.wal.object.kind import read_settings
 
@@ -147,7 +147,7 @@ def _wal_costs(settings: ObjectWalSettings, latencies: Sequence[Latency]) -> lis
 
 async def _findings(store: ObjectStore, bare: ObjectStore, prefix: str) -> AsyncIterator[Finding]:
     """`store` asks again where `bare` was not answered."""
-    from millrace.runtime.objectstore_probe import (
+    from millrace.runtime.objectstore.probe import (
         find_out,
         probe_conditional_completion,
         probe_delete,
@@ -161,8 +161,8 @@ async def _findings(store: ObjectStore, bare: ObjectStore, prefix: str) -> Async
 
     s3 = None
     if hasattr(bare, "http"):  # S3: the interface has no more to ask
-        from millrace.runtime.objectstore_s3 import S3ObjectStore
-        from millrace.runtime.objectstore_s3_probe import S3Probe
+        from millrace.runtime.objectstore.s3 import S3ObjectStore
+        from millrace.runtime.objectstore.s3_probe import S3Probe
 
         assert isinstance(bare, S3ObjectStore)
         s3 = S3Probe(bare, prefix)

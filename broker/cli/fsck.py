@@ -26,10 +26,10 @@ from millrace.broker.cli.table import counted, size_text, table
 from millrace.protocol.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from millrace.broker.bucket_check import Checked, Finding, Progress
     from millrace.broker.config import BrokerSettings
-    from millrace.broker.inspection import Inspected
-    from millrace.broker.inventory import StreamName
+    from millrace.broker.inspection.bucket_check import Checked, Finding, Progress
+    from millrace.broker.inspection.inventory import StreamName
+    from millrace.broker.inspection.opening import Inspected
     from millrace.runtime.bundle import Runtime
     from millrace.runtime.objectstore import ObjectStore
     from millrace.wal.kind import WalPlace, WalReport
@@ -91,9 +91,9 @@ def minutes(word: str) -> float:
 
 
 async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings, given: argparse.Namespace) -> int:
-    from millrace.broker.binding import read_bound_cluster
-    from millrace.broker.bucket_check import BucketCheck
-    from millrace.broker.inspection import open_bucket
+    from millrace.broker.identity.binding import read_bound_cluster
+    from millrace.broker.inspection.bucket_check import BucketCheck
+    from millrace.broker.inspection.opening import open_bucket
     from millrace.runtime.errors import MillraceError
 
     say_running(inspected, "what it uploads or deletes meanwhile may show as orphaned or missing")
@@ -153,7 +153,7 @@ class Outcome:
     @property
     def names(self) -> dict[int, StreamName]:
         """Of the streams that findings name, those that metadata knows."""
-        from millrace.broker.inventory import stream_names
+        from millrace.broker.inspection.inventory import stream_names
 
         return stream_names(self.inspected.image, [one.stream_id for one in self.found.findings if one.stream_id >= 0])
 
@@ -172,7 +172,7 @@ async def check_log(
 
 def wal_place(runtime: Runtime, settings: BrokerSettings) -> WalPlace:
     """The node's log, to look at it."""
-    from millrace.broker.inspection import open_to_look
+    from millrace.broker.inspection.opening import open_to_look
     from millrace.wal.kind import WalPlace
 
     rand = runtime.rand.split("wal inspection")
@@ -231,9 +231,9 @@ def earlier_time(store: ObjectStore, wall_ms: int) -> int:
 async def newer_owner(store: ObjectStore, inspected: Inspected, found: Checked, log: WalPlace) -> str:
     """Why this metadata is not that of the bucket's owner, or an older copy of it, to which newer objects would look like orphans; "" when it is
     the newest that the bucket and the write-ahead log know of. Asked last, right before something is deleted."""
-    from millrace.broker.binding import BindingRefused
-    from millrace.broker.bucket_check import Kind
-    from millrace.broker.claims import check_claims
+    from millrace.broker.identity.binding import BindingRefused
+    from millrace.broker.identity.claims import check_claims
+    from millrace.broker.inspection.bucket_check import Kind
     from millrace.kraft.bucket.reader import survey
     from millrace.runtime.errors import MillraceError
 
@@ -331,8 +331,8 @@ async def delete_orphans(deletion: Deletion) -> str:
 
 async def abort_uploads(deletion: Deletion) -> str:
     """Adds the unfinished uploads to what was found; what was done about them, in words."""
-    from millrace.broker.bucket_check import Finding, Kind
-    from millrace.broker.unfinished_uploads import NOT_LISTED, is_nobodys
+    from millrace.broker.background.unfinished_uploads import NOT_LISTED, is_nobodys
+    from millrace.broker.inspection.bucket_check import Finding, Kind
     from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
 
     cluster_id, image = deletion.inspected.cluster_id, deletion.inspected.image

@@ -15,7 +15,7 @@ from millrace.broker.errors import SettingsInvalid
 
 if TYPE_CHECKING:
     from millrace.broker.config import BrokerSettings
-    from millrace.broker.inspection import Inspected
+    from millrace.broker.inspection.opening import Inspected
     from millrace.runtime.bundle import Runtime
 
 CANNOT_LOOK = 2
@@ -66,10 +66,10 @@ def settings_of(given: argparse.Namespace, env: Mapping[str, str]) -> BrokerSett
 async def look(settings: BrokerSettings, hold: bool, use: Callable[[Runtime, Inspected], Awaitable[int]]) -> int:
     """Reads the metadata and gives it to `use`. With `hold` no broker can start on the directory meanwhile."""
     from millrace.broker.cli.refusals import sentence_of
-    from millrace.broker.inspection import inspect_metadata
+    from millrace.broker.inspection.opening import inspect_metadata
     from millrace.runtime.bundle import real_runtime
     from millrace.runtime.errors import MillraceError
-    from millrace.runtime.storeaddress import AddressError
+    from millrace.runtime.objectstore.address import AddressError
 
     runtime = real_runtime()
     try:

@@ -18,8 +18,8 @@ from millrace.broker.cli.table import counted, size_text, table
 
 if TYPE_CHECKING:
     from millrace.broker.config import BrokerSettings
-    from millrace.broker.inspection import Inspected
-    from millrace.broker.inventory import KnownObject, StreamName
+    from millrace.broker.inspection.inventory import KnownObject, StreamName
+    from millrace.broker.inspection.opening import Inspected
     from millrace.runtime.bundle import Runtime
     from millrace.runtime.objectstore import ObjectStore
     from millrace.s3stream.ids import ObjectKind
@@ -56,7 +56,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 
 
 async def list_objects(inspected: Inspected, given: argparse.Namespace) -> int:
-    from millrace.broker.inventory import known_objects, stream_names
+    from millrace.broker.inspection.inventory import known_objects, stream_names
 
     say_running(inspected, "this is what it had written down a moment ago")
     found = [one for one in known_objects(inspected.image) if given.state in (None, one.state.name.lower())]
@@ -108,8 +108,8 @@ def as_values(inspected: Inspected, known: KnownObject) -> dict[str, Any]:
 
 async def show(runtime: Runtime, inspected: Inspected, settings: BrokerSettings, given: argparse.Namespace) -> int:
     from millrace.broker.cli.refusals import sentence_of
-    from millrace.broker.inspection import open_bucket
-    from millrace.broker.inventory import known_object
+    from millrace.broker.inspection.inventory import known_object
+    from millrace.broker.inspection.opening import open_bucket
     from millrace.runtime.errors import MillraceError
 
     say_running(inspected, "this is what it had written down a moment ago")
@@ -143,7 +143,7 @@ async def show(runtime: Runtime, inspected: Inspected, settings: BrokerSettings,
 
 def as_lines(inspected: Inspected, values: Mapping[str, Any]) -> list[str]:
     """One object as people read it."""
-    from millrace.broker.inventory import stream_names
+    from millrace.broker.inspection.inventory import stream_names
 
     blocks, links = values.get("blocks", ()), values.get("links", ())
     stream_id = values.get("stream_id", -1)

@@ -6,14 +6,14 @@ is not of the project, and no system call's, is a defect of ours: it has no sent
 
 from __future__ import annotations
 
-from millrace.broker.addresses import join_host_port
-from millrace.broker.binding import BindingRefused
 from millrace.broker.config import BrokerSettings
+from millrace.broker.identity.binding import BindingRefused
+from millrace.broker.settings.addresses import join_host_port
 from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt, UnknownRecord
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
-from millrace.runtime.disk_open import DirectRefused
+from millrace.runtime.disk.opening import DirectRefused
 from millrace.runtime.errors import MillraceError
 from millrace.runtime.net import ListenFailed
 from millrace.runtime.objectstore import (
@@ -26,7 +26,7 @@ from millrace.runtime.objectstore import (
     StoreFull,
     StoreUnavailable,
 )
-from millrace.runtime.objectstore_watched import WAL_STORE
+from millrace.runtime.objectstore.watched import WAL_STORE
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced
 from millrace.wal.errors import WalCorrupt, WalFenced, WalForeign, WalHeaderLost, WalMismatch, WalOutdated
 from millrace.wal.opening import kind_of

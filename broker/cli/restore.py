@@ -18,9 +18,9 @@ from millrace.broker.cli.serve import add_data_dir
 
 if TYPE_CHECKING:
     from millrace.broker.config import BrokerSettings
-    from millrace.broker.restoring import Restored
-    from millrace.broker.unknown_streams import WalStream
-    from millrace.runtime.storeaddress import StoreAddress
+    from millrace.broker.identity.unknown_streams import WalStream
+    from millrace.broker.restore.restoring import Restored
+    from millrace.runtime.objectstore.address import StoreAddress
 
 ABOUT = """\
 Builds a node's metadata log directory (log.dirs) from its bucket, when the directory was lost.
@@ -84,12 +84,12 @@ class Progress:
 
 async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
     from millrace.broker.cli.refusals import sentence_of
-    from millrace.broker.inspection import open_to_look
-    from millrace.broker.restore_target import RestoreTarget
-    from millrace.broker.restoring import Restoring
+    from millrace.broker.inspection.opening import open_to_look
+    from millrace.broker.restore.restoring import Restoring
+    from millrace.broker.restore.target import RestoreTarget
     from millrace.runtime.bundle import real_runtime
     from millrace.runtime.errors import MillraceError
-    from millrace.runtime.storeaddress import AddressError, parse_address
+    from millrace.runtime.objectstore.address import AddressError, parse_address
     from millrace.wal.kind import WalPlace
     from millrace.wal.opening import identify_wal
 
@@ -137,8 +137,8 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
 def streams_in(address: StoreAddress) -> list[WalStream]:
     """What a WAL in a file or on a device holds, by streams. A log of objects is not read: metadata in the bucket knows its streams."""
     from millrace.broker.cli.wal import file_of, walk_of
-    from millrace.broker.unknown_streams import WalStream
-    from millrace.runtime.disk_peek import PeekFile
+    from millrace.broker.identity.unknown_streams import WalStream
+    from millrace.runtime.disk.peek import PeekFile
     from millrace.s3stream.ids import StreamId
 
     path = file_of(address)
@@ -157,8 +157,8 @@ def streams_in(address: StoreAddress) -> list[WalStream]:
 
 
 def report(restored: Restored, settings: BrokerSettings, source: str, *, is_verified: bool) -> str:
-    from millrace.broker.restoring import claim_text
-    from millrace.broker.unknown_streams import range_text
+    from millrace.broker.identity.unknown_streams import range_text
+    from millrace.broker.restore.restoring import claim_text
 
     image, loaded = restored.loaded.image, restored.loaded
     partitions = image.topics.partition_count

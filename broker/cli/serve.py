@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from millrace.broker.addresses import Endpoint, join_host_port
 from millrace.broker.cli import RunLoop
 from millrace.broker.cli.log_lines import LineFormatter
 from millrace.broker.config import BrokerSettings, Loaded, load
-from millrace.broker.config_source import gather, is_text
 from millrace.broker.errors import SettingsInvalid
-from millrace.broker.log_levels import apply_levels
+from millrace.broker.settings.addresses import Endpoint, join_host_port
+from millrace.broker.settings.log_levels import apply_levels
+from millrace.broker.settings.source import gather, is_text
 from millrace.broker.version import VERSION
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime import process

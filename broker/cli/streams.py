@@ -16,8 +16,8 @@ from millrace.broker.cli.inspecting import CANNOT_LOOK, look, parse_inspection, 
 from millrace.broker.cli.table import counted, table
 
 if TYPE_CHECKING:
-    from millrace.broker.inspection import Inspected
-    from millrace.broker.inventory import KnownStream
+    from millrace.broker.inspection.inventory import KnownStream
+    from millrace.broker.inspection.opening import Inspected
 
 NOT_THERE = 1
 ABOUT = """\
@@ -40,7 +40,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 
 
 async def tell(inspected: Inspected, given: argparse.Namespace) -> int:
-    from millrace.broker.inventory import known_streams
+    from millrace.broker.inspection.inventory import known_streams
 
     say_running(inspected, "this is what it had written down a moment ago")
     streams = list(known_streams(inspected.image))

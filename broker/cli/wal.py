@@ -23,9 +23,9 @@ from millrace.broker.cli import RunLoop
 from millrace.broker.cli.wal_loose import LooseWalk, loose_contents, loose_lines
 from millrace.broker.cli.wal_text import Contents, Found, advice, describe, part_lines, record_line
 from millrace.broker.errors import CommandRefused
-from millrace.runtime.disk_peek import PeekFile
+from millrace.runtime.disk.peek import PeekFile
 from millrace.runtime.errors import MillraceError
-from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
+from millrace.runtime.objectstore.address import AddressError, StoreAddress, parse_address
 from millrace.wal.block.layout import (
     BLOCK_BYTES,
     RING_START,

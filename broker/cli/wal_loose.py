@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from millrace.broker.cli.wal_text import Contents, Found, describe, part_lines
-from millrace.runtime.disk_peek import PeekFile
+from millrace.runtime.disk.peek import PeekFile
 from millrace.wal.block.layout import (
     BLOCK_BYTES,
     BLOCK_MAGIC_BYTES,

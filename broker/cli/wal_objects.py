@@ -17,17 +17,17 @@ from millrace.broker.errors import CommandRefused
 
 if TYPE_CHECKING:
     from millrace.runtime.objectstore import ObjectStore
-    from millrace.runtime.storeaddress import StoreAddress
+    from millrace.runtime.objectstore.address import StoreAddress
     from millrace.wal.kind import WalReport
     from millrace.wal.log import WalRecord
 
 
 async def look_at(action: str, address: StoreAddress, node_id: int | None, *, is_json: bool) -> int:
     """What `millrace wal` does with the address of a log of objects; its exit code."""
-    from millrace.broker.inspection import open_to_look
+    from millrace.broker.inspection.opening import open_to_look
     from millrace.runtime.bundle import real_runtime
     from millrace.runtime.errors import MillraceError
-    from millrace.runtime.storeaddress import AddressError
+    from millrace.runtime.objectstore.address import AddressError
     from millrace.wal.object.inspection import LogInspection, damage_line
 
     runtime = real_runtime()

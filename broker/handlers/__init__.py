@@ -6,29 +6,29 @@ import asyncio
 from importlib import import_module
 from typing import Any
 
-from millrace.broker.api_traits import keys
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.coordinators.groups.coordinator import GroupCoordinator
-from millrace.broker.dispatch import Late
-from millrace.broker.fetch_sessions import FetchSessions, partitions_within
-from millrace.broker.forwarding import Forwarding
 from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.fetch import Fetch
 from millrace.broker.handlers.metadata import Metadata
 from millrace.broker.handlers.produce import Produce
-from millrace.broker.listeners import Listeners
-from millrace.broker.log_levels import LogLevels
-from millrace.broker.memory import RequestBudget
 from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.network.listeners import Listeners
+from millrace.broker.network.memory import RequestBudget
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.producer_ids import ProducerIds
-from millrace.broker.request import Handle
+from millrace.broker.requests.api_traits import keys
+from millrace.broker.requests.dispatch import Late
+from millrace.broker.requests.fetch_sessions import FetchSessions, partitions_within
+from millrace.broker.requests.forwarding import Forwarding
+from millrace.broker.requests.request import Handle
+from millrace.broker.requests.transaction_refusals import TransactionRefusals
+from millrace.broker.settings.log_levels import LogLevels
 from millrace.broker.topic_creation import TopicCreation
-from millrace.broker.transaction_refusals import TransactionRefusals
 from millrace.kraft.channel import ControllerChannel
-from millrace.kraft.decision import ConfigRules
+from millrace.kraft.commands.decision import ConfigRules
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.bundle import Runtime

@@ -5,7 +5,7 @@
     another broker    is no matter of this one: refused, as Kafka does
 
 Each resource stands or falls alone, and answers come in the order of the request, looked at in slices. Not here: what values may hold
-(kraft/tables/config_commands.py), which listeners there may be (listener_rules.py).
+(kraft/commands/configs.py), which listeners there may be (listener_rules.py).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from millrace.broker.addresses import join_host_port
-from millrace.broker.dynamic_configs import DYNAMIC
-from millrace.broker.forwarding import Forwarding
-from millrace.broker.listener_rules import KEYS, LISTENERS, PROTOCOL_MAP
-from millrace.broker.listeners import Listeners
-from millrace.broker.log_levels import LogLevels
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
-from millrace.kraft.decision import ConfigRules, Decision
-from millrace.kraft.tables.config_commands import decide_alter_configs, decide_incremental_alter_configs
+from millrace.broker.network.listeners import Listeners
+from millrace.broker.requests.forwarding import Forwarding
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices
+from millrace.broker.settings.addresses import join_host_port
+from millrace.broker.settings.dynamic_configs import DYNAMIC
+from millrace.broker.settings.listener_rules import KEYS, LISTENERS, PROTOCOL_MAP
+from millrace.broker.settings.log_levels import LogLevels
+from millrace.kraft.commands.configs import decide_alter_configs, decide_incremental_alter_configs
+from millrace.kraft.commands.decision import ConfigRules, Decision
 from millrace.kraft.tables.configs import ResourceType, Values
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError

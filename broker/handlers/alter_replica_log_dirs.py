@@ -11,8 +11,8 @@ from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices
 from millrace.kraft.tables.topics import Topics
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.alter_replica_log_dirs import (

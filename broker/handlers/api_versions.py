@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from millrace.broker.request import RequestContext
-from millrace.kraft.image import MetadataImage
+from millrace.broker.requests.request import RequestContext
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.features import SUPPORTED
 from millrace.protocol.apis import API
 from millrace.protocol.error_codes import ErrorCode

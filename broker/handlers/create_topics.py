@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from millrace.broker.forwarding import Forwarding
-from millrace.broker.request import RequestContext
-from millrace.kraft.tables.create_topics import METADATA_TOPIC
+from millrace.broker.requests.forwarding import Forwarding
+from millrace.broker.requests.request import RequestContext
+from millrace.kraft.commands.create_topics import METADATA_TOPIC
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 

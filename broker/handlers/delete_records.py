@@ -14,8 +14,8 @@ from typing import Any
 from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.delete_records import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from millrace.broker.forwarding import Forwarding
-from millrace.broker.request import RequestContext
+from millrace.broker.requests.forwarding import Forwarding
+from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest
 

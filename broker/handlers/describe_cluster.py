@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.operations import CLUSTER_OPERATIONS
-from millrace.broker.request import RequestContext
+from millrace.broker.requests.operations import CLUSTER_OPERATIONS
+from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_cluster import (
     DescribeClusterBroker,

@@ -15,21 +15,21 @@ from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable,
 from dataclasses import replace
 from typing import Any
 
-from millrace.broker.config_values import ShownValue
-from millrace.broker.dynamic_configs import DYNAMIC, THROTTLES
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.other_configs import (
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices, unmet
+from millrace.broker.settings.dynamic_configs import DYNAMIC, THROTTLES
+from millrace.broker.settings.other_configs import (
     CLIENT_METRICS_KEYS,
     GROUP_KEYS,
     Listing,
     describe_client_metrics,
     describe_group,
 )
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices, unmet
-from millrace.kraft.image import MetadataImage
+from millrace.broker.settings.values import ShownValue
+from millrace.kraft.commands.create_topics import name_fault
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType, Values
-from millrace.kraft.tables.create_topics import name_fault
 from millrace.kraft.topic_configs import TOPIC_CONFIGS, ConfigLookup, ConfigSource, ConfigValue, TopicConfig
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError

@@ -12,9 +12,9 @@ from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, Gr
 from millrace.broker.coordinators.groups.group import Group
 from millrace.broker.coordinators.groups.members import GroupState
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
-from millrace.broker.operations import GROUP_OPERATIONS
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices, unmet
+from millrace.broker.requests.operations import GROUP_OPERATIONS
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices, unmet
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_groups import (
     DescribedGroup,

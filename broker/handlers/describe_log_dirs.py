@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from millrace.broker.config import BrokerSettings
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices, pause
-from millrace.kraft.image import MetadataImage
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices, pause
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS
 from millrace.kraft.tables.streams import StreamState
 from millrace.kraft.tables.topics import Topic

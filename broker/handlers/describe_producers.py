@@ -13,8 +13,8 @@ from typing import Any
 from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.producers import Producer
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices, unmet
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices, unmet
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,

@@ -10,10 +10,10 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
-from millrace.broker.operations import TOPIC_OPERATIONS
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices, pause
-from millrace.kraft.tables.create_topics import name_fault
+from millrace.broker.requests.operations import TOPIC_OPERATIONS
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices, pause
+from millrace.kraft.commands.create_topics import name_fault
 from millrace.kraft.tables.topics import Topic, Topics
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError

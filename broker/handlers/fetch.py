@@ -20,7 +20,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from millrace.broker.fetch_machine import (
+from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.visibility import isolation_of
+from millrace.broker.purgatory import CompletionQueue, Subscriber
+from millrace.broker.requests.fetch_machine import (
     ANSWER,
     DELAY,
     DROP,
@@ -33,14 +38,9 @@ from millrace.broker.fetch_machine import (
     FetchEffect,
     FetchMachine,
 )
-from millrace.broker.fetch_sessions import FINAL_EPOCH, FetchItem, FetchKind, FetchPlan, FetchSessions, Key
-from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.partitions.directory import PartitionDirectory
-from millrace.broker.partitions.partition import Partition
-from millrace.broker.partitions.visibility import isolation_of
-from millrace.broker.purgatory import CompletionQueue, Subscriber
-from millrace.broker.read_pass import ITEMS_A_SLICE, ReadPass, failed
-from millrace.broker.request import RequestContext
+from millrace.broker.requests.fetch_sessions import FINAL_EPOCH, FetchItem, FetchKind, FetchPlan, FetchSessions, Key
+from millrace.broker.requests.read_pass import ITEMS_A_SLICE, ReadPass, failed
+from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -549,7 +549,7 @@ def _is_wide(request: FetchRequest) -> bool:
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[list[T]]:
-    """So many of them, then a turn of others. In none of the places of large answers (broker/slices.py): a Fetch may wait for a minute."""
+    """So many of them, then a turn of others. In none of the places of large answers (broker/scheduling/slices.py): a Fetch may wait for a minute."""
     turn = line_of(asyncio.get_running_loop()).turn
     iterator = iter(items)
     while part := list(islice(iterator, ITEMS_A_SLICE)):

@@ -11,10 +11,10 @@ from typing import Any
 from millrace.broker.coordinators.groups.config import OFFSETS_TOPIC
 from millrace.broker.coordinators.runtime.partitioning import partition_for
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.requests.transaction_refusals import TEXT, TransactionRefusals
+from millrace.broker.scheduling.slices import in_slices
 from millrace.broker.topic_creation import TopicCreation
-from millrace.broker.transaction_refusals import TEXT, TransactionRefusals
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.find_coordinator import (
     Coordinator,

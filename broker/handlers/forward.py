@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from millrace.broker.forwarding import Forwarding
-from millrace.broker.request import RequestContext
+from millrace.broker.requests.forwarding import Forwarding
+from millrace.broker.requests.request import RequestContext
 
 
 class Forward:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.broker.coordinators.groups.coordinator import GroupCoordinator
-from millrace.broker.request import RequestContext
+from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 

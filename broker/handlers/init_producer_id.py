@@ -11,8 +11,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from millrace.broker.producer_ids import ProducerIds
-from millrace.broker.request import RequestContext
-from millrace.broker.transaction_refusals import TransactionRefusals
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.requests.transaction_refusals import TransactionRefusals
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

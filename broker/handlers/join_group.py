@@ -10,7 +10,7 @@ import asyncio
 from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
 from millrace.broker.coordinators.groups.members import JoinAnswer, JoinRequest
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome
-from millrace.broker.request import RequestContext
+from millrace.broker.requests.request import RequestContext
 from millrace.broker.state_memory import THROTTLE_MS
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember

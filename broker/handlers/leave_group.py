@@ -6,7 +6,7 @@ import asyncio
 
 from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, unchanged
-from millrace.broker.request import RequestContext
+from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 

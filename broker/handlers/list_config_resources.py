@@ -9,9 +9,9 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
-from millrace.kraft.image import MetadataImage
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.list_config_resources import (

@@ -8,8 +8,8 @@ from typing import Any
 from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
 from millrace.broker.coordinators.groups.group import Group
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 

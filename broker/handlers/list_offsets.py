@@ -27,14 +27,14 @@ from types import TracebackType
 from typing import Any
 
 from millrace.broker.errors import code_of
-from millrace.broker.fair_places import FairPlaces
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.time_lookup import Asker, Lookups
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.visibility import Isolation, isolation_of
-from millrace.broker.request import ConnectionInfo, RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.requests.request import ConnectionInfo, RequestContext
+from millrace.broker.scheduling.fair_places import FairPlaces
+from millrace.broker.scheduling.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.list_offsets import (

@@ -12,12 +12,12 @@ from collections.abc import Coroutine, Hashable, Iterable, Iterator
 from typing import Any
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
-from millrace.broker.operations import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
-from millrace.broker.request import Encoded, RequestContext
-from millrace.broker.shared_replies import SharedReplies
-from millrace.broker.slices import in_slices, pause, unmet
+from millrace.broker.requests.operations import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
+from millrace.broker.requests.request import Encoded, RequestContext
+from millrace.broker.requests.shared_replies import SharedReplies
+from millrace.broker.scheduling.slices import in_slices, pause, unmet
 from millrace.broker.topic_creation import CREATION_TIMEOUT_MS, TopicCreation
-from millrace.kraft.tables.create_topics import name_fault
+from millrace.kraft.commands.create_topics import name_fault
 from millrace.kraft.tables.topics import PartitionState, Topic, Topics
 from millrace.protocol.apis import API
 from millrace.protocol.codec import encode_response_in_steps

@@ -19,8 +19,8 @@ from millrace.broker.coordinators.groups.state_machine import Position
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, unchanged
 from millrace.broker.coordinators.runtime.state_machine import Reply
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices
 from millrace.broker.state_memory import THROTTLE_MS
 from millrace.kraft.tables.topics import Topic
 from millrace.protocol.error_codes import ErrorCode

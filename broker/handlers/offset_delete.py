@@ -10,8 +10,8 @@ from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, Gr
 from millrace.broker.coordinators.groups.offsets import OffsetKey
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, unchanged
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_delete import (
     OffsetDeleteRequest,

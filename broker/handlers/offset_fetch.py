@@ -16,8 +16,8 @@ from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, Gr
 from millrace.broker.coordinators.groups.offsets import NO_PARTITIONS, Partitions
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.request import RequestContext
-from millrace.broker.slices import in_slices, unmet
+from millrace.broker.requests.request import RequestContext
+from millrace.broker.scheduling.slices import in_slices, unmet
 from millrace.protocol.declare import NO_UUID
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_fetch import (

@@ -30,12 +30,12 @@ from millrace.broker.partitions.producers import StatesFull
 from millrace.broker.partitions.rewrite import InvalidRecords, is_slow
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.validation import LOOKED_INLINE_BYTES_MAX, Looked, RecordLook, TooLong
-from millrace.broker.places import Places
-from millrace.broker.request import CLOSE, NO_REPLY, RequestContext
-from millrace.broker.sequence_gaps import RETRIABLE_CODES, SequenceGaps, Topic
-from millrace.broker.slices import pause
-from millrace.broker.turns import Turn, Turns
-from millrace.broker.wide_produce import Joined, is_wide, pieces
+from millrace.broker.requests.request import CLOSE, NO_REPLY, RequestContext
+from millrace.broker.requests.sequence_gaps import RETRIABLE_CODES, SequenceGaps, Topic
+from millrace.broker.requests.wide_produce import Joined, is_wide, pieces
+from millrace.broker.scheduling.places import Places
+from millrace.broker.scheduling.slices import pause
+from millrace.broker.scheduling.turns import Turn, Turns
 from millrace.protocol.batches import CODEC_MASK, has_unset_max_timestamp
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace.broker.handlers import turned_off_groups, turned_off_transactions
-from millrace.broker.request import RequestContext
+from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages import (
     add_raft_voter,

@@ -28,8 +28,8 @@ from millrace.broker.partitions.producers import HOT_MAX, HOT_MIN_AT_LEVEL_0
 from millrace.broker.partitions.settings import TopicSettings, parse_settings
 from millrace.broker.partitions.traffic import Traffic
 from millrace.broker.state_memory import StateMemory
-from millrace.kraft.delta import MetadataDelta
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.delta import MetadataDelta
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.tables.topics import PartitionState, Topic
 from millrace.protocol.error_codes import ErrorCode

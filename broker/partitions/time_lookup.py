@@ -20,7 +20,7 @@ from millrace.broker.partitions.segments import Segment
 from millrace.broker.partitions.time_index import TimeTail, find_in_chunk, is_chunk, last_in_chunk
 from millrace.broker.partitions.true_times import TrueTimes
 from millrace.broker.partitions.unpacking import Unpacking
-from millrace.broker.slices import InSlices, in_slices, pause
+from millrace.broker.scheduling.slices import InSlices, in_slices, pause
 from millrace.protocol.batches import APPEND_TIME_BIT, NO_TIMESTAMP, BatchHeader
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import Buffer

@@ -32,7 +32,7 @@ from millrace.broker.partitions.rewrite import (
 )
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.validation import judge, times_taken
-from millrace.broker.slices import in_slices, pause
+from millrace.broker.scheduling.slices import in_slices, pause
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader, Codec, check_produced_batch
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError

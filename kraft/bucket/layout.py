@@ -17,7 +17,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-from millrace.kraft.log_store import SnapshotId
+from millrace.kraft.log.log_store import SnapshotId
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import Corrupt, in_words

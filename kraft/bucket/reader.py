@@ -1,8 +1,8 @@
 """What a bucket holds of a cluster's metadata: the names by a listing, the image by reading what they name.
 
-Not here: what a start or a restore makes of it (broker/metadata_check.py, broker/restoring.py), writing (writer.py). Kept true: reading
-changes nothing; the pointer is a hint, and what counts is what is there. A writer that was replaced may have put a little more, behind the place
-where its successor began: of names that cannot both be of one log the one of the higher epoch counts.
+Not here: what a start or a restore makes of it (broker/identity/metadata_check.py, broker/restore/restoring.py), writing (writer.py). Kept true:
+reading changes nothing; the pointer is a hint, and what counts is what is there. A writer that was replaced may have put a little more, behind the
+place where its successor began: of names that cannot both be of one log the one of the higher epoch counts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import field
 
-from millrace.kraft.applier import Folding
 from millrace.kraft.bucket.layout import (
     BackupCorrupt,
     Framed,
@@ -28,10 +27,11 @@ from millrace.kraft.bucket.layout import (
     unframe,
 )
 from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt
-from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
-from millrace.kraft.log_store import BytesFile, SnapshotId, read_batches
-from millrace.kraft.log_view import LogHistory
-from millrace.kraft.snapshot import fold_snapshot
+from millrace.kraft.image.applier import Folding
+from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.log.log_store import BytesFile, SnapshotId, read_batches
+from millrace.kraft.log.snapshot import fold_snapshot
+from millrace.kraft.raft.log_view import LogHistory
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import WireError
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore

@@ -8,7 +8,7 @@ log wrote it, and this node ends. A store that is away is asked again for ever; 
 Before each put and deletion the owner's claim is looked at: what a replaced node, or a clone, committed never moves the pointer.
 What still lands between look and put is passed over by readers, by its lower epoch.
 
-Not here: who must wait for what (s3stream/uploader.py, broker/object_cleaner.py, the opening of partitions), reading (reader.py).
+Not here: who must wait for what (s3stream/uploader.py, broker/background/object_cleaner.py, the opening of partitions), reading (reader.py).
 Kept true: nothing that is not committed is put; what is called saved can be restored from the bucket alone; snapshots and pieces
 are deleted only behind three newer snapshots; below millrace.version 1 nothing is put, and nobody waits.
 """
@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
-from millrace.kraft.applier import StoredBatch
 from millrace.kraft.bucket.layout import (
     BackupCorrupt,
     Kind,
@@ -40,10 +39,11 @@ from millrace.kraft.bucket.layout import (
 from millrace.kraft.bucket.reader import BucketMetadata
 from millrace.kraft.bucket.settings import BackupSettings
 from millrace.kraft.errors import LogCorrupt
-from millrace.kraft.image import MetadataImage
-from millrace.kraft.log_store import SnapshotId
-from millrace.kraft.publisher import MetadataPublisher
-from millrace.kraft.snapshot import snapshot_parts
+from millrace.kraft.image.applier import StoredBatch
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.image.publisher import MetadataPublisher
+from millrace.kraft.log.log_store import SnapshotId
+from millrace.kraft.log.snapshot import snapshot_parts
 from millrace.protocol.batches import BatchHeader
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Exhausted, Fenced, Unavailable
@@ -55,7 +55,7 @@ from millrace.runtime.objectstore import (
     StoreDenied,
     StoreFull,
 )
-from millrace.runtime.objectstore_rounds import EXISTS, NOT_THERE, Rounds, contradiction
+from millrace.runtime.objectstore.rounds import EXISTS, NOT_THERE, Rounds, contradiction
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

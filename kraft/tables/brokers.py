@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from millrace.kraft.sorted_map import SortedMap, SortedMapEdit
+from millrace.kraft.tables.sorted_map import SortedMap, SortedMapEdit
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.metadata_records import (
     BrokerRegistrationChangeRecord,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from millrace.kraft.sorted_map import SortedMap
+from millrace.kraft.tables.sorted_map import SortedMap
 from millrace.protocol.dataclass import dataclass
 
 CLAIMS_MAX: Final = 64  # of one series: starts that ended between the record and the claim

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
 
-from millrace.kraft.sorted_map import SortedMap, SortedMapEdit
+from millrace.kraft.tables.sorted_map import SortedMap, SortedMapEdit
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.metadata_records import ConfigRecord
 

@@ -14,7 +14,7 @@ from millrace.protocol.dataclass import dataclass
 from millrace.protocol.metadata_records import FeatureLevelRecord
 
 METADATA_VERSION: Final = "metadata.version"
-METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0: what kraft/records.py writes
+METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0: what kraft/image/records.py writes
 # Formats of our own. Level 1: write-ahead logs and incarnations in metadata, the writer in each object's footer, metadata in the bucket.
 MILLRACE_VERSION: Final = "millrace.version"
 MILLRACE_VERSION_LEVEL: Final = 1

@@ -19,8 +19,8 @@ from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
 
-from millrace.kraft.sorted_map import SortedMap
 from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS, Holder, StreamRanges
+from millrace.kraft.tables.sorted_map import SortedMap
 from millrace.kraft.tables.stream_set_groups import Purpose, StreamSetGroup
 from millrace.kraft.tables.streams import StreamState
 from millrace.protocol.dataclass import dataclass

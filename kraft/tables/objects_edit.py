@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from millrace.kraft.sorted_map import SortedMapEdit
 from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
 from millrace.kraft.tables.packing import unpack_holders, unpack_ranges
 from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS, Holder, Span, StreamRanges
+from millrace.kraft.tables.sorted_map import SortedMapEdit
 from millrace.kraft.tables.stream_set_groups import GONE, Purpose, StreamSetGroup, in_group, ungrouped
 from millrace.kraft.tables.streams import StreamsEdit, StreamState
 from millrace.protocol.stream_records import (

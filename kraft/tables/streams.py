@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from millrace.kraft.sorted_map import SortedMap, SortedMapEdit
+from millrace.kraft.tables.sorted_map import SortedMap, SortedMapEdit
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.stream_records import NextIdsRecord, StreamRecord, TrimStreamRecord
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRole

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from millrace.kraft.sorted_map import SortedMap, SortedMapEdit
+from millrace.kraft.tables.sorted_map import SortedMap, SortedMapEdit
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.ids import TopicId
 from millrace.protocol.metadata_records import PartitionChangeRecord, PartitionRecord, TopicRecord

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from enum import IntEnum
 
-from millrace.kraft.sorted_map import SortedMap
+from millrace.kraft.tables.sorted_map import SortedMap
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.stream_records import NodeWalRecord
 

@@ -1,7 +1,7 @@
 """Fetch (key 1): batches from partitions, for consumers, followers of a partition, and replicas of the metadata log.
 
 Hot: fetch_hot.py decodes and encodes it by hand, and is tested against this declaration. Not here: sessions
-(broker/fetch_sessions.py). A response may give records in several buffers; they reach the socket uncopied.
+(broker/requests/fetch_sessions.py). A response may give records in several buffers; they reach the socket uncopied.
 """
 
 from __future__ import annotations

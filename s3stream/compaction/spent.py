@@ -4,8 +4,8 @@
             ──► a little is wanted     neighbours in one plan, as many as leave a small object behind
             ──► more is                left alone: the usual rounds see to it once there is room
 
-A full store has room for small objects (runtime/objectfolder.py), and for these as long as each makes more than it takes: a source is spent when
-half of it goes at least, and a plan is one when it gains `GAIN_BYTES_MIN`. So what a plan has made is no source of the next one.
+A full store has room for small objects (runtime/objectstore/folder.py), and for these as long as each makes more than it takes: a source is spent
+when half of it goes at least, and a plan is one when it gains `GAIN_BYTES_MIN`. So what a plan has made is no source of the next one.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.broker.ownership import HALT_MS
+from millrace.broker.identity.ownership import HALT_MS
 from millrace.protocol.apis import NAMED
 from millrace.protocol.codec import encode_request
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest

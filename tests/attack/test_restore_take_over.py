@@ -11,7 +11,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from millrace.runtime.objectstore_s3 import S3ObjectStore
+from millrace.runtime.objectstore.s3 import S3ObjectStore
 from tests.attack.test_restore import wait_saved
 from tests.attack.test_swapped_places import UPLOADS_NEVER, produce, read, refusal, values, wait_uploaded
 from tests.live import LiveBroker, warm

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.broker.binding import MARKER_KEY
+from millrace.broker.identity.binding import MARKER_KEY
 from millrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,

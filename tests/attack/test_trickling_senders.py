@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.broker.arrival import AT_ONCE_FACTOR
-from millrace.broker.connection import KNOWN_BYTES
+from millrace.broker.network.arrival import AT_ONCE_FACTOR
+from millrace.broker.network.connection import KNOWN_BYTES
 from millrace.protocol.apis import NAMED
 from millrace.protocol.header import request_header
 from tests.attack import IS_FULL, SLACK

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from millrace.broker.known_time import NEWEST
-from millrace.broker.known_time_text import decode_time, encode_time
+from millrace.broker.identity.known_time import NEWEST
+from millrace.broker.identity.known_time_text import decode_time, encode_time
 from millrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from millrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,

@@ -35,7 +35,7 @@ from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore import ObjectStore
-from millrace.runtime.storeaddress import open_store, parse_address
+from millrace.runtime.objectstore.address import open_store, parse_address
 from tests.bench.cold_engine import FarStore, large_objects, open_largest_stream, read_stream
 
 FETCH_VERSION = 12

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from millrace.runtime.objectstore import ObjectStore
-from millrace.runtime.objectstore_local import LocalObjectStore
-from millrace.runtime.objectstore_metered import MeteredObjectStore
+from millrace.runtime.objectstore.local import LocalObjectStore
+from millrace.runtime.objectstore.metered import MeteredObjectStore
 from millrace.s3stream.compaction.config import MIB, CompactionSettings
 from millrace.s3stream.compaction.sets import SetCompactor
 from millrace.s3stream.compaction.streams import StreamCompactor

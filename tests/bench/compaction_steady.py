@@ -20,7 +20,7 @@ import time
 from collections import Counter
 
 from millrace.broker.config import load as load_config
-from millrace.runtime.objectstore_metered import MeteredObjectStore
+from millrace.runtime.objectstore.metered import MeteredObjectStore
 from millrace.s3stream.compaction.config import MIB, CompactionSettings
 from millrace.s3stream.compaction.sets import SetCompactor
 from millrace.s3stream.compaction.streams import StreamCompactor

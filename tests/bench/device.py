@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.runtime.aligned import Arena
-from millrace.runtime.disk_open import open_block_descriptor
+from millrace.runtime.disk.aligned import Arena
+from millrace.runtime.disk.opening import open_block_descriptor
 
 FILE_BYTES = 256 << 20
 MIB = 1 << 20

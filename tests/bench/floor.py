@@ -21,9 +21,9 @@ import uvloop
 from millrace.protocol.apis import API
 from millrace.protocol.codec import encode_response
 from millrace.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
-from millrace.runtime.aligned import Arena
 from millrace.runtime.disk import BLOCK_BYTES, BlockFile
-from millrace.runtime.disk_posix import PosixDisk
+from millrace.runtime.disk.aligned import Arena
+from millrace.runtime.disk.posix import PosixDisk
 from tests.bench.produce_load import PRODUCE_VERSION
 from tests.live import free_port
 

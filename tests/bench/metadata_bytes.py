@@ -21,10 +21,10 @@ import sys
 import tracemalloc
 from dataclasses import dataclass, replace
 
-from millrace.kraft.delta import apply_records
-from millrace.kraft.image import MetadataImage
-from millrace.kraft.records import ValueReader, ValueWriter
-from millrace.kraft.snapshot import object_records
+from millrace.kraft.image.delta import apply_records
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.image.records import ValueReader, ValueWriter
+from millrace.kraft.log.snapshot import object_records
 from millrace.kraft.tables.objects import NO_OBJECTS, ObjectState
 from millrace.kraft.tables.stream_set_groups import Purpose
 from millrace.protocol.messages.commit_compaction import CommitCompactionRequest, CompactedObject, CompactedRange

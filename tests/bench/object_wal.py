@@ -28,14 +28,14 @@ from tempfile import TemporaryDirectory
 
 from millrace.broker.app import Broker
 from millrace.broker.config import load as read_settings
-from millrace.broker.config_source import Given
+from millrace.broker.settings.source import Given
 from millrace.runtime.bundle import real_runtime
 from millrace.runtime.clock import Clock, SystemClock
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import ObjectStore
-from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore.address import StoreAddress
+from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
-from millrace.runtime.storeaddress import StoreAddress
 from millrace.wal.config import ObjectWalSettings
 from millrace.wal.log import WalOwner
 from millrace.wal.object.batcher import GATHER_MS

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from millrace.broker.request import RequestContext
+from millrace.broker.requests.request import RequestContext
 from millrace.protocol.apis import API
 from millrace.protocol.batches import ProduceRules, check_produced_batch
 from millrace.protocol.codec import decode_request, encode_request, encode_response

@@ -21,7 +21,7 @@ import aiohttp
 import uvloop
 from aiobotocore.session import AioSession
 
-from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings, drop_expect, new_client
+from millrace.runtime.objectstore.s3 import S3ObjectStore, S3Settings, drop_expect, new_client
 
 CASES = (("get", 4 << 10, 16), ("get", 1 << 20, 8), ("get", 8 << 20, 4)) + (
     ("put", 4 << 10, 16),

@@ -14,9 +14,9 @@ import tempfile
 import time
 from dataclasses import dataclass
 
-from millrace.runtime.aligned import Arena
-from millrace.runtime.disk_open import open_block_descriptor
-from millrace.runtime.disk_posix import PosixDisk
+from millrace.runtime.disk.aligned import Arena
+from millrace.runtime.disk.opening import open_block_descriptor
+from millrace.runtime.disk.posix import PosixDisk
 from millrace.wal.block.log import BlockWal
 from millrace.wal.config import BlockWalSettings
 from millrace.wal.log import WalOwner

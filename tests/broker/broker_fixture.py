@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from millrace.broker.addresses import AdvertisedAddresses, Endpoint
-from millrace.broker.fetch_sessions import FetchSessions
 from millrace.broker.handlers.fetch import Fetch
 from millrace.broker.handlers.produce import Produce
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
-from millrace.broker.request import ConnectionInfo, Encoded, RequestContext, Verdict
-from millrace.kraft.delta import apply_records
-from millrace.kraft.publisher import MetadataPublisher
+from millrace.broker.requests.fetch_sessions import FetchSessions
+from millrace.broker.requests.request import ConnectionInfo, Encoded, RequestContext, Verdict
+from millrace.broker.settings.addresses import AdvertisedAddresses, Endpoint
+from millrace.kraft.image.delta import apply_records
+from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.kraft.tables.features import MILLRACE_VERSION
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.apis import API

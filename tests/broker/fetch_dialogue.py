@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from millrace.broker.fetch_machine import FetchEffect, FetchMachine, FetchState
+from millrace.broker.requests.fetch_machine import FetchEffect, FetchMachine, FetchState
 
 
 @dataclass

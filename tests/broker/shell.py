@@ -9,11 +9,11 @@ from typing import Any
 
 import uvloop
 
-from millrace.broker.addresses import Endpoint
-from millrace.broker.dispatch import Dispatcher
-from millrace.broker.memory import RequestBudget
-from millrace.broker.request import Handle
-from millrace.broker.server import Server, ServerSettings, bind_all
+from millrace.broker.network.memory import RequestBudget
+from millrace.broker.network.server import Server, ServerSettings, bind_all
+from millrace.broker.requests.dispatch import Dispatcher
+from millrace.broker.requests.request import Handle
+from millrace.broker.settings.addresses import Endpoint
 from millrace.protocol.apis import API
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.runtime.net import LoopNet

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 
 from millrace.broker.handlers.api_versions import ApiVersions, shown_ranges
-from millrace.broker.request import ConnectionInfo, RequestContext
-from millrace.kraft.image import EMPTY_IMAGE
+from millrace.broker.requests.request import ConnectionInfo, RequestContext
+from millrace.kraft.image.image import EMPTY_IMAGE
 from millrace.kraft.tables.features import Features
 from millrace.protocol.apis import ALL, API
 from millrace.protocol.error_codes import ErrorCode

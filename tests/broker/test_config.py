@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from millrace.broker.config import BrokerSettings, Loaded, load, reference
-from millrace.broker.config_checks import MIB, split_memory
-from millrace.broker.config_key import (
+from millrace.broker.errors import SettingsInvalid
+from millrace.broker.settings.checks import MIB, split_memory
+from millrace.broker.settings.key import (
     BOOLEAN,
     DOUBLE,
     LIST,
@@ -21,12 +22,11 @@ from millrace.broker.config_key import (
     STRING,
     Key,
 )
-from millrace.broker.config_source import PropertiesInvalid, env_key, gather, parse_properties
-from millrace.broker.config_table import OBEYED_KEYS, REMOVED, all_keys
-from millrace.broker.config_values import Values, without_secrets
-from millrace.broker.errors import SettingsInvalid
+from millrace.broker.settings.source import PropertiesInvalid, env_key, gather, parse_properties
+from millrace.broker.settings.table import OBEYED_KEYS, REMOVED, all_keys
+from millrace.broker.settings.values import Values, without_secrets
 from millrace.kraft.topic_configs import SYNONYM_KEYS
-from millrace.runtime.storeaddress import SECRETS
+from millrace.runtime.objectstore.address import SECRETS
 from millrace.wal.config import parse_bytes
 
 ROOT = Path(__file__).resolve().parents[2]

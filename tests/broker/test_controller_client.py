@@ -14,7 +14,7 @@ from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest, Pr
 from millrace.protocol.messages.trim_streams import TrimmedStream, TrimStreamsResponse
 from millrace.s3stream.errors import StreamFenced, StreamMissing, UploadExpired
 from millrace.s3stream.ids import ObjectId, StreamId, UploadCommit
-from tests.broker.test_object_cleaner import Cluster, run
+from tests.broker.background.test_object_cleaner import Cluster, run
 
 
 class Scripted:

@@ -7,8 +7,8 @@ import asyncio
 from millrace.broker.stores import stack_stores
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore import ObjectStore
-from millrace.runtime.objectstore_hedge import GETS_A_HEDGE, SAMPLES_MIN
-from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore.hedge import GETS_A_HEDGE, SAMPLES_MIN
+from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
 from millrace.runtime.steps import StepLine
 from millrace.s3stream.config import TrafficSettings

@@ -11,7 +11,7 @@ import pytest
 
 from millrace.broker.cli.serve import Options, parse_options, read_settings
 from millrace.broker.test_mode import take_folder
-from millrace.kraft.meta_properties import MetaProperties, write_meta_properties
+from millrace.kraft.log.meta_properties import MetaProperties, write_meta_properties
 from millrace.runtime.disk import DiskFailed, DiskFull
 from millrace.runtime.disk_unsynced import UnsyncedDisk
 from tests.patience import PATIENCE_S

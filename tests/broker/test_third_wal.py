@@ -14,10 +14,10 @@ import pytest
 from millrace.broker.cli.fsck import check_log
 from millrace.broker.cli.refusals import sentence_of
 from millrace.broker.config import load
-from millrace.broker.config_source import Given
 from millrace.broker.errors import SettingsInvalid
-from millrace.broker.inspection import Inspected
-from millrace.kraft.image import EMPTY_IMAGE
+from millrace.broker.inspection.opening import Inspected
+from millrace.broker.settings.source import Given
+from millrace.kraft.image.image import EMPTY_IMAGE
 from millrace.runtime.bundle import Runtime
 from millrace.wal.errors import WalCorrupt
 from millrace.wal.opening import OPENERS

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from millrace.broker.config import load
-from millrace.broker.config_source import gather
-from millrace.broker.config_table import all_keys
-from millrace.broker.request import ConnectionInfo, RequestContext
-from millrace.broker.topic_creation import NAMES_A_REQUEST, REFUSAL_PERIOD_S, TopicCreation, internal_topics
+from millrace.broker.requests.request import ConnectionInfo, RequestContext
+from millrace.broker.settings.of_parts import internal_topics
+from millrace.broker.settings.source import gather
+from millrace.broker.settings.table import all_keys
+from millrace.broker.topic_creation import NAMES_A_REQUEST, REFUSAL_PERIOD_S, TopicCreation
 from millrace.kraft.errors import NotLeader, TooManyCommands
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse

@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError as PythonKafkaError
 from kafka.errors import KafkaTimeoutError
 
-from millrace.broker.transaction_refusals import TEXT
+from millrace.broker.requests.transaction_refusals import TEXT
 from tests.compat.jvm import run_source
 from tests.live import LiveBroker
 from tests.patience import PATIENCE_S

@@ -18,8 +18,8 @@ from millrace.broker.partitions.meta_stream import decode_values
 from millrace.broker.partitions.producers import Producers
 from millrace.broker.partitions.segments import Segment
 from millrace.kraft.errors import UnknownRecord
-from millrace.kraft.records import ValueReader
-from millrace.kraft.records import decode_values as decode_metadata_batch
+from millrace.kraft.image.records import ValueReader
+from millrace.kraft.image.records import decode_values as decode_metadata_batch
 from millrace.protocol.apis import ALL, API
 from millrace.protocol.batches import (
     FROM_CRC,

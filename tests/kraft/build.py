@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from millrace.kraft.commands.decision import BrokerConfigCheck
 from millrace.kraft.config import ControllerSettings
-from millrace.kraft.decision import BrokerConfigCheck
 from millrace.kraft.node import ControllerNode
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from millrace.protocol.messages.commit_upload import CommitUploadRequest, UploadedRange, UploadedStreamObject

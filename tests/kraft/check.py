@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.tables.objects import ObjectState
 from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS

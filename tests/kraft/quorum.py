@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
-from millrace.kraft.image import MetadataImage
-from millrace.kraft.log_store import SnapshotId
-from millrace.kraft.messages import Message
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.node import ControllerNode
+from millrace.kraft.raft.messages import Message
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.rand import Rand
 from tests.kraft.build import SETTINGS, HandClock

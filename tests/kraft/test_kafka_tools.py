@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.kraft.log_store import FOLDER
-from millrace.runtime.disk_posix import PosixDisk
+from millrace.kraft.log.log_store import FOLDER
+from millrace.runtime.disk.posix import PosixDisk
 from tests.kraft.build import Broker, open_node, run
 from tests.patience import PATIENCE_S
 

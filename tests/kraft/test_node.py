@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from millrace.kraft.errors import LogCorrupt, LogFull, NotLeader, SnapshotCorrupt
-from millrace.kraft.image import MetadataImage
-from millrace.kraft.meta_properties import MetaProperties, read_meta_properties
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.log.meta_properties import MetaProperties, read_meta_properties
 from millrace.kraft.node import LOCK_FILE, ControllerNode
 from millrace.kraft.tables.objects import ObjectState
 from millrace.protocol.error_codes import ErrorCode

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.node import ControllerNode
 from millrace.protocol.messages.close_streams import CloseStreamsRequest, StreamClose
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

@@ -8,15 +8,15 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.kraft.commands import COMMANDS
-from millrace.kraft.decision import ConfigRules, Context, CreationRules
-from millrace.kraft.delta import MetadataDelta, apply_records
-from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.commands.decision import ConfigRules, Context, CreationRules
+from millrace.kraft.commands.objects import decide_expire_objects
+from millrace.kraft.commands.table import COMMANDS
+from millrace.kraft.image.delta import MetadataDelta, apply_records
+from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.image.records import Proposal, ValueReader, ValueWriter, decode_values, encode_batch
+from millrace.kraft.log.snapshot import image_records
 from millrace.kraft.node import accept_broker_config, accept_other_config
-from millrace.kraft.records import Proposal, ValueReader, ValueWriter, decode_values, encode_batch
-from millrace.kraft.snapshot import image_records
 from millrace.kraft.tables.features import bootstrap_records
-from millrace.kraft.tables.object_commands import decide_expire_objects
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from millrace.kraft.delta import apply_records
-from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
-from millrace.kraft.records import Proposal, ValueReader, ValueWriter, decode_values, encode_batch
-from millrace.kraft.snapshot import image_records, slices
+from millrace.kraft.image.delta import apply_records
+from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.image.records import Proposal, ValueReader, ValueWriter, decode_values, encode_batch
+from millrace.kraft.log.snapshot import image_records, slices
 from millrace.kraft.tables.packing import pack_ranges
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.metadata_records import PartitionRecord, TopicRecord

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from millrace.kraft.image import MetadataImage
-from millrace.kraft.records import ValueWriter, decode_values
-from millrace.kraft.snapshot import image_records
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.image.records import ValueWriter, decode_values
+from millrace.kraft.log.snapshot import image_records
 from millrace.s3stream.ids import ObjectId
 from tests.kraft.test_objects_model import Story
 from tests.pages import PageReader, page

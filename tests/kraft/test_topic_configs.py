@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.kraft.delta import apply_records
-from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.image.delta import apply_records
+from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.topic_configs import (
     TOPIC_CONFIGS,
     ConfigLookup,

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings
+from millrace.runtime.objectstore.s3 import S3ObjectStore, S3Settings
 from tests.live import free_port
 from tests.patience import PATIENCE_S
 

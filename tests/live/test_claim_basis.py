@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millrace.kraft.claim_basis import FILE, ClaimBasis, encode_claim_basis
+from millrace.kraft.log.claim_basis import FILE, ClaimBasis, encode_claim_basis
 from tests.live import LiveBroker
 
 

@@ -105,22 +105,22 @@ def test_how_much_is_logged_changes_while_a_broker_runs(tmp_path: Path) -> None:
     with LiveBroker(tmp_path, {"log.level": "WARN,wal=DEBUG"}, wal="16MiB") as broker:
         log = broker.log_path
         levels = logger_levels(broker.address)
-        assert (levels["root"], levels["millrace.wal"], levels["millrace.broker.change_log"]) == (
+        assert (levels["root"], levels["millrace.wal"], levels["millrace.broker.requests.change_log"]) == (
             "WARN",
             "DEBUG",
             "WARN",
         )
         assert not told("a")
-        set_logger(broker.address, "millrace.broker.change_log", SET, "INFO")
+        set_logger(broker.address, "millrace.broker.requests.change_log", SET, "INFO")
         assert told("b")
         assert alter(broker.address, ("log.level", SET, "ERROR")) == (0, "")
         levels = logger_levels(broker.address)
-        assert (levels["root"], levels["millrace.wal"], levels["millrace.broker.change_log"]) == (
+        assert (levels["root"], levels["millrace.wal"], levels["millrace.broker.requests.change_log"]) == (
             "ERROR",
             "ERROR",
             "INFO",
         )
-        set_logger(broker.address, "millrace.broker.change_log", DELETE, None)
+        set_logger(broker.address, "millrace.broker.requests.change_log", DELETE, None)
         assert not told("c")
         set_logger(broker.address, "millrace.kraft", SET, "TRACE")
         broker.restart()

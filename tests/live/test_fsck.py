@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from millrace.broker.__main__ import run_loop
-from millrace.broker.claim_format import NOBODY, ClaimKind, OwnerClaim, encode_claim
 from millrace.broker.cli import fsck, objects, streams
-from millrace.broker.inspection import ReadOnlyDisk
+from millrace.broker.identity.claim_format import NOBODY, ClaimKind, OwnerClaim, encode_claim
+from millrace.broker.inspection.opening import ReadOnlyDisk
 from millrace.kraft.errors import LogCorrupt
 from millrace.kraft.tables.claims import METADATA_SERIES
-from millrace.runtime.disk_posix import PosixDisk
+from millrace.runtime.disk.posix import PosixDisk
 from millrace.runtime.objectstore import StoreUnavailable
-from millrace.runtime.objectstore_local import LocalObjectStore
+from millrace.runtime.objectstore.local import LocalObjectStore
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.composite import LinkedRows, encode_composite
 from millrace.s3stream.objects.format import ROW

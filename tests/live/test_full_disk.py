@@ -1,7 +1,7 @@
 """A disk that fills up under the broker: WAL, objects and metadata on one small ext4, mounted from an image.
 
 Where nothing may be mounted the tests are left out, and a warning says why; what they rest on is also shown without a mount, in
-tests/s3stream/test_storage.py (room for small states) and tests/runtime/test_objectstore_local.py (room that objects leave).
+tests/s3stream/test_storage.py (room for small states) and tests/runtime/objectstore/test_local.py (room that objects leave).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.runtime.objectstore_rounds import ROUNDS_MAX
+from millrace.runtime.objectstore.rounds import ROUNDS_MAX
 from tests.live import LiveBroker
 from tests.live.bad_s3 import BadS3
 from tests.live.client import Client

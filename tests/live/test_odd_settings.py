@@ -14,9 +14,9 @@ from contextlib import ExitStack
 import pytest
 
 from millrace.broker.config import reference
-from millrace.broker.dynamic_configs import LIMITS, PRODUCER_EXPIRATION, TOPIC_DEFAULTS
-from millrace.broker.listener_rules import KEYS as LISTENER_KEYS
-from millrace.broker.log_levels import KEY as LOG_LEVEL
+from millrace.broker.settings.dynamic_configs import LIMITS, PRODUCER_EXPIRATION, TOPIC_DEFAULTS
+from millrace.broker.settings.listener_rules import KEYS as LISTENER_KEYS
+from millrace.broker.settings.log_levels import KEY as LOG_LEVEL
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.batches import Codec, iter_headers
 from millrace.protocol.compression import recompress

@@ -13,7 +13,7 @@ import pytest
 from millrace.broker.__main__ import run_loop
 from millrace.broker.cli import fsck
 from millrace.broker.cli.doctor import examine
-from millrace.runtime.objectstore_s3 import S3ObjectStore
+from millrace.runtime.objectstore.s3 import S3ObjectStore
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.s3_server import S3Server

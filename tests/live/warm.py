@@ -130,7 +130,7 @@ def _load() -> None:
 
 async def _open_store() -> None:
     """The S3 client loads the most of itself when one is made; this one sends nothing."""
-    from millrace.runtime.objectstore_s3 import S3ObjectStore, S3Settings
+    from millrace.runtime.objectstore.s3 import S3ObjectStore, S3Settings
 
     store = await S3ObjectStore.open(S3Settings("none", "http://127.0.0.1:1", "us-east-1", True, "none", "none"))
     await store.close()

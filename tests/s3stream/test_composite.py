@@ -11,7 +11,7 @@ import pytest
 
 from millrace.protocol.crc32c import crc32c
 from millrace.runtime.clock import SystemClock
-from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId, Writer
 from millrace.s3stream.objects.composite import (

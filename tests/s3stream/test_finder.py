@@ -10,7 +10,7 @@ import pytest
 
 from millrace.runtime.buffer_pool import BufferPool
 from millrace.runtime.objectstore import ObjectMissing, StoreDenied, StoreUnavailable
-from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
 from millrace.s3stream.finder import FoundBlocks, ObjectFinder
 from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId, Writer

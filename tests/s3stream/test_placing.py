@@ -10,7 +10,7 @@ import pytest
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import MultipartUpload, ObjectMissing, PreconditionFailed, StoreConflict
-from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.s3stream.ids import Writer
 from millrace.s3stream.objects.composite import LinkedRows, encode_composite
 from millrace.s3stream.objects.format import BlockRef, Entry, StreamId, encode_row

@@ -11,7 +11,7 @@ import pytest
 from millrace.runtime.buffer_pool import BufferPool, buffer_size
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore import Lend, ObjectMissing, StoreUnavailable, fill
-from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.objects.format import BlockRef, Entry
 from millrace.s3stream.objects.reader import ObjectReader, tail_guess_bytes

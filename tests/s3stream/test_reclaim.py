@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from millrace.runtime.objectfolder import SMALL_BYTES_MAX
 from millrace.runtime.objectstore import StoreFull
+from millrace.runtime.objectstore.folder import SMALL_BYTES_MAX
 from millrace.runtime.stepped import finished
 from millrace.s3stream.compaction.choose import choose_beyond
 from millrace.s3stream.compaction.config import MIB, CompactionSettings

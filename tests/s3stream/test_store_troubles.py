@@ -11,7 +11,7 @@ import pytest
 
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore import StoreUnavailable
-from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.runtime.steps import StepLine
 from millrace.s3stream.config import StreamSettings, TrafficSettings

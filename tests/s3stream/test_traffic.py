@@ -8,7 +8,7 @@ import pytest
 
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.errors import Unavailable
-from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import WAITING_MAX, Tier

@@ -22,8 +22,8 @@ from millrace.runtime.objectstore import (
     StoreFull,
     StoreUnavailable,
 )
-from millrace.runtime.objectstore_body import Body
-from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore.body import Body
+from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.s3stream.config import MIB, StreamSettings
 from millrace.s3stream.errors import StreamFenced

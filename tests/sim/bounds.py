@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from millrace.broker.connection import IN_FLIGHT_MAX, Connection
-from millrace.broker.memory import RequestBudget
+from millrace.broker.network.connection import IN_FLIGHT_MAX, Connection
+from millrace.broker.network.memory import RequestBudget
 from millrace.s3stream.compaction.copying import ENDING_COUNT_MAX, Copying
 from millrace.s3stream.compaction.sources import GETS_IN_FLIGHT_MAX, Source
 from millrace.s3stream.compaction.work import Work

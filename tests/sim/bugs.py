@@ -14,20 +14,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millrace.broker import app, claims, metadata_check, restore_plan, restoring, wal_binding
+from millrace.broker import app
+from millrace.broker.background.object_cleaner import ObjectCleaner
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.coordinators.runtime.shard import ShardRuntime
-from millrace.broker.object_cleaner import ObjectCleaner
-from millrace.broker.ownership import Owner
+from millrace.broker.identity import claims, metadata_check, wal_binding
+from millrace.broker.identity.ownership import Owner
+from millrace.broker.identity.wall_watch import WallWatch
 from millrace.broker.partitions import opening, partition
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.producers import Producers
 from millrace.broker.partitions.state import PartitionState
 from millrace.broker.partitions.time_index import TimeTail
-from millrace.broker.wall_watch import WallWatch
-from millrace.kraft import snapshot
-from millrace.kraft.log_store import LogStore
-from millrace.kraft.tables import object_commands
+from millrace.broker.restore import plan as restore_plan
+from millrace.broker.restore import restoring
+from millrace.kraft.commands import objects as object_commands
+from millrace.kraft.log import snapshot
+from millrace.kraft.log.log_store import LogStore
 from millrace.kraft.tables.claims import NodeClaims
 from millrace.kraft.tables.objects import Objects
 from millrace.kraft.tables.objects_edit import ObjectsEdit
@@ -132,7 +135,7 @@ DURABLE = ("ack-before-durable", "shown-before-durable", "acknowledged-in-vain")
 LOST = ("lost-write", "lost-log", "shown-and-gone", "watermark-fell", "gap")
 # What is gone or wrong is met by a reader, by who opens a partition, or by the last look.
 UNREAD = (
-    "logged: millrace.broker.damage_log",
+    "logged: millrace.broker.background.damage_log",
     "logged: millrace.broker.partitions.directory",
     "missing-object",
     "range-gap",

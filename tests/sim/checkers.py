@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.kraft.tables.streams import StreamState
 from millrace.s3stream.ids import ObjectId, ObjectKind

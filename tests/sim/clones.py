@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from millrace.broker.binding import BindingRefused
-from millrace.kraft.image import MetadataImage
+from millrace.broker.identity.binding import BindingRefused
+from millrace.kraft.image.image import MetadataImage
 from millrace.runtime.errors import MillraceError
 from millrace.runtime.rand import Rand
 from millrace.s3stream.ids import StreamRole

@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 from millrace.kraft.bucket.layout import parse_piece_key, parse_snapshot_key
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import StreamId, StreamRole

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millrace.broker.binding import BindingRefused
-from millrace.broker.restoring import Restored, Restoring
-from millrace.broker.unknown_streams import WalStream
-from millrace.kraft.image import MetadataImage
+from millrace.broker.identity.binding import BindingRefused
+from millrace.broker.identity.unknown_streams import WalStream
+from millrace.broker.restore.restoring import Restored, Restoring
+from millrace.kraft.image.image import MetadataImage
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore.address import StoreAddress
 from millrace.runtime.rand import Rand
-from millrace.runtime.storeaddress import StoreAddress
 from millrace.s3stream.ids import StreamId, StreamRole
 from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
 from millrace.wal.block.layout import Geometry

@@ -17,20 +17,20 @@ from zlib import crc32
 from millrace.broker.app import Broker
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
+from millrace.broker.identity.ownership import Replaced as TakenOver
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.ownership import Replaced as TakenOver
 from millrace.broker.stores import NodeStores
 from millrace.kraft.bucket.writer import MetadataBackup
-from millrace.kraft.image import MetadataImage
-from millrace.kraft.log_store import LogStore
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.log.log_store import LogStore
 from millrace.kraft.node import ControllerNode, recover
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import BLOCK_BYTES, DiskFailed
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore.address import StoreAddress
 from millrace.runtime.rand import Rand
-from millrace.runtime.storeaddress import StoreAddress
 from millrace.s3stream.ids import NO_OBJECT, ObjectKind
 from millrace.s3stream.storage import Storage
 from millrace.wal.block.layout import RING_START, Geometry, choose_device_header

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.image import MetadataImage
 from millrace.s3stream.storage import Storage
 from tests.sim.history import History, Place
 from tests.sim.node import SimNode

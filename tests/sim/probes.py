@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId

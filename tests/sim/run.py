@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from millrace.broker.binding import BindingRefused
+from millrace.broker.identity.binding import BindingRefused
 from millrace.kraft.node import ControllerNode
 from millrace.runtime.disk import DiskFull
 from millrace.runtime.objectstore import StoreFull
@@ -160,7 +160,12 @@ EXCUSED = {
     "lost races": ("WalFenced", "the WAL was taken in"),
     **dict.fromkeys(
         ("replaced", "cloned"),
-        ("WalFenced", "the WAL was taken in", "millrace.broker.ownership", " over from this one, incarnation "),
+        (
+            "WalFenced",
+            "the WAL was taken in",
+            "millrace.broker.identity.ownership",
+            " over from this one, incarnation ",
+        ),
     ),
     "full disk": ("DiskFull", "No space left on device", "The disk of the metadata log is full"),
     **dict.fromkeys(

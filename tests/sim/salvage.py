@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.image import MetadataImage
 from millrace.runtime.rand import Rand
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
 from millrace.s3stream.ids import StreamId, StreamRole

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from millrace.broker.config import BrokerSettings, load
-from millrace.broker.config_source import Given
+from millrace.broker.settings.source import Given
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.config import StreamSettings
 from millrace.wal.config import BlockWalSettings, ObjectWalSettings

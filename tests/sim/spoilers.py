@@ -10,17 +10,17 @@ from dataclasses import replace
 from typing import Any, cast
 
 from millrace.broker.app import Broker
-from millrace.broker.binding import MARKER_KEY, BindingRefused
+from millrace.broker.background.object_cleaner import ObjectCleaner
 from millrace.broker.coordinators.runtime.shard import ShardRuntime
-from millrace.broker.object_cleaner import ObjectCleaner
-from millrace.broker.ownership import Owner
+from millrace.broker.identity.binding import MARKER_KEY, BindingRefused
+from millrace.broker.identity.ownership import Owner
+from millrace.broker.identity.wal_binding import WalBinding, _is_other
 from millrace.broker.partitions.partition import Appended, Partition
 from millrace.broker.partitions.producers import Producers
 from millrace.broker.partitions.time_index import TimeTail
-from millrace.broker.restore_plan import LEADER_EPOCHS_LIFT, Seen
-from millrace.broker.wal_binding import WalBinding, _is_other
-from millrace.kraft.image import MetadataImage
-from millrace.kraft.log_store import LogStore
+from millrace.broker.restore.plan import LEADER_EPOCHS_LIFT, Seen
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.log.log_store import LogStore
 from millrace.kraft.tables.objects_edit import ObjectsEdit
 from millrace.protocol.batches import CRC_START, BatchHeader
 from millrace.protocol.crc32c import crc32c

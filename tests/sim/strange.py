@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millrace.broker.binding import MARKER_KEY, BindingRefused
+from millrace.broker.identity.binding import MARKER_KEY, BindingRefused
 from millrace.protocol.batches import iter_headers
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, choose_device_header
 from millrace.wal.config import ObjectWalSettings

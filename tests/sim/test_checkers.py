@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.kraft.delta import apply_records
-from millrace.kraft.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.image.delta import apply_records
+from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.tables.packing import pack_ranges
 from millrace.protocol.stream_records import CommitObjectRecord, PrepareObjectsRecord, StreamRecord
 from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId

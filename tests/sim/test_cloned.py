@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.ownership import Owner
+from millrace.broker.identity.ownership import Owner
 from millrace.kraft.node import ControllerNode
 from millrace.s3stream import uploader
 from millrace.s3stream.objects import reader

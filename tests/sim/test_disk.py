@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from millrace.runtime.aligned import Arena
 from millrace.runtime.disk import DiskFailed, DiskFull
+from millrace.runtime.disk.aligned import Arena
 from millrace.runtime.rand import Rand
 from tests.sim.disk import Cut, Fail, Misdirect, SimBlockFile, SimDisk, any_fate, drop, holes, keep, tear
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from millrace.kraft.delta import apply_records
-from millrace.kraft.image import EMPTY_IMAGE
+from millrace.kraft.image.delta import apply_records
+from millrace.kraft.image.image import EMPTY_IMAGE
 from millrace.kraft.tables.packing import pack_ranges
 from millrace.protocol.stream_records import (
     CommitObjectRecord,

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from millrace.runtime.objectstore import ObjectStore
-from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore.address import AddressError, StoreAddress, parse_address
+from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
-from millrace.runtime.storeaddress import AddressError, StoreAddress, parse_address
 from millrace.wal.block.device import identify as identify_block
 from millrace.wal.block.kind import BLOCK
 from millrace.wal.block.log import BlockWal

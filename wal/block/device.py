@@ -19,8 +19,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from millrace.runtime.aligned import Arena
 from millrace.runtime.disk import BlockFile, Disk, DiskFailed, DiskLocked
+from millrace.runtime.disk.aligned import Arena
 from millrace.wal.block.blank import find_content, looks
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, align_down, choose_device_header
 from millrace.wal.config import BlockWalSettings

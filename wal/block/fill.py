@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from millrace.runtime.aligned import Arena
 from millrace.runtime.disk import BlockFile
+from millrace.runtime.disk.aligned import Arena
 from millrace.wal.block.layout import Geometry
 from millrace.wal.block.writer import BlockWriter
 

@@ -15,8 +15,8 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
-from millrace.runtime.aligned import Arena, ArenaPool
 from millrace.runtime.disk import Buffer, Disk, DiskFailed
+from millrace.runtime.disk.aligned import Arena, ArenaPool
 from millrace.wal.block.batcher import Batcher
 from millrace.wal.block.device import BlockDevice
 from millrace.wal.block.fill import ZeroFill

@@ -54,8 +54,8 @@ from typing import Protocol
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, PreconditionFailed
-from millrace.runtime.objectstore_rounds import EXISTS, NOT_THERE, Rounds, contradiction
-from millrace.runtime.objectstore_watched import WAL_STORE
+from millrace.runtime.objectstore.rounds import EXISTS, NOT_THERE, Rounds, contradiction
+from millrace.runtime.objectstore.watched import WAL_STORE
 from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalCorrupt, WalFenced
 from millrace.wal.identity import NO_MARK, MetadataMark

@@ -16,7 +16,7 @@ from typing import Any
 
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore
-from millrace.runtime.objectstore_retry import RetryPolicy
+from millrace.runtime.objectstore.retry import RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalCorrupt
 from millrace.wal.identity import NO_MARK, MetadataMark

@@ -14,8 +14,8 @@ from millrace.wal.kind import WalKind, WalPlace, WalReport, WalWords
 from millrace.wal.log import WalOwner, WriteAheadLog
 
 if TYPE_CHECKING:
-    from millrace.runtime.objectstore_retry import RetryingObjectStore
-    from millrace.runtime.storeaddress import StoreAddress
+    from millrace.runtime.objectstore.address import StoreAddress
+    from millrace.runtime.objectstore.retry import RetryingObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def settle(settings: ObjectWalSettings, address: StoreAddress) -> ObjectWalSetti
 
 async def _check_conditions(place: WalPlace) -> None:
     """The fence stands on conditional puts, and there are stores that take the header and ignore it. Waits for one that does not answer."""
-    from millrace.runtime.objectstore_probe import conditional_put_fault
+    from millrace.runtime.objectstore.probe import conditional_put_fault
 
     store = await _open_patiently(place)
     try:
@@ -83,7 +83,7 @@ async def _check_conditions(place: WalPlace) -> None:
 
 async def _open_patiently(place: WalPlace) -> RetryingObjectStore:
     """A store of one's own that is asked until it answers, and says in the log that it does not."""
-    from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+    from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 
     def on_retry(operation: str, attempts: int, error: Unavailable) -> None:
         if attempts % LOGGED_EVERY == 1:

@@ -17,8 +17,8 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-from millrace.runtime.aligned import Arena, ArenaPool
 from millrace.runtime.disk import Buffer
+from millrace.runtime.disk.aligned import Arena, ArenaPool
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore
 from millrace.runtime.rand import Rand
 from millrace.wal.config import ObjectWalSettings

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore
-from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalCorrupt, WalMismatch
 from millrace.wal.log import WalOwner

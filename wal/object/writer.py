@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Exhausted, Unavailable
 from millrace.runtime.objectstore import ObjectMissing, StoreConflict, StoreDenied
-from millrace.runtime.objectstore_body import Body, body_of
+from millrace.runtime.objectstore.body import Body, body_of
 from millrace.wal.object.batcher import ClosedBatch
 from millrace.wal.object.fence import Fence
 from millrace.wal.object.hedging import Hedging

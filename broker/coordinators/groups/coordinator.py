@@ -19,8 +19,8 @@ from millrace.broker.coordinators.runtime.state_machine import Decision
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.meta_stream import Room
 from millrace.broker.state_memory import StateMemory
-from millrace.kraft.delta import MetadataDelta
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.delta import MetadataDelta
+from millrace.kraft.image.image import MetadataImage
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.clock import Clock
@@ -58,7 +58,7 @@ class GroupCoordinator:
         on_failed: Callable[[BaseException], None],
         memory: StateMemory | None = None,
     ) -> None:
-        """`judged`: the clock by which offsets are found to have expired (broker/known_time.py)."""
+        """`judged`: the clock by which offsets are found to have expired (broker/identity/known_time.py)."""
         self.settings = settings
         self.deleting: set[str] = set()  # groups whose offsets are being deleted in steps
         self._memory = StateMemory() if memory is None else memory

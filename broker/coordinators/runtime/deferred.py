@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar, Union
 
-from millrace.broker.slices import in_slices
+from millrace.broker.scheduling.slices import in_slices
 
 R = TypeVar("R")
 Outcome: TypeAlias = Union[R, "asyncio.Future[R]"]

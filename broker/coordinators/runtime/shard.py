@@ -59,7 +59,7 @@ class ShardParts:
     """What all shards of a coordinator share.
 
     `room` is what coordinators have before data; `data_room` what all have, and a rewrite of the log waits for. `retention_clock` is the one
-    by which states expire (broker/known_time.py). `on_failed` is told of what must never happen: the process ends.
+    by which states expire (broker/identity/known_time.py). `on_failed` is told of what must never happen: the process ends.
     """
 
     room: Room

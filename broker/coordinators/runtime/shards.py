@@ -25,7 +25,7 @@ from millrace.broker.coordinators.runtime.shard import (
 from millrace.broker.coordinators.runtime.state_machine import StateMachine
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.partition import Partition
-from millrace.kraft.image import MetadataImage
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.topics import Topic
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError

@@ -22,7 +22,7 @@ from millrace.broker.handlers.offset_delete import OffsetDelete
 from millrace.broker.handlers.offset_fetch import OffsetFetch
 from millrace.broker.handlers.sync_group import SyncGroup
 from millrace.broker.state_memory import UNBOUNDED_BYTES, StateMemory
-from millrace.kraft.publisher import MetadataPublisher
+from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.protocol.coordinator_records import (
     ConsumerProtocolSubscription,
     CoordinatorKey,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from millrace.broker.operations import GROUP_OPERATIONS
+from millrace.broker.requests.operations import GROUP_OPERATIONS
 from millrace.protocol.declare import NO_OPERATIONS
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_groups import DescribeGroupsRequest

@@ -21,7 +21,7 @@ from millrace.protocol.messages.alter_replica_log_dirs import (
 from millrace.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from millrace.protocol.stream_records import CommitObjectRecord, RemoveStreamsRecord, StreamRecord, TrimStreamRecord
 from millrace.runtime.disk import Disk
-from millrace.runtime.storeaddress import parse_address
+from millrace.runtime.objectstore.address import parse_address
 from millrace.s3stream.ids import StreamRole
 from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, topic_id
 from tests.broker.partitions.build import batch, run

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.fetch_machine import FetchState
-from millrace.broker.fetch_sessions import FetchSessions
 from millrace.broker.handlers.fetch import Fetch
 from millrace.broker.purgatory import notify_change
+from millrace.broker.requests.fetch_machine import FetchState
+from millrace.broker.requests.fetch_sessions import FetchSessions
 from millrace.protocol.batches import BatchHeader, iter_headers
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -1069,7 +1069,7 @@ def test_a_partition_that_goes_during_a_remote_read_is_told_behind_it() -> None:
 
 def test_a_share_that_the_store_leaves_unused_goes_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that stands still does not hold back what is at hand for long, and what it owes is not an error beside that."""
-    monkeypatch.setattr("millrace.broker.read_pass.REMOTE_READ_BESIDE_RECORDS_S", 0.05)
+    monkeypatch.setattr("millrace.broker.requests.read_pass.REMOTE_READ_BESIDE_RECORDS_S", 0.05)
 
     async def scenario() -> None:
         fixture = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2)})

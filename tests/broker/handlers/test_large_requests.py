@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.forwarding import Forwarding
 from millrace.broker.handlers.alter_configs import AlterConfigs
 from millrace.broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirs
 from millrace.broker.handlers.delete_records import DeleteRecords
@@ -21,10 +20,11 @@ from millrace.broker.handlers.list_config_resources import ListConfigResources
 from millrace.broker.handlers.list_offsets import ListOffsets
 from millrace.broker.handlers.metadata import Metadata
 from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
-from millrace.broker.log_levels import LogLevels
-from millrace.broker.request import Encoded
+from millrace.broker.requests.forwarding import Forwarding
+from millrace.broker.requests.request import Encoded
+from millrace.broker.requests.transaction_refusals import TransactionRefusals
+from millrace.broker.settings.log_levels import LogLevels
 from millrace.broker.topic_creation import TopicCreation
-from millrace.broker.transaction_refusals import TransactionRefusals
 from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.messages.alter_replica_log_dirs import (

@@ -10,9 +10,9 @@ from millrace.broker.handlers.describe_cluster import DescribeCluster
 from millrace.broker.handlers.describe_topic_partitions import PARTITIONS_MAX, DescribeTopicPartitions
 from millrace.broker.handlers.find_coordinator import FindCoordinator
 from millrace.broker.handlers.metadata import Metadata
-from millrace.broker.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from millrace.broker.requests.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from millrace.broker.requests.transaction_refusals import TransactionRefusals
 from millrace.broker.topic_creation import TopicCreation
-from millrace.broker.transaction_refusals import TransactionRefusals
 from millrace.protocol.apis import API
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.request import CLOSE, NO_REPLY, ConnectionInfo
+from millrace.broker.requests.request import CLOSE, NO_REPLY, ConnectionInfo
 from millrace.protocol.batches import CRC_START, BatchHeader, Codec
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.error_codes import ErrorCode

@@ -12,7 +12,7 @@ from millrace.broker.handlers.describe_producers import DescribeProducers
 from millrace.broker.handlers.init_producer_id import InitProducerId
 from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
 from millrace.broker.producer_ids import ProducerIds
-from millrace.broker.transaction_refusals import TransactionRefusals
+from millrace.broker.requests.transaction_refusals import TransactionRefusals
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic

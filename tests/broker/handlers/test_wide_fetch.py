@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.fetch_machine import FetchState
-from millrace.broker.fetch_sessions import FetchItem, FetchSessions
 from millrace.broker.handlers.fetch import Fetch
-from millrace.broker.read_pass import ITEMS_A_SLICE, ReadPass
+from millrace.broker.requests.fetch_machine import FetchState
+from millrace.broker.requests.fetch_sessions import FetchItem, FetchSessions
+from millrace.broker.requests.read_pass import ITEMS_A_SLICE, ReadPass
 from tests.broker.broker_fixture import BrokerFixture, fetch_request, parts_of
 from tests.broker.partitions.build import batch, run
 

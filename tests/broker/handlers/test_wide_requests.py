@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.request import CLOSE, NO_REPLY
+from millrace.broker.requests.request import CLOSE, NO_REPLY
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.broker.broker_fixture import BrokerFixture, connection, fetch_request, parts_of, topic_id

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from millrace.broker.known_time import KnownTime
+from millrace.broker.identity.known_time import KnownTime
 from millrace.broker.partitions.opening import Leadership, open_partition
 from millrace.broker.partitions.partition import Appended, Partition
 from millrace.broker.partitions.settings import TopicSettings

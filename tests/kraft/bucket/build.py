@@ -13,7 +13,7 @@ from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.node import ControllerNode
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import StoreDenied, StoreFull, StoreUnavailable
-from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.s3stream.ownership import UNOWNED, Ownership
 from tests.kraft.build import Broker, HandClock, create_topic, open_node, sim_disk
 from tests.sim.disk import SimDisk

@@ -11,11 +11,11 @@ import pytest
 
 from millrace.kraft.bucket.layout import BackupCorrupt, Kind, frame, log_prefix, newest_key, snapshots_prefix, unframe
 from millrace.kraft.bucket.writer import BackupForked
-from millrace.kraft.log_store import SnapshotId
+from millrace.kraft.log.log_store import SnapshotId
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Fenced
 from millrace.runtime.objectstore import ObjectMissing, PreconditionFailed, StoreContradicts
-from millrace.runtime.objectstore_rounds import ROUNDS_MAX
+from millrace.runtime.objectstore.rounds import ROUNDS_MAX
 from tests.kraft.bucket.build import BackedUp, Bucket, Refusing
 from tests.kraft.build import HandClock, run, sim_disk
 from tests.patience import PATIENCE_S

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from millrace.kraft.delta import apply_records
-from millrace.kraft.image import EMPTY_IMAGE
-from millrace.kraft.snapshot import image_records
+from millrace.kraft.image.delta import apply_records
+from millrace.kraft.image.image import EMPTY_IMAGE
+from millrace.kraft.log.snapshot import image_records
 from millrace.kraft.tables.objects import ObjectState
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from millrace.kraft.decision import ConfigRules
+from millrace.kraft.commands.decision import ConfigRules
 from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.error_codes import ErrorCode

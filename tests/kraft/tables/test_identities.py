@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from millrace.kraft.delta import MetadataDelta, apply_records
-from millrace.kraft.image import EMPTY_IMAGE
-from millrace.kraft.snapshot import image_records
+from millrace.kraft.image.delta import MetadataDelta, apply_records
+from millrace.kraft.image.image import EMPTY_IMAGE
+from millrace.kraft.log.snapshot import image_records
 from millrace.kraft.tables.claims import CLAIMS_MAX, METADATA_SERIES, Claim
 from millrace.kraft.tables.wals import WalState
 from millrace.protocol.stream_records import (

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from millrace.runtime.disk import Disk, DiskFull
-from millrace.runtime.disk_posix import PosixDisk
+from millrace.runtime.disk.posix import PosixDisk
+from millrace.runtime.objectstore.address import parse_address
 from millrace.runtime.rand import Rand
-from millrace.runtime.storeaddress import parse_address
 from millrace.wal.block.capacity import LEAST_BYTES, MOST_BYTES, choose_capacity
 from millrace.wal.block.kind import read_settings
 from millrace.wal.block.layout import RING_START

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from millrace.runtime.disk import DiskLocked
-from millrace.runtime.disk_posix import PosixDisk
+from millrace.runtime.disk.posix import PosixDisk
 from millrace.wal.block.log import BlockWal
 from millrace.wal.config import BlockWalSettings
 from tests.patience import next_line
-from tests.runtime.test_disk_block import DRIVERS, refuse_direct
+from tests.runtime.disk.test_block import DRIVERS, refuse_direct
 from tests.wal.build import KIB, Journal, owner, payload
 
 MIB = 1024 * KIB
@@ -87,7 +87,7 @@ def test_laps_on_a_file(driver: str, is_direct: bool, tmp_path: Path) -> None:
 
 WRITER = """
 import asyncio, sys
-from millrace.runtime.disk_posix import PosixDisk
+from millrace.runtime.disk.posix import PosixDisk
 from tests.wal.block.test_real_files import LARGER, start_on
 from tests.wal.build import payload
 async def run(path, epoch, driver):

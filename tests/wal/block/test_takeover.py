@@ -10,12 +10,12 @@ import asyncio
 import pytest
 
 from millrace.runtime.disk import DiskFailed, DiskLocked
-from millrace.runtime.disk_reserve import DeviceReservation
+from millrace.runtime.disk.reserve import DeviceReservation
 from millrace.wal.block.device import reservation_key
 from millrace.wal.block.log import BlockWal
 from millrace.wal.errors import WalClosed, WalFenced, WalMismatch
 from millrace.wal.log import WalOwner
-from tests.runtime.scsi import SharedDevice
+from tests.runtime.disk.scsi import SharedDevice
 from tests.sim.disk import SimBlockFile, SimDisk
 from tests.wal.build import KIB, PATH, Journal, open_wal, payload, small_settings, start_wal
 

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from millrace.runtime.objectstore import StoreContradicts
-from millrace.runtime.objectstore_rounds import AT_ONCE, LONGEST_WAIT_MS, ROUNDS_MAX
-from millrace.runtime.objectstore_watched import WAL_STORE
+from millrace.runtime.objectstore.rounds import AT_ONCE, LONGEST_WAIT_MS, ROUNDS_MAX
+from millrace.runtime.objectstore.watched import WAL_STORE
 from millrace.runtime.rand import Rand
 from millrace.wal.log import WalOwner
 from millrace.wal.object.layout import FenceKind, parse_claim, root_key

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.runtime.objectstore import BytesChanged, StoreDenied
-from millrace.runtime.objectstore_retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalClosed, WalCorrupt, WalFenced, WalFull, WalMismatch
 from millrace.wal.object.layout import HEADER_BYTES, Kind, ObjectHeader, decode_header, root_key

@@ -11,7 +11,7 @@ import uvloop
 
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.disk import Buffer
-from millrace.runtime.objectstore_memory import MemoryObjectStore
+from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
 from millrace.wal.object.log import ObjectWal
 from tests.patience import PATIENCE_S

@@ -11,7 +11,7 @@ import pytest
 
 from millrace.broker.coordinators.groups.records import stored_bytes
 from millrace.broker.coordinators.groups.state_machine import GroupStateMachine
-from millrace.broker.request import ConnectionInfo
+from millrace.broker.requests.request import ConnectionInfo
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from millrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity

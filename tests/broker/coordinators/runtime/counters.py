@@ -19,7 +19,7 @@ from millrace.broker.coordinators.runtime.shard import ShardParts, ShardRuntime
 from millrace.broker.coordinators.runtime.shards import CoordinatorRuntime
 from millrace.broker.coordinators.runtime.state_machine import Decision, Now, Reply
 from millrace.broker.state_memory import Charges, StateMemory
-from millrace.kraft.publisher import MetadataPublisher
+from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.protocol.records import Record
 from tests.broker.broker_fixture import BrokerFixture
 from tests.broker.coordinators.build import TellingOpener

@@ -1,0 +1,1 @@
+"""Work of a running broker that no request asks for."""

@@ -1,0 +1,115 @@
+"""What a start does with a write-ahead log (WAL) beside opening it: empties one that is not this node's any more, and tells of losses.
+
+Not here: judging (wal_binding.py), recovery (s3stream/recovery.py). Kept true: records of a WAL that metadata does not have as this
+node's current one never enter a stream: their offsets may have been given to other records since.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from millrace.broker.identity.binding import BindingRefused
+from millrace.broker.identity.unknown_streams import range_text
+from millrace.kraft.image.image import MetadataImage
+from millrace.s3stream.errors import ObjectCorrupt
+from millrace.s3stream.ids import StreamRange, StreamRole
+from millrace.s3stream.objects.format import decode_entry
+from millrace.wal.log import WalRecord, WriteAheadLog
+from millrace.wal.opening import kind_of
+
+if TYPE_CHECKING:
+    from millrace.broker.controller_client import ControllerClient
+    from millrace.broker.identity.wal_binding import WalBinding
+    from millrace.protocol.messages.accept_wal_loss import LostPartition
+    from millrace.runtime.objectstore.address import StoreAddress
+
+log = logging.getLogger(__name__)
+LOGGED_MAX = 200
+
+
+async def disown(binding: WalBinding, client: ControllerClient, address: StoreAddress, nobodys_id: bytes) -> None:
+    """Of an older copy whose loss is accepted, before it is opened; of any other nothing is done. On return metadata durably has an id that
+    no WAL has in the place of its own. Once opened, the copy's last owner is as new as any; so a start that ends before it has told of the
+    loss leaves a WAL that is not the registered one, and the next start is refused again, or tells."""
+    if binding.is_older:
+        await client.register_wal(nobodys_id, kind_of(address).name, str(address), 0, is_loss_accepted=True)
+
+
+async def discard_foreign(
+    wal: WriteAheadLog, path: str, image: MetadataImage, node_id: int, *, is_accepted: bool
+) -> None:
+    """Empties a WAL that is not the node's registered one, durably on return, and says by partition and offsets what it held. Raises
+    BindingRefused when it holds records and their loss was not accepted; the WAL is then as it was, but for what opening it changed."""
+    count, held = 0, Held()
+    async with aclosing(wal.recover()) as records:
+        async for record in records:
+            if not is_accepted:
+                raise BindingRefused(
+                    f"the WAL {path} is not the one that this node wrote last, and holds records of an earlier time, whose offsets may have been "
+                    "given to others since: give the WAL that the node wrote last, or a new place (s3.wal.path), or start once with "
+                    "wal.lost.accept=true, which empties this one"
+                )
+            count += 1
+            held.add(record)
+    await wal.reset()
+    if count:
+        log.warning("WAL %s emptied: %d records of an earlier time given up (wal.lost.accept)", path, count)
+        held.say(path, image, node_id)
+
+
+class Held:
+    """What records of a WAL hold, stream by stream, from the first offset to the last."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, StreamRange] = {}
+        self._unreadable_count = 0
+
+    def add(self, record: WalRecord) -> None:
+        try:
+            entry, _, _ = decode_entry(record.payload, 0)
+        except ObjectCorrupt:
+            self._unreadable_count += 1
+            return
+        before = self._ranges.get(entry.stream_id)
+        start = entry.base_offset if before is None else min(before.start, entry.base_offset)
+        end = entry.end if before is None else max(before.end, entry.end)
+        self._ranges[entry.stream_id] = StreamRange(entry.stream_id, start, end)
+
+    def texts(self, image: MetadataImage, node_id: int) -> list[str]:
+        """Of partitions' records and of streams that metadata does not know; what belongs to a partition's state goes without saying."""
+        names = {bytes(topic.topic_id): topic.name for topic in image.topics}
+        found = []
+        for one in self._ranges.values():
+            stream = image.streams.get(one.stream_id)
+            if stream is None or stream.topic_id not in names:
+                found.append(range_text(one, node_id))
+            elif stream.role is StreamRole.DATA:
+                found.append(f"{names[stream.topic_id]}-{stream.partition}: offsets [{one.start}, {one.end})")
+        return sorted(found)
+
+    def say(self, path: str, image: MetadataImage, node_id: int) -> None:
+        """One line each, up to a bound."""
+        texts = self.texts(image, node_id)
+        for text in texts[:LOGGED_MAX]:
+            log.warning("WAL loss accepted: WAL %s: %s of an earlier time are given up", path, text)
+        if len(texts) > LOGGED_MAX:
+            log.warning("WAL loss accepted: %d more partitions likewise", len(texts) - LOGGED_MAX)
+        if self._unreadable_count:
+            log.warning("WAL loss accepted: WAL %s: %d records that cannot be read", path, self._unreadable_count)
+
+
+def say_given_up(partitions: Sequence[LostPartition]) -> None:
+    """One line a partition, up to a bound."""
+    for lost in partitions[:LOGGED_MAX]:
+        log.warning(
+            "WAL loss accepted: %s-%d: records from offset %d on that were in the WAL alone are given up; leader epoch is now %d",
+            lost.topic_name,
+            lost.partition_index,
+            lost.end_offset,
+            lost.leader_epoch,
+        )
+    if len(partitions) > LOGGED_MAX:
+        log.warning("WAL loss accepted: %d more partitions likewise", len(partitions) - LOGGED_MAX)

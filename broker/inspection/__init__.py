@@ -1,0 +1,1 @@
+"""A node looked at without changing anything: metadata, bucket and what is stored."""

@@ -1,0 +1,558 @@
+"""One client connection: frames in, requests begun in order, replies out in request order, and when to stop listening.
+
+What holds a frame back, and who ends, are events of connection_machine.py; its effects are carried out here. Not here: what a request means
+(dispatch.py and the handlers), who may connect and when all must end (server.py). Kept true:
+
+  * Requests begin in the order of their frames; replies leave in that order whatever order they finish in. Behind one that changes what
+    others see (Order.BARRIER) nothing begins before it is done. What may have a large answer (AT_HEAD) begins when nothing
+    ahead of it waits: its answer could not leave before, and one that waits for its turn is charged to nobody.
+  * At most IN_FLIGHT_MAX requests of a connection are unfinished. Java clients pipeline 5, librdkafka as many as it likes; the depth
+    only has to cover the WAL's latency, and beyond 64 a deeper line buys nothing but memory.
+  * Nothing is begun while the transport is over its high-water mark (the client reads slower than we write), and what it then holds
+    is charged to the memory budget until it drained; so is what waits for its turn to be written. Below the mark it is charged by the
+    server's sweep.
+  * What stays after a read, frames that wait and requests but Produce, is copied out of the memory that is received into (receiver.py).
+  * A delayed operation is force completed when nobody will read the answer, and when others wait for the memory that its frame is charged.
+  * A frame is charged to the budget before it is begun; what is here of one that is not, or waits, is charged too (arrival.py). Without
+    room the connection joins the line of that part of the budget and stops reading. One turn begins at most FRAMES_A_TURN frames; what is
+    left waits in a line of all such connections, of which one has a turn each time round the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from millrace.broker.network.arrival import Arrival
+from millrace.broker.network.connection_log import describe_greeting
+from millrace.broker.network.connection_machine import (
+    ABORT,
+    ADVANCE,
+    CLOSING,
+    DRAINING,
+    END,
+    EXECUTING,
+    FRAMES_LEFT,
+    FREE,
+    HELD,
+    NO_MEMORY,
+    NOTHING,
+    PAUSE_AND_YIELD,
+    QUEUED,
+    READING,
+    RESUME,
+    ROOM,
+    TURN,
+    YIELD,
+    YIELDING,
+    ConnectionEvent,
+    ConnectionMachine,
+)
+from millrace.broker.network.memory import BRIEFLY_ANSWERED, SMALL_FRAME_BYTES, RequestBudget, RequestMemory
+from millrace.broker.network.receiver import Receiver
+from millrace.broker.network.reply_writer import ReplyWriter
+from millrace.broker.requests.api_traits import Answer, Order, Work, keys
+from millrace.broker.requests.dispatch import Dispatcher, Exchange
+from millrace.broker.requests.request import CLOSE, NO_REPLY, ConnectionInfo
+from millrace.protocol.dataclass import dataclass
+from millrace.protocol.errors import WireError
+from millrace.protocol.frame import FrameSplitter
+from millrace.protocol.header import REQUEST_HEADER_BYTES_MIN
+from millrace.runtime.disk import Buffer
+from millrace.runtime.net import is_window_closed, reset, unacknowledged_bytes
+from millrace.runtime.net import unread_bytes as unread_of
+from millrace.runtime.steps import StepLine
+
+log = logging.getLogger(__name__)
+IN_FLIGHT_MAX = 64
+FRAMES_A_TURN = 32
+# Above it a client is told from one that reads; below it what a transport holds is seen by the sweep alone.
+WRITE_HIGH_BYTES = 64 << 10
+WRITE_LOW_BYTES = 16 << 10
+# Of a frame's rest. Less than any system takes of a connection that is not read from.
+UNREAD_PLENTY_BYTES = 32 << 10
+# Who has sent or read so much is known to do it.
+KNOWN_BYTES = 1 << 20
+# As much of the replies of one turn is gathered before it is written.
+GATHERED_BYTES = 64 << 10
+# A partition of a Fetch is 33 bytes on the wire, and some 550 in memory while it waits: asked for, watched and answered.
+WIDE_FETCH_BYTES, WIDE_FETCH_FACTOR = 8 << 10, 16
+# Asked of a frame, by its API's key, before it is begun.
+AT_HEAD = keys(lambda traits: traits.order is Order.HEAD)
+WITH_RECORDS = keys(lambda traits: traits.work is Work.RECORDS)
+KEPT_BY_GROUPS = keys(lambda traits: traits.work is Work.KEPT)
+FETCHES = keys(lambda traits: traits.answer is Answer.SHARED)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionParts:
+    """What every connection of a server shares."""
+
+    dispatcher: Dispatcher
+    budget: RequestBudget
+    receiver: Receiver
+    line: StepLine  # for what is large: others come between
+    turns: StepLine  # of connections with more frames than they may begin at once: one of them a turn of the loop
+    request_bytes_max: int
+    on_made: Callable[[Connection], None]  # a peer connected; `abort` refuses it
+    on_ended: Callable[[Connection, str], None]  # we end it, for that reason
+    on_lost: Callable[[Connection], None]  # it is gone
+
+
+class Connection(asyncio.BufferedProtocol):
+    """`is_active` is set by every arrival and reply and cleared by the server's sweep."""
+
+    _transport: asyncio.Transport
+    _writer: ReplyWriter
+
+    def __init__(self, parts: ConnectionParts, connection_id: int, listener: str) -> None:
+        self.info = ConnectionInfo(connection_id, listener, "", 0, "")
+        self.is_active = True
+        self.quiet_since_s = 0.0  # the sweep's own note
+        self._parts = parts
+        self._dispatcher = parts.dispatcher
+        self._budget = parts.budget
+        self._receiver = parts.receiver
+        self.get_buffer = parts.receiver.lend  # type: ignore[method-assign]  # asked before each read: no step between
+        self._splitter = FrameSplitter(parts.request_bytes_max, REQUEST_HEADER_BYTES_MIN)
+        self._frames: deque[Buffer] = deque()  # cut, not begun
+        self._exchanges: deque[Exchange] = deque()  # begun, reply not sent
+        self._ready: list[Buffer] = []  # replies, encoded, not yet with the transport
+        self._ready_bytes = 0
+        self._done_bytes = [0, 0]  # charged for frames that are answered, not yet released: brief, bulk
+        self._is_bulk = False  # what the frame that is begun was charged as
+        self._key = -1  # of the frame that is next
+        self._kept_bytes = 0  # of `_frames`, in memory of their own
+        self.arrival = Arrival(parts.budget, self, self._unread)
+        self.received_bytes = 0  # in its life
+        self.pinned_bytes = 0  # charged for what waits in the transport
+        self._machine = ConnectionMachine()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
+        self._writer = ReplyWriter(self._transport, self._soon, self._on_written)
+        local = transport.get_extra_info("sockname") or ("", 0)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.info.local_host, self.info.local_port = str(local[0]), int(local[1])
+        self.info.peer_host, self.info.peer_port = str(peer[0]), int(peer[1])
+        self._parts.on_made(self)
+
+    @property
+    def peer(self) -> str:
+        return f"{self.info.peer_host}:{self.info.peer_port} on {self.info.listener}"
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._exchanges)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._writer.unsent_bytes
+
+    @property
+    def acknowledged_bytes(self) -> int:
+        """Of its replies, those that its peer has told us it has, in its life. What the system holds for it counts as unread."""
+        return self._writer.written_bytes - self._writer.unsent_bytes - unacknowledged_bytes(self._transport)
+
+    def awaited(self) -> tuple[int, int, bool]:
+        """What is missing until it holds nothing of what arrived, how far its peer has come with it, and whether it is ours to go on. Where we
+        do not read, or little at a time, the peer goes on into the system's memory; it waits for us when it has sent plenty there, or as much as
+        the system takes."""
+        if not self._frames:
+            rest_bytes = self._splitter.pending_bytes - self._splitter.received_bytes
+            unread_bytes = self._unread()
+            is_ours = unread_bytes >= min(rest_bytes, UNREAD_PLENTY_BYTES) or (
+                unread_bytes > 0 and is_window_closed(self._transport)
+            )
+            return rest_bytes, self.received_bytes + unread_bytes, is_ours
+        first = self._exchanges[0] if self._exchanges else None
+        is_kept = first is not None and first.route.api.key in KEPT_BY_GROUPS
+        if self._machine.state in (YIELDING, QUEUED) or not is_kept:
+            return 0, self.received_bytes, True
+        return self._kept_bytes, self.received_bytes, False
+
+    def receive_rest(self) -> None:
+        """Has the rest of its frame read where it waits for room and the system has it all, as far as that may be (arrival.py)."""
+        splitter, memory = self._splitter, self.arrival.memory
+        if memory is None or self._frames or not (self._machine.state is QUEUED and splitter.pending_bytes):
+            return
+        if self.arrival.is_all_here(splitter.received_bytes, splitter.pending_bytes):
+            memory.forget(self)
+            self._on_room()
+
+    @property
+    def frame_began_at(self) -> int:
+        """Its position, of the bytes that were received, where the frame begins of which a part is here."""
+        return self.received_bytes - self._splitter.received_bytes
+
+    def _unread(self) -> int:
+        return unread_of(self._transport)
+
+    # Arrivals
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.lend(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.is_active = True
+        self.received_bytes += nbytes
+        if self._machine.state >= DRAINING or self._splitter.fault:
+            return
+        try:
+            self._frames.extend(self._splitter.feed(self._receiver.view[:nbytes].toreadonly()))
+        except WireError as error:
+            greeting = describe_greeting(bytes(self._receiver.view[: min(4, nbytes)]))
+            self.end(f"{error} ({greeting})" if greeting else str(error))
+            return
+        if self._machine.state <= EXECUTING:
+            self._advance()
+        if self._frames:
+            self._keep_frames()
+
+    def _keep_frames(self) -> None:
+        """What cannot be begun yet gets memory of its own."""
+        memory, frames = self._receiver.memory, self._frames
+        kept_bytes = 0
+        for place, frame in enumerate(frames):
+            if isinstance(frame, memoryview) and frame.obj is memory:
+                frames[place] = bytes(frame)
+            kept_bytes += len(frame)
+        self._kept_bytes = kept_bytes
+        self._settle_arrival()
+
+    def _advance(self, is_turn: bool = False) -> None:
+        """Begins what may be begun, sends what is ready, and reads on or stops reading."""
+        frames, exchanges, machine = self._frames, self._exchanges, self._machine
+        left = FRAMES_A_TURN
+        while frames and machine.state <= EXECUTING and not self._writer.is_held and len(exchanges) < IN_FLIGHT_MAX:
+            if not left:
+                self._take(FRAMES_LEFT)
+                break
+            if not self._may_begin(frames[0], is_turn):
+                break
+            is_turn = False
+            left -= 1
+            if self._begin(frames.popleft()):
+                self._collect()
+                if self._ready_bytes >= GATHERED_BYTES:
+                    self._write()  # here, so that a slow reader is known before more is begun for it
+        is_here = self._splitter.received_bytes or self.arrival.held_bytes
+        if is_here and machine.state < DRAINING and not (frames and not self._kept_bytes):  # else they are kept first
+            self._settle_arrival(is_turn)
+        if self._splitter.fault and not frames:
+            self.end(self._splitter.fault)
+        self._send()
+        self._steer()
+
+    def _settle_arrival(self, is_turn: bool = False) -> None:
+        """Charges what is here and not begun; without room for more the connection stands in line for it, and reads nothing."""
+        splitter = self._splitter
+        here_bytes, frame_bytes = splitter.received_bytes, splitter.pending_bytes
+        memory = self.arrival.settle(self._kept_bytes, here_bytes, frame_bytes, self.received_bytes, is_turn=is_turn)
+        if memory is not None and self._machine.state is not QUEUED:
+            self._join(memory)
+
+    def _may_begin(self, frame: Buffer, is_turn: bool) -> bool:
+        """Whether its turn among the requests of its connection has come, and its memory is charged. Else it waits for what ends, or in line."""
+        key = self._key = frame[0] << 8 | frame[1] if len(frame) > 1 else -1
+        if self._exchanges:
+            if key in AT_HEAD:
+                return False
+            last = self._exchanges[-1]
+            if last.is_pending and last.is_barrier and not last.outcome.done():
+                return False
+        size_bytes = self._charge_of(frame)
+        is_bulk = self._is_bulk = key in WITH_RECORDS or len(frame) >= SMALL_FRAME_BYTES
+        budget = self._budget
+        if budget.take_at_once(size_bytes, is_bulk):
+            return True
+        if budget.is_held_by_readers(key, self._is_good_reader, is_turn=is_turn):
+            self._join(budget.replies)
+            return False
+        memory = budget.of_frames(is_bulk)
+        if memory.take(size_bytes, is_turn=is_turn):
+            return True
+        self._join(memory)
+        return False
+
+    def _charge_of(self, frame: Buffer) -> int:
+        """What is charged for the frame that is next: its bytes, or what a wide Fetch remembers while it waits."""
+        size_bytes = len(frame)
+        is_wide_fetch = self._key in FETCHES and size_bytes >= WIDE_FETCH_BYTES
+        return size_bytes * WIDE_FETCH_FACTOR if is_wide_fetch else size_bytes
+
+    def _join(self, memory: RequestMemory) -> None:
+        self._take(NO_MEMORY)
+        is_reading = memory is self._budget.replies
+        is_known = self._is_good_reader() if is_reading else self.received_bytes >= KNOWN_BYTES
+        memory.wait(self, self._on_room, self.info.peer_host, is_known=is_known)
+
+    def _is_good_reader(self) -> bool:
+        """It has had answers of some size, and all of them have reached it."""
+        written_bytes = self._writer.written_bytes
+        return written_bytes >= KNOWN_BYTES and self.acknowledged_bytes == written_bytes
+
+    def _begin(self, frame: Buffer) -> bool:
+        """Whether a reply may be there already."""
+        charged_bytes = self._charge_of(frame)
+        if self._kept_bytes:
+            self._kept_bytes -= len(frame)
+        if self._key not in WITH_RECORDS:
+            frame = bytes(frame)  # a request may keep views of it, and what it lies in is received into again
+        try:
+            exchange = self._dispatcher.begin(frame, self.info)
+        except WireError as error:
+            self._budget.of_frames(self._is_bulk).release(charged_bytes)
+            self.end(str(error))
+            return True
+        exchange.charged_bytes, exchange.is_bulk = charged_bytes, self._is_bulk
+        self._exchanges.append(exchange)
+        if exchange.is_pending:
+            if exchange.is_barrier:
+                self._watch(exchange)
+                if self._key in KEPT_BY_GROUPS:
+                    exchange.on_begun = lambda: self._give_back(exchange)
+            elif self._key in KEPT_BY_GROUPS:
+                self._uncharge(exchange)
+            return False
+        return True
+
+    def _watch(self, exchange: Exchange) -> None:
+        if not exchange.is_watched:
+            exchange.is_watched = True
+            exchange.outcome.add_done_callback(self._on_done)
+
+    def _on_turn(self) -> None:
+        self._contain(self._take, TURN)
+
+    def _on_room(self) -> None:
+        self._contain(self._take, ROOM)
+
+    def _steer(self) -> None:
+        """Tells the machine whether something holds the next frame back, where that is news to it."""
+        state = self._machine.state
+        if self._frames or self._writer.is_held or len(self._exchanges) >= IN_FLIGHT_MAX:
+            if state is READING:
+                self._take(HELD)
+        elif state is EXECUTING:
+            self._take(FREE)
+
+    def _take(self, event: ConnectionEvent) -> None:
+        """Tells the machine of an event, and carries its effect out."""
+        effect = self._machine.on(event)
+        if effect is ADVANCE:
+            self._advance(is_turn=event is ROOM)
+            return
+        if effect is YIELD or effect is PAUSE_AND_YIELD:
+            self._parts.turns.call(self._on_turn)
+        if effect is NOTHING or effect is YIELD or self._transport.is_closing():
+            return
+        if effect is RESUME:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # Replies
+
+    def _on_done(self, outcome: asyncio.Future[object]) -> None:
+        if self._machine.state is CLOSING:
+            _retrieve(outcome)
+        try:
+            self._send()
+            if self._frames and self._machine.state <= EXECUTING:
+                self._advance()
+            else:
+                self._steer()
+        except Exception as error:
+            self._break(error)
+
+    def _collect(self) -> None:
+        """Encodes every reply whose turn has come. The first that is not there is watched, and calls us again; those behind it need not."""
+        exchanges = self._exchanges
+        while exchanges:
+            exchange = exchanges[0]
+            outcome = exchange.outcome
+            if exchange.is_pending:
+                if not outcome.done():
+                    self._watch(exchange)
+                    break
+                outcome = self._dispatcher.settle(exchange)
+            exchanges.popleft()
+            self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
+            if outcome is NO_REPLY or self._machine.state is CLOSING:
+                continue
+            reply = None if outcome is CLOSE else self._dispatcher.encode(exchange, outcome)
+            if reply is None:
+                self._cut(f"{exchange.route.api.name} has no answer")
+            else:
+                self._ready += reply
+                self._ready_bytes += sum(map(len, reply))
+
+    def _write(self) -> None:
+        """Hands what is ready to the writer, in one call."""
+        ready, size_bytes = self._ready, self._ready_bytes
+        self._ready, self._ready_bytes = [], 0
+        self.is_active = True
+        self._writer.write(ready, size_bytes)
+        if self._writer.is_held:
+            self.charge_unsent()
+
+    def _send(self) -> None:
+        """All that may leave now leaves; then, where the end was decided, the end."""
+        self._collect()
+        if self._ready:
+            self._write()
+        self._release_done()
+        state = self._machine.state
+        if state is CLOSING or (state is DRAINING and not self._exchanges):
+            self._writer.close()
+
+    def _release_done(self) -> None:
+        brief_bytes, bulk_bytes = self._done_bytes
+        if brief_bytes or bulk_bytes:
+            self._done_bytes = [0, 0]
+            self._budget.brief.release(brief_bytes)
+            self._budget.bulk.release(bulk_bytes)
+
+    def _uncharge(self, exchange: Exchange) -> None:
+        """Gives back what it is charged before its turn to leave has come."""
+        self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
+        exchange.charged_bytes = 0
+
+    def _give_back(self, exchange: Exchange) -> None:
+        """The same, from outside a turn of its own."""
+        self._uncharge(exchange)
+        self._release_done()
+
+    def charge_unsent(self) -> bool:
+        """Brings the charge for unsent replies up to date; whether the client took any since the last time."""
+        unsent_bytes = self.unsent_bytes
+        change_bytes = unsent_bytes - self.pinned_bytes
+        self.pinned_bytes = unsent_bytes
+        if change_bytes > 0:
+            self._budget.replies.charge(change_bytes)
+        elif change_bytes:
+            self._budget.replies.release(-change_bytes)
+        return change_bytes < 0
+
+    def pause_writing(self) -> None:
+        self._writer.on_paused()  # called from within writelines; who wrote charges what is left
+        self._steer()
+
+    def resume_writing(self) -> None:
+        self._writer.on_resumed()
+
+    def _on_written(self) -> None:
+        self.is_active = True
+        self.charge_unsent()
+        if self._machine.state <= EXECUTING and not self._writer.is_held:
+            self._contain(self._advance)
+
+    # Ends
+
+    def end(self, reason: str) -> None:
+        """Takes no more, lets the replies of what was begun leave, then closes."""
+        if self._machine.state < DRAINING:
+            self._parts.on_ended(self, reason)
+            self.drain()
+
+    def drain(self) -> None:
+        """As `end`, on our own account: nothing is logged."""
+        self._take_no_more(END)
+        self.force_complete()
+        if not self._exchanges:
+            if self._ready and self._machine.state is DRAINING:
+                self._write()  # answers of this very turn
+            self._writer.close()
+
+    def abort(self, *, is_reset: bool = False) -> None:
+        """Closes now; what was not written is dropped. `is_reset`: what the system holds for the peer, too."""
+        self._take_no_more(ABORT)
+        self._writer.drop()
+        self.charge_unsent()
+        if is_reset:
+            reset(self._transport)
+        else:
+            self._transport.abort()
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        """In a turn of the loop to come, for a part of ours."""
+        self._parts.line.call(partial(self._contain, call))
+
+    def _contain(self, call: Callable[..., None], *args: object) -> None:
+        """From a callback of the loop or of the budget: a defect here breaks this connection alone."""
+        try:
+            call(*args)
+        except Exception as error:
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        """A defect, met while we served this client: its connection ends, and the others go on."""
+        log.error("the connection of %s fails", self.peer, exc_info=error)
+        if self._machine.state < DRAINING:
+            self._parts.on_ended(self, "it met a defect")
+        self._release_done()
+        self.abort()
+
+    def _cut(self, reason: str) -> None:
+        """Sends nothing after what is ready: the next reply would be taken for the missing one's. `_send` closes."""
+        if self._machine.state < DRAINING:
+            self._parts.on_ended(self, reason)
+        self._take_no_more(ABORT)
+
+    def _take_no_more(self, event: ConnectionEvent) -> None:
+        """It ends, or closes: what was not begun is dropped, and its memory given back."""
+        self._take(event)
+        self._frames.clear()
+        self._budget.forget(self)
+        self._kept_bytes = 0
+        self.arrival.release()
+
+    def force_complete(self) -> None:
+        """The delayed operations of this connection are answered with what there is."""
+        for operation in list(self.info.purgatory.values()):
+            operation.force_complete()
+
+    def force_complete_charged(self, is_bulk: bool) -> None:
+        """Others wait for that part of the budget: delayed operations here that are charged to it, or hold up what is, are force completed; and
+        what is done and waits behind another gives back its charge."""
+        charged = [one for one in self._exchanges if one.is_bulk == is_bulk and one.charged_bytes]
+        if not charged:
+            return
+        self.force_complete()
+        for exchange in charged:
+            if exchange.route.api.key not in BRIEFLY_ANSWERED or (exchange.is_pending and not exchange.outcome.done()):
+                continue
+            if exchange.is_pending:
+                exchange.outcome = self._dispatcher.settle(exchange)
+                exchange.is_pending = False
+            exchange.request = None
+            self._uncharge(exchange)
+        self._release_done()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.info.is_open = False
+        self._take_no_more(ABORT)
+        self._writer.drop()
+        for exchange in self._exchanges:
+            if exchange.is_pending:
+                self._watch(exchange)
+                if exchange.outcome.done():
+                    _retrieve(exchange.outcome)
+                if exchange.route.api.key in KEPT_BY_GROUPS:
+                    self._uncharge(exchange)
+        self._release_done()
+        self.charge_unsent()
+        self.drain()
+        self._parts.on_lost(self)
+
+
+def _retrieve(outcome: asyncio.Future[object]) -> None:
+    """What failed for a client that is gone, behind a request that may never be done, is nobody's news."""
+    if not outcome.cancelled():
+        outcome.exception()

@@ -1,0 +1,1 @@
+"""A metadata log directory built anew from what the bucket holds."""

@@ -1,0 +1,275 @@
+"""Builds a metadata log directory from what the bucket holds: reads, judges, and writes at the very end, unless it only verifies.
+
+    marker -> metadata (kraft/bucket) -> claims -> objects listed -> write-ahead logs looked at -> lifted (restore_plan.py) -> directory written
+
+Not here: arguments and words for people (cli/restore.py). Kept true: the bucket and the write-ahead logs are not changed; nothing is
+written locally before all that can refuse has been asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import field
+from typing import Final
+
+from millrace.broker.config import BrokerSettings
+from millrace.broker.identity.binding import MARKER_KEY, BindingRefused, read_bound_cluster
+from millrace.broker.identity.claim_format import ClaimCorrupt, OwnerClaim
+from millrace.broker.identity.claims import read_newest_claim, unreadable
+from millrace.broker.identity.known_time import NEWEST
+from millrace.broker.identity.known_time_text import encode_time
+from millrace.broker.identity.unknown_streams import WalStream, to_reopen, unknown_ranges
+from millrace.broker.restore.plan import (
+    MissingRange,
+    Seen,
+    lifted,
+    missing_objects,
+    ranges_in_wal,
+    ranges_without,
+)
+from millrace.kraft.bucket.reader import Loaded, load, survey
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.log.meta_properties import MetaProperties
+from millrace.kraft.log.restored_from import RestoredFrom
+from millrace.kraft.log.restored_log import holds_something, write_restored_log
+from millrace.kraft.tables.claims import METADATA_SERIES
+from millrace.kraft.tables.wals import WalState
+from millrace.protocol.dataclass import dataclass
+from millrace.protocol.ids import uuid_text
+from millrace.runtime.clock import Clock
+from millrace.runtime.disk import Disk
+from millrace.runtime.objectstore import ObjectStore, last_date_of
+from millrace.runtime.rand import Rand
+from millrace.s3stream.ids import StreamRange
+from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
+from millrace.wal.identity import WalIdentity
+
+WAL_EPOCH_PART: Final = 2  # {cluster}/wal/{node}/{epoch}/...
+
+
+IdentifyWal = Callable[[], Awaitable[WalIdentity | None]]
+ReadWal = Callable[[], Iterable[WalStream]]  # of a log whose streams the bucket may not know
+
+
+@dataclass(slots=True)
+class Restored:
+    """What was found, and what becomes of it. `losses` are sentences; `missing` says what of which partition cannot be had."""
+
+    cluster_id: str
+    loaded: Loaded
+    image: MetadataImage
+    restored_from: RestoredFrom
+    losses: list[str] = field(default_factory=list)
+    missing: list[MissingRange] = field(default_factory=list)
+    unknown: list[StreamRange] = field(default_factory=list)  # in the WAL, of streams that metadata does not know
+    wals: list[str] = field(default_factory=list)
+    claims: list[OwnerClaim] = field(default_factory=list)  # the newest of each series
+    object_count: int = 0
+    is_wal_lost: bool = False
+
+
+def unknown_from(image: MetadataImage, node_id: int) -> int:
+    """The first id of a stream that may have been made since. Where a restored log was lost before it was started once, the ids of the image are
+    lifted ones, and tell nothing."""
+    is_restored = any(wal.state is WalState.RECOVERING for wal in image.wals.of_node(node_id))
+    return 0 if is_restored else image.streams.next_id
+
+
+def claim_text(claim: OwnerClaim) -> str:
+    who = "the metadata log's writer" if claim.series == METADATA_SERIES else f"node {claim.series}"
+    return f"{who}, number {claim.number}, incarnation {uuid_text(claim.incarnation)}"
+
+
+class Restoring:
+    """One restore: `find` reads, `write` writes."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: ObjectStore,
+        bucket: str,
+        identify_wal: IdentifyWal,
+        read_wal: ReadWal,
+        clock: Clock,
+        on_progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._bucket = bucket
+        self._identify_wal = identify_wal
+        self._read_wal = read_wal
+        self._clock = clock
+        self._on_progress = on_progress
+
+    async def find(self, *, is_taking_over: bool) -> Restored:
+        """Changes nothing. Raises BindingRefused, and what store and WAL raise."""
+        cluster_id = await self._cluster()
+        self._on_progress("listing the metadata in the bucket")
+        found = await survey(self._store, cluster_id, all_snapshots=True)
+        if found.is_empty:
+            raise BindingRefused(
+                f"{self._bucket} holds no metadata of cluster {cluster_id}: it was written below millrace.version 1, or its metadata was "
+                "deleted; restore the log directory (log.dirs) from a copy"
+            )
+        loaded = await load(self._store, cluster_id, found, self._on_progress)
+        if not loaded.image.offset:
+            raise BindingRefused(
+                f"no metadata of cluster {cluster_id} in {self._bucket} can be read: {'; '.join(loaded.losses)}"
+            )
+        self._check_node(loaded.image)
+        seen = Seen()
+        assert found.highest is not None
+        for name in found.names:
+            seen.note(*name)
+        restored = Restored(
+            cluster_id,
+            loaded,
+            loaded.image,
+            RestoredFrom(*found.highest, unknown_from(loaded.image, self._settings.node_id)),
+            list(loaded.losses),
+        )
+        await self._look_at_claims(restored, seen, is_taking_over)
+        await self._look_at_objects(restored, seen)
+        await self._look_at_wals(restored, seen)
+        seen.unseen_ms = max(self._clock.wall_ms(), self._store_ms()) - loaded.time_ms
+        restored.image = lifted(loaded.image, seen, self._settings.node_id)
+        return restored
+
+    async def write(self, restored: Restored, disk: Disk, rand: Rand) -> None:
+        """Durable on return. This machine's clock is not asked, nor the times that records carry, which a wrong clock may have stamped: what is known
+        of the time is what the store says, and what was confirmed when the metadata was put, so that a wrong clock deletes nothing at the first
+        start."""
+        settings = self._settings.controller
+        meta = MetaProperties(restored.cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid()))
+        voters = settings.voters or (settings.node_id,)
+        known_ms = max(restored.loaded.time_ms, self._store_ms())
+        await disk.write_file(f"{settings.log_dir}/{NEWEST}", encode_time(known_ms))
+        await write_restored_log(disk, settings.log_dir, meta, voters, restored.image, restored.restored_from, known_ms)
+
+    def _store_ms(self) -> int:
+        """Of the store's own clock, now; 0 where it has none."""
+        date = last_date_of(self._store)
+        return 0 if date is None else date.wall_ms + int((asyncio.get_running_loop().time() - date.came_s) * 1000)
+
+    async def check_target(self, disk: Disk) -> None:
+        """Raises BindingRefused where the log directory holds something."""
+        path = await holds_something(disk, self._settings.controller.log_dir)
+        if path is not None:
+            raise BindingRefused(
+                f"{path} is there: a metadata log is restored into an empty directory; give another one (--data-dir, log.dirs), or move this one "
+                "away if it is the old copy"
+            )
+
+    async def _cluster(self) -> str:
+        cluster_id = await read_bound_cluster(self._store, self._bucket)
+        wanted = self._settings.controller.cluster_id
+        if wanted is not None and cluster_id not in (None, wanted):
+            raise BindingRefused(f"{self._bucket} holds cluster {cluster_id}, and cluster.id={wanted} is set")
+        found = cluster_id or wanted
+        if found is None:
+            raise BindingRefused(
+                f"{self._bucket} is no bucket of a cluster: it has no marker ({MARKER_KEY}); if that was lost, say the cluster's id, which the keys "
+                "of all else in the bucket begin with: --override cluster.id=ID"
+            )
+        return found
+
+    def _check_node(self, image: MetadataImage) -> None:
+        known = [broker.broker_id for broker in image.brokers]
+        if known and self._settings.node_id not in known:
+            raise BindingRefused(
+                f"node {self._settings.node_id} is no node of this cluster, whose metadata knows {', '.join(map(str, known))}: "
+                "say which one this machine takes the place of (--node-id)"
+            )
+
+    async def _look_at_claims(self, restored: Restored, seen: Seen, is_taking_over: bool) -> None:
+        image = restored.loaded.image
+        nodes = {self._settings.node_id: None} | {broker.broker_id: None for broker in image.brokers}
+        for series in (METADATA_SERIES, *nodes):
+            known = image.claims.highest(series)
+            try:
+                newest = await read_newest_claim(self._store, restored.cluster_id, series, known)
+            except ClaimCorrupt as error:
+                raise BindingRefused(unreadable(self._bucket, error)) from None
+            if newest is not None:
+                restored.claims.append(newest)
+        standing = [claim for claim in restored.claims if claim.is_standing]
+        if standing and not is_taking_over:
+            raise BindingRefused(
+                f"{self._bucket} is claimed by {claim_text(standing[0])}, which was not stopped in order: see that it does not run any more, "
+                "then say --take-over; a process that still runs ends within 10 s of the restored node's start; nothing was changed"
+            )
+        for claim in restored.claims:
+            seen.note(claim.metadata_end, claim.metadata_epoch)
+            if claim.series == self._settings.node_id:
+                seen.unseen_starts = max(0, claim.number - image.claims.highest(claim.series))
+            seen.claims.append((claim.series, claim.number, claim.incarnation))
+
+    async def _look_at_objects(self, restored: Restored, seen: Seen) -> None:
+        present: list[int] = []
+        async for entry in self._store.list(objects_prefix(restored.cluster_id)):
+            object_id = parse_object_key(restored.cluster_id, entry.key)
+            if object_id is not None:
+                present.append(object_id)
+                if len(present) % 10_000 == 0:
+                    self._on_progress(f"listing objects: {len(present)}")
+        restored.object_count = len(present)
+        seen.object_id = max(present, default=-1)
+        missing = missing_objects(restored.loaded.image, frozenset(present))
+        restored.missing += ranges_without(restored.loaded.image, missing)
+        if missing:
+            restored.losses.append(
+                f"{len(missing)} objects that metadata names are not in the bucket (the first is {missing[0]}): if it is a copy whose objects have "
+                "not all arrived, wait for them; what they hold is below"
+            )
+
+    async def _look_at_wals(self, restored: Restored, seen: Seen) -> None:
+        """By the epochs of their keys, and of this node's by its own word."""
+        prefix = f"{restored.cluster_id}/wal/"
+        async for entry in self._store.list(prefix):
+            parts = entry.key[len(prefix) :].split("/")
+            if len(parts) >= WAL_EPOCH_PART and parts[1].isdecimal():
+                seen.note(int(parts[1]))
+        own = self._settings.node_id
+        self._on_progress("looking at the write-ahead log")
+        identity = await self._identify_wal()
+        if identity is not None:
+            seen.note(max(identity.mark.offset, identity.owner_epoch or 0), identity.mark.epoch)
+        image = restored.loaded.image
+        for wal in image.wals:
+            seen.note(wal.owner_epoch)
+            words = f"node {wal.node_id}: the {wal.kind} log {wal.wal_id.hex()} at {wal.address}"
+            if wal.node_id != own:
+                restored.wals.append(f"{words} is recovered when that node starts")
+            elif identity is not None and identity.wal_id in (None, wal.wal_id):
+                restored.wals.append(f"{words} is there, and is recovered at the next start")
+            elif wal is image.wals.active(own):
+                restored.wals.append(f"{words} is not at {self._settings.wal.target}")
+        registered = image.wals.active(own)
+        is_there = identity is not None and (registered is None or identity.wal_id in (None, registered.wal_id))
+        if is_there:
+            self._look_into_wal(restored, seen)
+        else:
+            lost = ranges_in_wal(
+                image, own, "what was acknowledged and not committed was in the lost write-ahead log alone"
+            )
+            restored.missing += lost
+            restored.is_wal_lost = bool(lost)
+            knows_all = (
+                registered is not None and registered.kind == "object"
+            )  # the bucket knew its streams before they were acknowledged
+            if not knows_all and any(claim.is_standing for claim in restored.claims):
+                restored.losses.append(
+                    f"{self._settings.wal.target} is not the log that the node wrote last: streams that it opened after what the bucket knows are "
+                    "not known, and what was acknowledged in them cannot be named"
+                )
+
+    def _look_into_wal(self, restored: Restored, seen: Seen) -> None:
+        """Streams that were opened since are opened again, those that were made since are named."""
+        image, own = restored.loaded.image, self._settings.node_id
+        found = list(self._read_wal())
+        seen.reopened = to_reopen(found, image)
+        left = [StreamRange(one.stream_id, one.start, one.end) for one in found if one.stream_id not in seen.reopened]
+        opened = {stream.stream_id for stream in image.streams.open_on(own)}
+        closed = [one for one in left if one.stream_id not in opened]
+        restored.unknown = unknown_ranges(closed, image, restored.restored_from.next_stream_id)

@@ -1,0 +1,1 @@
+"""Who may run when: keyed queues, semaphores and long work in slices."""

@@ -1,0 +1,1 @@
+"""What may be set, where settings come from, what they mean together, and what changes while a broker runs."""

@@ -1,0 +1,1 @@
+"""What the controller is asked, and how each command is decided."""

@@ -1,0 +1,96 @@
+"""Decides what brokers ask about themselves: registration, heartbeat, blocks of producer ids; and their removal. Pure.
+
+A later incarnation of a broker takes its id at once: its epoch, the offset of its registration, is higher, and with it
+everything the earlier one still asks for is refused. Not here: sessions: a broker may be given partitions from its
+registration on, until a heartbeat says that it wants to be fenced.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.kraft.commands.decision import Decision, check_broker
+from millrace.kraft.image.image import MetadataImage
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from millrace.protocol.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ProducerIdsRecord,
+    RecordEndpoint,
+    RecordFeature,
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+)
+
+PRODUCER_ID_BLOCK: Final = 1_000
+
+
+def decide_register_broker(
+    image: MetadataImage, request: BrokerRegistrationRequest, cluster_id: str, offset: int
+) -> Decision:
+    """`offset`: where the registration's record will lie. The same incarnation asking again keeps its epoch."""
+    if request.cluster_id != cluster_id:
+        text = f"expected cluster id {cluster_id}, but got {request.cluster_id}"
+        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
+    known = image.brokers.get(request.broker_id)
+    is_retry = known is not None and known.incarnation_id == request.incarnation_id
+    epoch = known.epoch if known is not None and is_retry else offset
+    record = RegisterBrokerRecord(
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=epoch,
+        end_points=[RecordEndpoint(e.name, e.host, e.port, e.security_protocol) for e in request.listeners],
+        features=[RecordFeature(f.name, f.min_supported_version, f.max_supported_version) for f in request.features],
+        rack=request.rack,
+        fenced=known.is_fenced if known is not None and is_retry else False,
+        log_dirs=list(request.log_dirs),
+    )
+    return Decision(BrokerRegistrationResponse(broker_epoch=epoch), [record])
+
+
+def decide_heartbeat(image: MetadataImage, request: BrokerHeartbeatRequest) -> Decision:
+    check_broker(image, request.broker_id, request.broker_epoch)
+    broker = image.brokers.by_id[request.broker_id]
+    is_caught_up = request.current_metadata_offset >= broker.epoch
+    wants_fence = request.want_fence or request.want_shut_down
+    change = BrokerRegistrationChangeRecord(broker.broker_id, broker.epoch)
+    is_fenced = broker.is_fenced
+    if wants_fence and not is_fenced:
+        change.fenced, is_fenced = 1, True
+    elif not wants_fence and is_fenced and is_caught_up:
+        change.fenced, is_fenced = -1, False
+    if request.cordoned_log_dirs is not None and broker.cordoned_log_dirs != tuple(request.cordoned_log_dirs):
+        change.cordoned_log_dirs = list(request.cordoned_log_dirs)
+    response = BrokerHeartbeatResponse(
+        is_caught_up=is_caught_up, is_fenced=is_fenced, should_shut_down=request.want_shut_down
+    )
+    is_change = change.fenced != 0 or change.cordoned_log_dirs is not None
+    return Decision(response, [change] if is_change else [])
+
+
+def decide_unregister_broker(image: MetadataImage, request: UnregisterBrokerRequest) -> Decision:
+    """One that lives is refused, where Kafka takes it: it would lead nothing any more and know nothing of it until it is started again."""
+    broker = image.brokers.get(request.broker_id)
+    if broker is None:
+        raise KafkaError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not currently registered"
+        )
+    if not broker.is_fenced:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Broker {request.broker_id} is running: stop it, then unregister it"
+        )
+    return Decision(
+        UnregisterBrokerResponse(error_message=None), [UnregisterBrokerRecord(broker.broker_id, broker.epoch)]
+    )
+
+
+def decide_allocate_producer_ids(image: MetadataImage, request: AllocateProducerIdsRequest) -> Decision:
+    check_broker(image, request.broker_id, request.broker_epoch)
+    first = image.producer_ids
+    record = ProducerIdsRecord(request.broker_id, request.broker_epoch, first + PRODUCER_ID_BLOCK)
+    response = AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK)
+    return Decision(response, [record])

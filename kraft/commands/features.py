@@ -1,0 +1,56 @@
+"""Decides UpdateFeatures: a level that is not supported here is refused, and with it the whole request. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.kraft.commands.decision import Decision
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.tables.features import MILLRACE_VERSION, SUPPORTED_BY_NAME
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from millrace.protocol.metadata_records import FeatureLevelRecord
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+UPGRADE_TYPES: Final = (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE)
+
+
+def decide_update_features(image: MetadataImage, request: UpdateFeaturesRequest) -> Decision:
+    response = UpdateFeaturesResponse(error_message=None)
+    decision = Decision(response)
+    seen: set[str] = set()
+    for update in request.feature_updates:
+        if update.feature in seen:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Feature {update.feature} is named twice.")
+        seen.add(update.feature)
+        check(image, update)
+        response.results.append(UpdatableFeatureResult(update.feature, 0, None))
+        if update.max_version_level != image.features.level(update.feature) and not request.validate_only:
+            decision.records.append(FeatureLevelRecord(update.feature, update.max_version_level))
+    return decision
+
+
+def check(image: MetadataImage, update: FeatureUpdateKey) -> None:
+    supported = SUPPORTED_BY_NAME.get(update.feature)
+    level, current = update.max_version_level, image.features.level(update.feature)
+    prefix = f"Invalid update version {level} for feature {update.feature}."
+    if update.upgrade_type not in UPGRADE_TYPES:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown upgrade type {update.upgrade_type}")
+    if supported is None:
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{prefix} The feature is not known here.")
+    if not supported.min_level <= level <= supported.max_level:
+        text = f"{prefix} Supported are versions {supported.min_level}-{supported.max_level}."
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
+    if update.feature == MILLRACE_VERSION and level < current:
+        text = f"{prefix} What was written at level {current} cannot be read at a lower one: there is no way back."
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
+    is_downgrade = update.upgrade_type != UPGRADE or update.allow_downgrade
+    if level < current and not is_downgrade:
+        text = f"{prefix} Can't downgrade the version of this feature without setting the upgrade type to a downgrade."
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)

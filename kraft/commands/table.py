@@ -1,0 +1,150 @@
+"""The list of commands that the controller takes: who decides each, what it looks at, whether it makes the log grow.
+
+One table on one screen, by the request's name: deciders and their messages are imported when the first such command
+comes, so that a start pays for what it uses. Not here: deciding (the modules beside this one), refusing (refusals.py), committing
+(controller.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from millrace.kraft.commands.decision import Context, Decision
+from millrace.kraft.commands.refusals import refuse
+from millrace.protocol.dataclass import dataclass
+from millrace.protocol.errors import KafkaError
+from millrace.runtime.stepped import Steps
+
+Decider = Callable[..., Any]  # gives a Decision, or Steps of one
+Call = Callable[[Decider, Context, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Long:
+    """A command some of whose requests take long to decide: those are decided in steps."""
+
+    is_long: Callable[[Any], bool]
+    decide: Callable[[Context, Any], Steps[Decision]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`steps` decides as `decide` does, with a pause after every few hundred of what the request names; a request that names less never pauses."""
+
+    decide: Callable[[Context, Any], Decision]
+    refuse: Callable[[Any, KafkaError], Any]
+    is_growing: bool = False  # refused while the log's disk is full
+    long: Long | None = None
+    steps: Callable[[Context, Any], Steps[Decision]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`place` is module.function in this folder; `call` hands it what it looks at."""
+
+    place: str
+    call: Call
+    is_growing: bool = False
+    has_long: bool = False  # its module has `is_long` and `decide_in_steps`
+    has_steps: bool = False  # its module has a generator of the function's name and `_in_steps`
+
+
+def _plain(decide: Decider, context: Context, request: Any) -> Any:
+    return decide(context.image, request)
+
+
+def _timed(decide: Decider, context: Context, request: Any) -> Any:
+    return decide(context.image, request, context.now_ms)
+
+
+def _creating(decide: Decider, context: Context, request: Any) -> Any:
+    return decide(context.image, request, context.creation)
+
+
+def _configuring(decide: Decider, context: Context, request: Any) -> Any:
+    return decide(context.image, request, context.configs)
+
+
+def _registering(decide: Decider, context: Context, request: Any) -> Any:
+    return decide(context.image, request, context.cluster_id, context.offset)
+
+
+ROWS: Final[dict[str, Row]] = {
+    # Kafka's own.
+    "AllocateProducerIds": Row("brokers.decide_allocate_producer_ids", _plain, is_growing=True),
+    "AlterConfigs": Row("configs.decide_alter_configs", _configuring, is_growing=True, has_steps=True),
+    "AlterPartitionReassignments": Row("partitions.decide_alter_partition_reassignments", _plain, has_steps=True),
+    "BrokerHeartbeat": Row("brokers.decide_heartbeat", _plain),
+    "BrokerRegistration": Row("brokers.decide_register_broker", _registering),
+    "CreatePartitions": Row("create_topics.decide_create_partitions", _creating, is_growing=True, has_steps=True),
+    "CreateTopics": Row("create_topics.decide_create_topics", _creating, is_growing=True, has_steps=True),
+    "DeleteTopics": Row("delete_topics.decide_delete_topics", _timed, has_steps=True),
+    "ElectLeaders": Row("partitions.decide_elect_leaders", _plain, has_steps=True),
+    "IncrementalAlterConfigs": Row(
+        "configs.decide_incremental_alter_configs", _configuring, is_growing=True, has_steps=True
+    ),
+    "ListPartitionReassignments": Row("partitions.decide_list_partition_reassignments", _plain),
+    "UnregisterBroker": Row("brokers.decide_unregister_broker", _plain),
+    "UpdateFeatures": Row("features.decide_update_features", _plain, is_growing=True),
+    # Ours. A commit is bounded by what was prepared, so it passes when the disk is full.
+    "AcceptWalLoss": Row("wals.decide_accept_wal_loss", _plain, is_growing=True),
+    "ClaimNode": Row("claims.decide_claim_node", _plain),
+    "CloseStreams": Row("streams.decide_close_streams", _plain),
+    "CommitCompaction": Row("compaction.decide_commit_compaction", _timed, has_long=True),
+    "CommitUpload": Row("objects.decide_commit_upload", _timed),
+    "GetOpeningStreams": Row("streams.decide_get_opening_streams", _plain),
+    "OpenPartitionStreams": Row("streams.decide_open_partition_streams", _plain, is_growing=True),
+    "PrepareObjects": Row("objects.decide_prepare_objects", _timed, is_growing=True),
+    "RegisterNodeWal": Row("wals.decide_register_node_wal", _plain),
+    "RemoveObjects": Row("objects.decide_remove_objects", _plain),
+    "TrimStreams": Row("streams.decide_trim_streams", _timed),
+}
+
+
+def _describe_quorum(context: Context, request: Any) -> Decision:
+    return context.describe_quorum(request, context.now_ms)
+
+
+def _decider(row: Row, suffix: str = "") -> Callable[[Context, Any], Any]:
+    module, _, function = row.place.partition(".")
+    decide: Decider = getattr(importlib.import_module(f"millrace.kraft.commands.{module}"), function + suffix)
+    return lambda context, request: row.call(decide, context, request)
+
+
+def _long(row: Row) -> Long | None:
+    if not row.has_long:
+        return None
+    module = importlib.import_module(f"millrace.kraft.commands.{row.place.partition('.')[0]}")
+    return Long(module.is_long, lambda context, request: module.decide_in_steps(context.image, request, context.now_ms))
+
+
+class CommandTable(Mapping[type, Command]):
+    """By request type; KeyError for what is no command."""
+
+    def __init__(self) -> None:
+        self._known: dict[type, Command] = {}
+
+    def __getitem__(self, request_type: type) -> Command:
+        command = self._known.get(request_type)
+        if command is None:
+            name = request_type.__name__.removesuffix("Request")
+            if name == "DescribeQuorum":
+                command = Command(_describe_quorum, refuse)
+            else:
+                row = ROWS[name]
+                steps = _decider(row, "_in_steps") if row.has_steps else None
+                command = Command(_decider(row), refuse, row.is_growing, _long(row), steps)
+            self._known[request_type] = command
+        return command
+
+    def __iter__(self) -> Iterator[type]:
+        """Those that were asked for so far."""
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+COMMANDS: Final = CommandTable()

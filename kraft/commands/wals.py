@@ -1,0 +1,75 @@
+"""Decides what a node tells of its write-ahead log: which one it appends to, and that an operator accepts a loss. Pure.
+
+Kept true: a node has one active log in metadata; another one takes its place only when no stream of the node is open,
+so that nothing acknowledged is in the log that goes, or when its loss was accepted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from millrace.kraft.commands.decision import Decision, check_broker
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.tables.wals import WALS_MAX, NodeWal, WalState, wal_record
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.accept_wal_loss import AcceptWalLossRequest, AcceptWalLossResponse, LostPartition
+from millrace.protocol.messages.register_node_wal import RegisterNodeWalRequest, RegisterNodeWalResponse
+from millrace.protocol.metadata_records import PartitionChangeRecord
+from millrace.protocol.stream_records import RemoveNodeWalRecord
+from millrace.s3stream.ids import StreamRole
+
+NO_ID: Final = bytes(16)
+
+
+def decide_register_node_wal(image: MetadataImage, request: RegisterNodeWalRequest) -> Decision:
+    check_broker(image, request.node_id, request.broker_epoch)
+    response = RegisterNodeWalResponse()
+    if not image.features.has_identities or request.wal_id == NO_ID:
+        return Decision(response)
+    known = image.wals.get(request.node_id, request.wal_id)
+    wal = NodeWal(
+        request.node_id,
+        request.wal_id,
+        request.kind,
+        request.address,
+        request.broker_epoch,
+        image.brokers.by_id[request.node_id].incarnation_id,
+        request.position if known is None or request.is_loss_accepted else max(request.position, known.position),
+        WalState.ACTIVE,
+    )
+    if wal == known:
+        return Decision(response)
+    return Decision(response, [*replaced_records(image, request), wal_record(wal)])
+
+
+def replaced_records(image: MetadataImage, request: RegisterNodeWalRequest) -> list[Any]:
+    """What becomes of the node's active log of another id; and of the oldest that were given up, beyond the bound."""
+    active = image.wals.active(request.node_id)
+    others = [wal for wal in image.wals.of_node(request.node_id) if wal.wal_id != request.wal_id]
+    given_up = [wal for wal in others if wal.state is WalState.GIVEN_UP]
+    surplus = sorted(given_up, key=lambda wal: wal.owner_epoch)[: max(0, len(others) + 1 - WALS_MAX)]
+    records: list[Any] = [RemoveNodeWalRecord(wal.node_id, wal.wal_id) for wal in surplus]
+    if active is None or active.wal_id == request.wal_id:
+        return records
+    if request.is_loss_accepted:
+        return [*records, wal_record(replace(active, state=WalState.GIVEN_UP))]
+    if any(image.streams.open_on(request.node_id)):
+        text = f"streams of node {request.node_id} are open in the WAL {active.address}"
+        raise KafkaError(ErrorCode.INVALID_RECORD_STATE, text)
+    return [*records, RemoveNodeWalRecord(active.node_id, active.wal_id)]
+
+
+def decide_accept_wal_loss(image: MetadataImage, request: AcceptWalLossRequest) -> Decision:
+    check_broker(image, request.node_id, request.broker_epoch)
+    decision = Decision(AcceptWalLossResponse())
+    for stream in image.streams.open_on(request.node_id):
+        topic = image.topics.by_id(stream.topic_id)
+        if stream.role is not StreamRole.DATA or topic is None:
+            continue
+        state = topic.partitions[stream.partition]
+        decision.records.append(PartitionChangeRecord(stream.partition, stream.topic_id, leader=state.leader))
+        lost = LostPartition(topic.name, stream.topic_id, stream.partition, stream.end, state.leader_epoch + 1)
+        decision.response.partitions.append(lost)
+    return decision

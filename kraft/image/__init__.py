@@ -1,0 +1,1 @@
+"""What the committed log comes to: images, deltas and snapshots."""

@@ -1,0 +1,240 @@
+"""Metadata records as bytes: the envelope around each, and the batches they stand in. Pure.
+
+    value    := frame version (uvarint 1) | key (uvarint) | record version (uvarint) | body
+    ours     := the value of a NoOpRecord (key 20, version 0), whose tagged section holds one field: its tag is our
+                record's key (501 and up), its bytes are our record's version (uvarint) and body
+    batch    := Kafka's record batch v2, uncompressed, records without key and headers; offsets are the log's
+    control  := a batch of one record, control bit set, key (version 0, type) and value of protocol/control_records.py
+
+A key of our own would do, but for Kafka's tools: its metadata shell steps over a key it does not know, then waits for
+ever for the offsets it did not count. A tagged field that it does not know it keeps in peace.
+
+The versions written are those of metadata.version 30 (4.3-IV0); any declared version is read. Not here: files
+(log_store.py), what records do (delta.py). Kept true: what is written can be read by this build and by Kafka's tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from millrace.kraft.errors import UnknownRecord
+from millrace.kraft.raft.ready import LeaderChange
+from millrace.protocol.batch_build import build_batch, build_batch_in_steps
+from millrace.protocol.batches import HEADER_BYTES, BatchHeader
+from millrace.protocol.compile import decoder, encoder
+from millrace.protocol.control_records import (
+    ChangeVoter,
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+)
+from millrace.protocol.dataclass import dataclass
+from millrace.protocol.errors import WireError
+from millrace.protocol.metadata_records import (
+    METADATA_RECORDS,
+    BrokerRegistrationChangeRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+)
+from millrace.protocol.primitives import Buffer, read_uvarint, read_varint, uvarint
+from millrace.protocol.records import ControlType, Record, control_key, decode_control_key, iter_records
+from millrace.protocol.stream_records import STREAM_RECORDS
+from millrace.runtime.stepped import Steps, finished
+
+FRAME_VERSION: Final = 1
+RECORDS_A_STEP: Final = 500  # between two pauses: two or three milliseconds
+NO_KEY: Final = 0x01  # a varint -1
+PRIVATE_KEY_MIN: Final = 501
+NO_OP_PREFIX: Final = uvarint(FRAME_VERSION) + uvarint(NoOpRecord.KEY) + uvarint(0)
+RECORDS_BY_KEY: Final[dict[int, Any]] = {cls.KEY: cls for cls in (*METADATA_RECORDS, *STREAM_RECORDS)}  # type: ignore[attr-defined]
+WRITTEN_VERSIONS: Final[dict[type, int]] = {
+    RegisterBrokerRecord: 4,
+    PartitionRecord: 1,
+    PartitionChangeRecord: 1,
+    BrokerRegistrationChangeRecord: 3,
+}  # all others: 0
+
+
+@dataclass(slots=True)
+class Proposal:
+    """Encoded records of one command, and when it was decided."""
+
+    values: list[bytes]
+    time_ms: int
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.values))
+
+
+class ValueWriter:
+    """Encodes records; keeps each class's prefix and compiled encoder. Raises ValueError for what cannot be encoded."""
+
+    def __init__(self) -> None:
+        self._known: dict[type, tuple[bytes, Callable[[Any], bytes], bool]] = {}
+
+    def write(self, record: Any) -> bytes:
+        known = self._known.get(type(record))
+        if known is None:
+            known = self._known[type(record)] = self._prepare(type(record))
+        prefix, encode, is_private = known
+        body = encode(record)
+        return prefix + uvarint(len(body) + 1) + b"\x00" + body if is_private else prefix + body
+
+    def write_all(self, records: Iterable[Any]) -> list[bytes]:
+        return [self.write(record) for record in records]
+
+    def write_in_steps(self, records: Sequence[Any]) -> Steps[list[bytes]]:
+        values: list[bytes] = []
+        for start in range(0, len(records), RECORDS_A_STEP):
+            if start:
+                yield
+            values += self.write_all(records[start : start + RECORDS_A_STEP])
+        return values
+
+    def _prepare(self, cls: Any) -> tuple[bytes, Callable[[Any], bytes], bool]:
+        version = WRITTEN_VERSIONS.get(cls, 0)
+        if cls.KEY >= PRIVATE_KEY_MIN:
+            assert version == 0, cls
+            return NO_OP_PREFIX + uvarint(1) + uvarint(cls.KEY), encoder(cls, 0), True
+        return uvarint(FRAME_VERSION) + uvarint(cls.KEY) + uvarint(version), encoder(cls, version), False
+
+
+class ValueReader:
+    """Decodes record values; the inverse of ValueWriter, for every declared version."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], Callable[[Buffer, int], tuple[Any, int]]] = {}
+
+    def read(self, value: bytes) -> Any:
+        """Raises UnknownRecord for a type or version that is not ours to read, WireError for bytes that are no record."""
+        try:
+            return self._read_tagged(value) if value.startswith(NO_OP_PREFIX) else self._read_plain(value)
+        except IndexError:
+            raise WireError(f"metadata record of {len(value)} bytes is cut off") from None
+
+    def _read_plain(self, value: bytes) -> Any:
+        frame_version, pos = read_uvarint(value, 0)
+        key, pos = read_uvarint(value, pos)
+        version, pos = read_uvarint(value, pos)
+        if frame_version != FRAME_VERSION or key >= PRIVATE_KEY_MIN:
+            raise UnknownRecord(f"{key} version {version} in frame {frame_version}")
+        return self._decoder(key, version)(value, pos)[0]
+
+    def _read_tagged(self, value: bytes) -> Any:
+        """One of ours, or a NoOpRecord; tags below ours are Kafka's and say nothing to us."""
+        count, pos = read_uvarint(value, len(NO_OP_PREFIX))
+        for _ in range(count):
+            tag, pos = read_uvarint(value, pos)
+            size_bytes, pos = read_uvarint(value, pos)
+            if tag >= PRIVATE_KEY_MIN:
+                version, pos = read_uvarint(value, pos)
+                return self._decoder(tag, version)(value, pos)[0]
+            pos += size_bytes
+        return NoOpRecord()
+
+    def _decoder(self, key: int, version: int) -> Callable[[Buffer, int], tuple[Any, int]]:
+        known = self._known.get((key, version))
+        if known is None:
+            cls = RECORDS_BY_KEY.get(key)
+            if cls is None or version not in cls.VERSIONS:
+                raise UnknownRecord(f"{key} version {version}")
+            known = self._known[key, version] = decoder(cls, version)
+        return known
+
+
+def encode_batch(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> bytes:
+    """As `encode_batch_in_steps`, at once."""
+    return finished(encode_batch_in_steps(proposals, base_offset, epoch))
+
+
+def encode_batch_in_steps(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> Steps[bytes]:
+    """One batch of everything proposed, in order. A small one has no pause."""
+    records = [Record(None, value, proposal.time_ms) for proposal in proposals for value in proposal.values]
+    steps = build_batch_in_steps(records, base_offset=base_offset, leader_epoch=epoch, count_a_step=RECORDS_A_STEP)
+    return (yield from steps)
+
+
+def encode_control(kind: ControlType, value: bytes, base_offset: int, epoch: int, time_ms: int) -> bytes:
+    record = Record(control_key(kind), value, time_ms)
+    return build_batch([record], base_offset=base_offset, leader_epoch=epoch, is_control=True)
+
+
+def encode_leader_change(change: LeaderChange, base_offset: int, epoch: int, time_ms: int) -> bytes:
+    message = LeaderChangeMessage(
+        leader_id=change.leader,
+        voters=[ChangeVoter(voter) for voter in change.voters],
+        granting_voters=[ChangeVoter(voter) for voter in change.granted_by],
+    )
+    value = encoder(LeaderChangeMessage, 0)(message)
+    return encode_control(ControlType.LEADER_CHANGE, value, base_offset, epoch, time_ms)
+
+
+def encode_snapshot_header(log_time_ms: int, epoch: int, time_ms: int) -> bytes:
+    value = encoder(SnapshotHeaderRecord, 0)(SnapshotHeaderRecord(0, log_time_ms))
+    return encode_control(ControlType.SNAPSHOT_HEADER, value, 0, epoch, time_ms)
+
+
+def encode_snapshot_footer(base_offset: int, epoch: int, time_ms: int) -> bytes:
+    value = encoder(SnapshotFooterRecord, 0)(SnapshotFooterRecord())
+    return encode_control(ControlType.SNAPSHOT_FOOTER, value, base_offset, epoch, time_ms)
+
+
+def decode_values(view: memoryview) -> list[bytes]:
+    """The values of a batch of metadata records that is known to be intact.
+
+    Walks the records by hand: a restart reads a hundred thousand of them, and needs nothing of them but the value.
+    """
+    header = BatchHeader(view)
+    payload = bytes(view[HEADER_BYTES : header.size_bytes])
+    if header.codec:
+        raise WireError(f"metadata batch at offset {header.base_offset} is compressed")
+    values = []
+    pos = 0
+    try:
+        for _ in range(header.record_count):
+            length, pos = read_varint(payload, pos)
+            end = pos + length
+            pos += 1  # attributes
+            for _delta in range(2):  # timestamp, offset
+                while payload[pos] & 0x80:
+                    pos += 1
+                pos += 1
+            if payload[pos] != NO_KEY:
+                raise WireError(f"metadata record with a key in the batch at offset {header.base_offset}")
+            length, pos = read_varint(payload, pos + 1)
+            if length < 0 or pos + length >= end:  # the count of headers still follows
+                raise IndexError
+            values.append(payload[pos : pos + length])
+            pos = end
+        if pos != len(payload):
+            raise IndexError
+    except IndexError:
+        raise WireError(f"records of the batch at offset {header.base_offset} do not fill it") from None
+    return values
+
+
+def control_type(view: memoryview) -> int:
+    """What the control batch at the start of `view` is."""
+    return next(decode_control_key(record.key) for record in iter_records(view))
+
+
+def first_batch_fault(view: Buffer, position: int, expected_offset: int) -> str | None:
+    """Why no intact batch of the metadata log stands at `position`, by its header alone; None when one may."""
+    if len(view) - position < HEADER_BYTES:
+        return "cut off"
+    header = BatchHeader(view, position)
+    if header.magic != 2:
+        return f"magic {header.magic}, not 2"
+    if header.base_offset != expected_offset:
+        return f"base offset {header.base_offset}, not {expected_offset}"
+    if (
+        header.size_bytes < HEADER_BYTES
+        or header.record_count < 1
+        or header.last_offset_delta != header.record_count - 1
+    ):
+        return f"a header of {header.size_bytes} bytes and {header.record_count} records"
+    return None

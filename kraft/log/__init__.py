@@ -1,0 +1,1 @@
+"""The metadata log and the small files beside it, on disk."""

@@ -1,0 +1,1 @@
+"""The replicated log of metadata: Raft as Kafka does it, and what carries it out."""

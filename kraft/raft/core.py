@@ -1,0 +1,473 @@
+"""Raft as Kafka does it, as a function of its inputs: messages, ticks and what became durable in; a Ready out.
+
+The caller's loop:
+
+    raft.start()
+    on a message, a tick, a proposal:  raft.step(message) | raft.tick() | raft.propose(payload, count)
+    then ready = raft.ready(), and in this order:
+        persist ready.state                          (a vote not remembered is a vote given twice)
+        cut the log at ready.truncate_to             (a follower whose log diverged)
+        append ready.entries, sync
+        raft.on_persisted(entries); raft.ready() again   (a quorum of one commits here)
+        send ready.messages                          (a fetch says that all below its offset is durable)
+        apply what is committed, up to ready.commit_end
+
+Persisting may take its time: messages may be stepped, and a later Ready taken, meanwhile. What is said to be durable then counts as far
+as the log still has those very entries.
+
+Followers pull: a Fetch is the acknowledgement of everything below its offset. Pre-vote: one asks in one's own epoch
+before raising it. A leader whose majority no longer fetches resigns. It serves only what is durable at itself, so that
+what the disk would not take can be dropped unseen.
+
+Not here: bytes, clocks, sockets, chance (`random_below` is handed in), what the payloads mean. Kept true: one leader an epoch
+(a vote is durable before it is sent, and one an epoch); the high watermark never falls; nothing of an earlier epoch is
+committed before the leader's own LeaderChange is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millrace.kraft.config import RaftSettings
+from millrace.kraft.errors import NotLeader
+from millrace.kraft.raft.log_view import Entry, LogView
+from millrace.kraft.raft.messages import (
+    NOBODY,
+    BeginEpoch,
+    BeginEpochReply,
+    EndEpoch,
+    Fetch,
+    FetchReply,
+    Message,
+    Reply,
+    Vote,
+    VoteReply,
+)
+from millrace.kraft.raft.progress import Progress
+from millrace.kraft.raft.quorum import VoteResult, count_votes, majority, majority_end
+from millrace.kraft.raft.ready import LeaderChange, QuorumState, Ready
+from millrace.kraft.raft.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Role,
+    Unattached,
+    leader_in,
+    voted_in,
+)
+
+
+class Raft:
+    def __init__(
+        self, settings: RaftSettings, state: QuorumState, log: LogView, random_below: Callable[[int], int]
+    ) -> None:
+        self.node_id = settings.node_id
+        self.voters = settings.voters
+        self.log = log
+        self.high_watermark = log.snapshot[0] if log.snapshot else 0
+        self.now = 0  # ticks
+        self._settings = settings
+        self._random_below = random_below
+        self._saved = state
+        self._given = log.end  # entries below were given to the caller
+        self._messages: list[Message] = []
+        self._truncate_to: int | None = None
+        self._snapshot: tuple[int, int] | None = None
+        self._wanted: tuple[object, ...] | None = None  # a snapshot, and the log that it is to take the place of
+        self.role: Role
+        if state.leader == self.node_id:
+            self.role = Resigned(state.epoch, self._election_due())
+        elif state.leader != NOBODY:
+            self.role = Follower(state.epoch, state.leader, self._election_due(), state.voted)
+        else:
+            self.role = Unattached(state.epoch, self._election_due(), state.voted)
+
+    @property
+    def epoch(self) -> int:
+        return self.role.epoch
+
+    @property
+    def leader(self) -> int:
+        return leader_in(self.role, self.node_id)
+
+    @property
+    def is_leader(self) -> bool:
+        return isinstance(self.role, Leader)
+
+    @property
+    def commit_end(self) -> int:
+        """What is committed, and durable here: may be applied."""
+        return min(self.high_watermark, self.log.stable_end)
+
+    @property
+    def is_voter(self) -> bool:
+        return self.node_id in self.voters
+
+    # Inputs.
+
+    def start(self) -> None:
+        """A quorum of one elects itself at once; a follower goes on fetching."""
+        if self.voters == (self.node_id,):
+            self._become_candidate()
+        elif isinstance(self.role, Follower):
+            self._send_fetch(self.role)
+
+    def propose(self, payload: Any, count: int) -> Entry:
+        """Takes `count` records into the log, in order; their offsets are final unless the entry is dropped."""
+        if not isinstance(self.role, Leader):
+            raise NotLeader(self.leader)
+        entry = Entry(self.log.end, count, self.epoch, payload)
+        self.log.append(entry)
+        return entry
+
+    def drop_unstable(self) -> None:
+        """The disk has no room for what was proposed: nobody has seen it, so it never was."""
+        assert all(not entry.is_control for entry in self.log.unstable), "the epoch's own record cannot be given up"
+        self.log.truncate(self.log.stable_end)
+        self._given = self.log.end
+
+    def on_persisted(self, entries: Sequence[Entry]) -> None:
+        """These entries of a Ready are durable, and all that were given before them; told in the order of writing."""
+        end = self.log.end_of_given(entries)
+        if end <= self.log.stable_end:
+            return  # a new leader's log has taken their place meanwhile
+        self.log.on_persisted(end)
+        if isinstance(self.role, Leader):
+            self.role.voters[self.node_id].on_fetch(self._own_fetch(), self.now, end)
+            self._advance(self.role)
+
+    def wants_snapshot(self, end: int, epoch: int) -> bool:
+        """Whether the snapshot that was asked for still has to take the log's place: a log that has moved since may have been
+        acknowledged to another leader, who says anew what it lacks."""
+        return self._wanted == ((end, epoch), self.log.end, self.log.last_epoch)
+
+    def on_snapshot_fetched(self, end: int, epoch: int) -> None:
+        """The leader's snapshot took the place of the log, durably."""
+        self.log.restart_at(end, epoch)
+        self._given = end
+        self.high_watermark = max(self.high_watermark, end)
+        if isinstance(self.role, Follower):
+            self._send_fetch(self.role)
+
+    def resign(self) -> None:
+        """Steps down and tells the others, those first who are furthest. A quorum of one has nobody to tell."""
+        role = self.role
+        if not isinstance(role, Leader):
+            return
+        others = [voter for voter in self.voters if voter != self.node_id]
+        others.sort(key=lambda voter: (-role.voters[voter].end, voter))
+        self._step_down(Resigned(self.epoch, self._election_due()))
+        for voter in others:
+            self._send(EndEpoch(self.node_id, voter, self.epoch, tuple(others)))
+
+    def tick(self) -> None:
+        self.now += 1
+        role = self.role
+        if isinstance(role, Leader):
+            self._tick_leader(role)
+        elif self.now >= role.due:
+            self._on_due(role)
+        elif isinstance(role, Follower) and self.now - role.fetching_since >= self._fetch_retry_ticks():
+            self._send_fetch(role)
+        elif isinstance(role, Prospective | Candidate):
+            self._resend_votes(role)
+
+    def step(self, message: Message) -> None:
+        assert message.target == self.node_id, message
+        if isinstance(message, Vote):
+            self._on_vote(message)
+        elif isinstance(message, Fetch):
+            self._on_fetch(message)
+        elif isinstance(message, BeginEpoch):
+            self._on_begin_epoch(message)
+        elif isinstance(message, EndEpoch):
+            self._on_end_epoch(message)
+        else:
+            assert isinstance(message, Reply), message
+            self._on_reply(message)
+
+    # Output.
+
+    def ready(self) -> Ready:
+        """Everything there is to do since the last call."""
+        state = self._state()
+        ready = Ready(
+            state if state != self._saved else None,
+            self._truncate_to,
+            self._snapshot,
+            [entry for entry in self.log.unstable if entry.base >= self._given],
+            self._messages,
+            self.commit_end,
+        )
+        self._saved, self._truncate_to, self._snapshot = state, None, None
+        self._given, self._messages = self.log.end, []
+        return ready
+
+    def _state(self) -> QuorumState:
+        role = self.role
+        if isinstance(role, Leader | Resigned):
+            return QuorumState(role.epoch, self.node_id, self.node_id)
+        return QuorumState(role.epoch, leader_in(role, self.node_id), voted_in(role, self.node_id))
+
+    # Elections.
+
+    def _on_due(self, role: Unattached | Follower | Prospective | Candidate | Resigned) -> None:
+        if self.is_voter:
+            self._become_prospective()
+        else:
+            self.role = Unattached(role.epoch, self._election_due())
+            others = [voter for voter in self.voters if voter != self.node_id]
+            self._send(self._fetch_message(others[self._random_below(len(others))]))
+
+    def _step_down(self, role: Unattached | Follower | Resigned) -> None:
+        """Takes the role; a leader's parked fetches are told that it is none."""
+        before, self.role = self.role, role
+        for progress in self._parked(before) if isinstance(before, Leader) else ():
+            message, progress.parked = progress.parked, None
+            if message is not None:
+                self._send(FetchReply(self.node_id, message.source, self.epoch, self.leader))
+
+    def _become_unattached(self, epoch: int, voted: int = NOBODY) -> None:
+        self._step_down(Unattached(epoch, self._election_due(), voted))
+
+    def _become_follower(self, epoch: int, leader: int) -> None:
+        voted = voted_in(self.role, self.node_id) if epoch == self.epoch else NOBODY
+        assert not (isinstance(self.role, Leader) and epoch == self.epoch), (self.role, leader)
+        role = Follower(epoch, leader, self.now + self._settings.fetch_ticks, voted)
+        self._step_down(role)
+        self._send_fetch(role)
+
+    def _become_prospective(self) -> None:
+        voted = voted_in(self.role, self.node_id)
+        leader = leader_in(self.role, self.node_id)
+        self.role = Prospective(self.epoch, self._election_due(), voted, leader)
+        self.role.votes[self.node_id] = True
+        self._ask_votes(self.role)
+
+    def _become_candidate(self) -> None:
+        self.role = Candidate(self.epoch + 1, self._election_due())
+        self.role.votes[self.node_id] = True
+        self._ask_votes(self.role)
+
+    def _become_leader(self, granted_by: tuple[int, ...]) -> None:
+        epoch = self.epoch
+        progress = {voter: Progress() for voter in self.voters}
+        progress[self.node_id].on_fetch(self._own_fetch(), self.now, self.log.end)
+        self.role = Leader(epoch, self.log.end, self.now, granted_by, progress)
+        change = LeaderChange(self.node_id, self.voters, granted_by)
+        self.log.append(Entry(self.log.end, 1, epoch, change, is_control=True))
+        self._announce(self.role)
+
+    def _ask_votes(self, role: Prospective | Candidate) -> None:
+        self._count(role)
+        if self.role is role:
+            self._resend_votes(role, at_once=True)
+
+    def _resend_votes(self, role: Prospective | Candidate, at_once: bool = False) -> None:
+        if not at_once and (role.due - self.now) % self._settings.retry_ticks:
+            return
+        is_pre_vote = isinstance(role, Prospective)
+        for voter in self.voters:
+            if voter not in role.votes:
+                self._send(Vote(self.node_id, voter, role.epoch, self.log.last_epoch, self.log.end, is_pre_vote))
+
+    def _count(self, role: Prospective | Candidate) -> None:
+        result = count_votes(self.voters, role.votes)
+        if result is VoteResult.WON and isinstance(role, Prospective):
+            self._become_candidate()
+        elif result is VoteResult.WON:
+            self._become_leader(tuple(voter for voter in self.voters if role.votes.get(voter)))
+        elif result is VoteResult.LOST and isinstance(role, Prospective):
+            if role.leader == NOBODY:
+                self._become_unattached(role.epoch, role.voted)
+            else:
+                self._become_follower(role.epoch, role.leader)
+        elif result is VoteResult.LOST:
+            role.due = min(role.due, self.now + 1 + self._random_below(self._settings.backoff_ticks_max))
+
+    def _on_vote(self, message: Vote) -> None:
+        if message.epoch > self.epoch:
+            self._become_unattached(message.epoch)
+        is_granted = message.epoch == self.epoch and self._would_grant(message)
+        if is_granted and not message.is_pre_vote:
+            self._become_unattached(self.epoch, message.source)
+        reply = VoteReply(self.node_id, message.source, self.epoch, self.leader, is_granted, message.is_pre_vote)
+        self._send(reply)
+
+    def _would_grant(self, message: Vote) -> bool:
+        """In the same epoch. A candidate's log must hold all that ours does; who knows a live leader helps nobody."""
+        role = self.role
+        if (message.last_epoch, message.end) < (self.log.last_epoch, self.log.end):
+            return False
+        if message.is_pre_vote:
+            return not isinstance(role, Leader) and not (isinstance(role, Follower) and role.has_fetched)
+        if isinstance(role, Unattached | Prospective):
+            return role.voted == message.source or (role.voted == NOBODY and self.leader == NOBODY)
+        return False
+
+    def _on_begin_epoch(self, message: BeginEpoch) -> None:
+        self._observe(message.epoch, message.source, message.source)
+        self._send(BeginEpochReply(self.node_id, message.source, self.epoch, self.leader))
+
+    def _on_end_epoch(self, message: EndEpoch) -> None:
+        """The further back in the leader's list, the later one stands, so that the first usually wins alone."""
+        self._observe(message.epoch, message.source, message.source)
+        role = self.role
+        if message.epoch != self.epoch or not isinstance(role, Follower) or not self.is_voter:
+            return
+        place = message.preferred.index(self.node_id) if self.node_id in message.preferred else len(self.voters)
+        role.has_fetched = False
+        role.due = self.now + place * self._settings.retry_ticks
+        if place == 0:
+            self._become_prospective()
+
+    def _on_reply(self, message: Reply) -> None:
+        self._observe(message.epoch, message.leader, message.source)
+        role = self.role
+        if message.epoch != role.epoch:
+            return
+        if isinstance(message, VoteReply) and isinstance(role, Prospective | Candidate):
+            if message.is_pre_vote == isinstance(role, Prospective) and message.source not in role.votes:
+                role.votes[message.source] = message.is_granted
+                self._count(role)
+        elif isinstance(message, BeginEpochReply) and isinstance(role, Leader):
+            role.voters[message.source].knows_leader = True
+        elif isinstance(message, FetchReply) and isinstance(role, Follower) and message.source == role.leader:
+            self._on_fetch_reply(role, message)
+
+    def _observe(self, epoch: int, leader: int, source: int) -> None:
+        """Follows what a message says of epochs and leaders. A lower epoch is told of ours by the reply it gets."""
+        if epoch < self.epoch:
+            return
+        is_known = leader not in (NOBODY, self.node_id)
+        is_missed = self.leader == NOBODY and not isinstance(self.role, Resigned)
+        is_alive = isinstance(self.role, Prospective) and leader == source
+        if is_known and (epoch > self.epoch or is_missed or is_alive):
+            self._become_follower(epoch, leader)
+        elif epoch > self.epoch:
+            self._become_unattached(epoch)
+
+    # Replication: the leader's side.
+
+    def _tick_leader(self, role: Leader) -> None:
+        self._answer_parked(role, only_due=True)
+        horizon = self.now - self._settings.fetch_ticks * 3 // 2
+        alive = sum(
+            voter == self.node_id or max(p.fetched_at, role.since) > horizon for voter, p in role.voters.items()
+        )
+        if alive < majority(len(self.voters)):
+            self.resign()
+        elif (self.now - role.since) % self._settings.retry_ticks == 0:
+            self._announce(role)
+
+    def _announce(self, role: Leader) -> None:
+        for voter, progress in role.voters.items():
+            if voter != self.node_id and not progress.knows_leader:
+                self._send(BeginEpoch(self.node_id, voter, role.epoch))
+
+    def _on_fetch(self, message: Fetch) -> None:
+        if message.epoch > self.epoch:
+            self._become_unattached(message.epoch)
+        role = self.role
+        if not isinstance(role, Leader) or message.epoch < self.epoch:
+            self._send(FetchReply(self.node_id, message.source, self.epoch, self.leader))
+            return
+        progress = role.voters.get(message.source) or role.observers.setdefault(message.source, Progress())
+        answer = self.log.check_fetch(message.offset, message.last_epoch)
+        if answer is not None:
+            progress.fetched_at, progress.knows_leader = self.now, True
+            self._refuse_fetch(message, answer)
+            return
+        progress.on_fetch(message, self.now, self.log.stable_end)
+        progress.park(message, self.now)
+        self._advance(role)
+        if message.offset < self.log.stable_end or message.high_watermark < self.high_watermark:
+            self._answer(progress)
+
+    def _refuse_fetch(self, message: Fetch, answer: tuple[int, int] | str) -> None:
+        asked = message.offset, message.last_epoch
+        reply = FetchReply(self.node_id, message.source, self.epoch, self.node_id, *asked)
+        reply.high_watermark = self.high_watermark
+        if isinstance(answer, tuple):
+            reply.diverging = answer
+        else:
+            reply.snapshot = self.log.snapshot
+        self._send(reply)
+
+    def _advance(self, role: Leader) -> None:
+        """Raises the high watermark to what a majority holds, once that includes the epoch's first record."""
+        end = majority_end(progress.end for progress in role.voters.values())
+        if end > self.high_watermark and end > role.start:
+            self.high_watermark = end
+            self._answer_parked(role, only_due=False)
+        elif self.log.stable_end > min((p.parked.offset for p in self._parked(role) if p.parked), default=self.log.end):
+            self._answer_parked(role, only_due=False)
+
+    def _parked(self, role: Leader) -> list[Progress]:
+        return [p for p in (*role.voters.values(), *role.observers.values()) if p.parked is not None]
+
+    def _answer_parked(self, role: Leader, only_due: bool) -> None:
+        for progress in self._parked(role):
+            if not only_due or self.now - progress.parked_at >= self._settings.park_ticks:
+                self._answer(progress)
+
+    def _answer(self, progress: Progress) -> None:
+        message, progress.parked = progress.parked, None
+        if message is not None:
+            end = max(self.log.stable_end, message.offset)
+            answer = message.offset, message.last_epoch, end, self.high_watermark
+            self._send(FetchReply(self.node_id, message.source, self.epoch, self.node_id, *answer))
+
+    # Replication: the follower's side.
+
+    def _on_fetch_reply(self, role: Follower, message: FetchReply) -> None:
+        if message.leader != message.source:
+            return  # it leads no more, or not yet; asked again after a while
+        role.due = self.now + self._settings.fetch_ticks
+        role.has_fetched = True
+        if (message.offset, message.last_epoch) != (self.log.end, self.log.last_epoch):
+            return  # late, or twice: it says nothing of the log as it is now
+        if message.snapshot is not None:
+            self._snapshot = message.snapshot
+            self._wanted = message.snapshot, self.log.end, self.log.last_epoch
+            return
+        if message.diverging is not None:
+            self._truncate_at(*message.diverging)  # what remains may still differ: nothing of it is committed by this
+        else:
+            for entry in message.entries:
+                self.log.append(entry)
+            self.high_watermark = max(self.high_watermark, min(message.high_watermark, self.log.end))
+        self._send_fetch(role)
+
+    def _truncate_at(self, epoch: int, leader_end: int) -> None:
+        """Cuts back to where both logs may still agree; the next fetch finds out."""
+        known, end = self.log.end_of_epoch(epoch)
+        cut = min(end, leader_end) if known == epoch else end
+        assert cut >= self.high_watermark, (cut, self.high_watermark)
+        if cut < self.log.end:
+            self.log.truncate(cut)
+            self._truncate_to = cut if self._truncate_to is None else min(cut, self._truncate_to)
+            self._given = min(self._given, cut)
+
+    def _send_fetch(self, role: Follower) -> None:
+        role.fetching_since = self.now
+        self._send(self._fetch_message(role.leader))
+
+    def _fetch_message(self, target: int) -> Fetch:
+        return Fetch(self.node_id, target, self.epoch, self.log.end, self.log.last_epoch, self.high_watermark)
+
+    def _own_fetch(self) -> Fetch:
+        return Fetch(self.node_id, self.node_id, self.epoch, self.log.stable_end)
+
+    def _fetch_retry_ticks(self) -> int:
+        return self._settings.park_ticks + self._settings.retry_ticks
+
+    def _election_due(self) -> int:
+        ticks = self._settings.election_ticks
+        return self.now + ticks + self._random_below(ticks)
+
+    def _send(self, message: Message) -> None:
+        self._messages.append(message)

@@ -1,0 +1,79 @@
+"""Decides DescribeQuorum: leader, voters and observers of the metadata log, as the leader's core knows them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from millrace.kraft.commands.decision import Decision
+from millrace.kraft.config import ControllerSettings
+from millrace.kraft.raft.core import Raft
+from millrace.kraft.raft.progress import Progress
+from millrace.kraft.raft.roles import Leader
+from millrace.protocol.dataclass import dataclass
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.ids import uuid_bytes
+from millrace.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseTopicData,
+    Listener,
+    Node,
+    ReplicaState,
+)
+
+TOPIC: Final = "__cluster_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumView:
+    """What is asked: the core, and what the core does not know. `tick_ms` makes its ticks times."""
+
+    raft: Raft
+    settings: ControllerSettings
+    directory_id: str
+    tick_ms: int
+
+    def decide(self, request: DescribeQuorumRequest, now_ms: int) -> Decision:
+        response = DescribeQuorumResponse()
+        for topic in request.topics:
+            partitions = [
+                self._partition(topic.topic_name, asked.partition_index, now_ms) for asked in topic.partitions
+            ]
+            response.topics.append(DescribeQuorumResponseTopicData(topic.topic_name, partitions))
+        listeners = [Listener(*endpoint) for endpoint in self.settings.endpoints]
+        response.nodes = [Node(self.settings.node_id, listeners)]
+        return Decision(response)
+
+    def _partition(self, topic: str, index: int, now_ms: int) -> DescribeQuorumResponsePartitionData:
+        role = self.raft.role
+        if topic != TOPIC or index != 0:
+            text = "This server does not host this topic-partition."
+            return DescribeQuorumResponsePartitionData(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), text)
+        if not isinstance(role, Leader):
+            return DescribeQuorumResponsePartitionData(index, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), "Not the leader.")
+        return DescribeQuorumResponsePartitionData(
+            index,
+            0,
+            "",
+            self.raft.node_id,
+            role.epoch,
+            self.raft.high_watermark,
+            self._replicas(role.voters, now_ms),
+            self._replicas(role.observers, now_ms),
+        )
+
+    def _replicas(self, replicas: Mapping[int, Progress], now_ms: int) -> list[ReplicaState]:
+        return [self._replica(replica_id, progress, now_ms) for replica_id, progress in sorted(replicas.items())]
+
+    def _replica(self, replica_id: int, progress: Progress, now_ms: int) -> ReplicaState:
+        if replica_id == self.raft.node_id:
+            directory_id = uuid_bytes(self.directory_id)
+            return ReplicaState(replica_id, directory_id, self.raft.log.end, now_ms, now_ms)
+
+        def time_of(tick: int) -> int:
+            return -1 if tick < 0 else now_ms - (self.raft.now - tick) * self.tick_ms
+
+        times = time_of(progress.fetched_at), time_of(progress.caught_up_at)
+        return ReplicaState(replica_id, bytes(16), progress.end, *times)

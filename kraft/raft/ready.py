@@ -1,0 +1,42 @@
+"""What goes in and out of the core beside messages: the state that survives, the epoch's first record, what is to be done.
+
+Not here: who produces them (raft.py) and who carries them out (driver.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from millrace.kraft.raft.log_view import Entry
+from millrace.kraft.raft.messages import NOBODY, Message
+from millrace.protocol.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """What must survive a restart: the quorum-state file."""
+
+    epoch: int = 0
+    leader: int = NOBODY
+    voted: int = NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """The payload of the control record that opens an epoch."""
+
+    leader: int
+    voters: tuple[int, ...]
+    granted_by: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Ready:
+    """What is to be done, in the order of the fields; raft.py says why."""
+
+    state: QuorumState | None = None
+    truncate_to: int | None = None
+    snapshot: tuple[int, int] | None = None  # to be fetched from the leader, then `on_snapshot_fetched`
+    entries: list[Entry] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    commit_end: int = 0  # committed and durable here

@@ -1,0 +1,73 @@
+"""What block files have in common, whichever way their writes go: cold calls off the loop, and one close.
+
+Not here: writes (disk_uring.py, disk_thread.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from millrace.runtime.disk.opening import (
+    BlockDescriptor,
+    close_descriptor,
+    read_block,
+    reserve_descriptor,
+    resize_descriptor,
+)
+from millrace.runtime.errors import Closed
+from millrace.runtime.steps import line_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DrivenBlockFile(ABC):
+    """A BlockFile but for `write_at`."""
+
+    def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
+        self.size_bytes = descriptor.size_bytes
+        self.is_direct = descriptor.is_direct
+        self._descriptor = descriptor
+        self._loop = loop
+        self._line = line_of(loop)
+        self._closing = False
+        self._calls: dict[asyncio.Future[Any], None] = {}  # under way off the loop
+
+    async def read_at(self, position: int, length: int) -> bytes:
+        return await self._off_loop(read_block, self._descriptor, position, length)
+
+    async def resize(self, size_bytes: int) -> None:
+        await self._off_loop(resize_descriptor, self._descriptor, size_bytes)
+        self.size_bytes = self._descriptor.size_bytes
+
+    async def reserve(self, key: int, old_key: int) -> bool:
+        return await self._off_loop(reserve_descriptor, self._descriptor, key, old_key)
+
+    async def _off_loop(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A thread goes on where whoever waits for it is cancelled: `close` waits for it, or it would work on whichever file has the number next."""
+        under_way = self._loop.run_in_executor(None, partial(call, *args, **kwargs))
+        self._calls[under_way] = None
+        under_way.add_done_callback(self._calls.pop)
+        return await asyncio.shield(under_way)
+
+    async def close(self) -> None:
+        """Waits for whatever was asked for. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self._drain()
+        close_descriptor(self._descriptor)
+
+    @abstractmethod
+    async def _drain(self) -> None:
+        """Returns when the last write that was asked for has ended; then nothing of the driver's is left."""
+
+    def _new_write(self) -> asyncio.Future[None]:
+        if self._closing:
+            raise Closed(self._descriptor.path)
+        return self._loop.create_future()

@@ -1,0 +1,85 @@
+"""Block file on one dedicated writer thread: the way where io_uring is not to be had.
+
+Writes are done one after the other in the order they were asked for; the thread spends its life in system calls
+that release the interpreter. Completions come back through `call_soon_threadsafe`, several in one wake-up when
+they pile up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import queue
+import threading
+from collections import deque
+
+from millrace.runtime.disk.driven import DrivenBlockFile
+from millrace.runtime.disk.opening import BlockDescriptor, disk_error
+
+_FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: O_DSYNC stops at the drive's cache
+
+_Write = tuple[int, memoryview, "asyncio.Future[None]"]
+
+
+class ThreadBlockFile(DrivenBlockFile):
+    def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(descriptor, loop)
+        self._asked: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._done: deque[tuple[asyncio.Future[None], BaseException | None]] = deque()
+        self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
+        self._thread.start()
+
+    def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
+        future = self._new_write()
+        self._line.begin_write()
+        self._asked.put((position, buffer, future))
+        return future
+
+    async def _drain(self) -> None:
+        self._asked.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+        self._complete()
+
+    def _run(self) -> None:
+        while self._write_next():
+            pass
+
+    def _write_next(self) -> bool:
+        """One write; a frame of its own, so that no view of the buffer outlives it."""
+        write = self._asked.get()
+        if write is None:
+            return False
+        position, buffer, future = write
+        error: BaseException | None = None
+        try:
+            self._write(position, buffer)
+        except OSError as failure:
+            error = disk_error(failure, self._descriptor.path)
+        self._done.append((future, error))
+        try:
+            self._loop.call_soon_threadsafe(self._complete)
+        except RuntimeError:
+            return False  # the loop was closed under us: nobody waits any more
+        return True
+
+    def _write(self, position: int, buffer: memoryview) -> None:
+        done = 0
+        while done < len(buffer):
+            count = os.pwrite(self._descriptor.fd, buffer[done:], position + done)
+            if count <= 0:
+                raise OSError("a write took nothing")
+            done += count
+        if _FULL_SYNC is not None:
+            fcntl.fcntl(self._descriptor.fd, _FULL_SYNC)
+
+    def _complete(self) -> None:
+        while self._done:
+            future, error = self._done.popleft()
+            self._line.end_write()
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)

@@ -1,0 +1,266 @@
+"""What a restore finds in a bucket and makes of it, over one in memory; the first start's look at the bucket behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from millrace.broker.identity.binding import MARKER_KEY, BindingRefused
+from millrace.broker.identity.claim_format import NOBODY, ClaimKind, OwnerClaim, encode_claim
+from millrace.broker.identity.claims import check_claims
+from millrace.broker.identity.known_time import NEWEST
+from millrace.broker.identity.known_time_text import decode_time
+from millrace.broker.identity.metadata_check import check_restored_from
+from millrace.broker.restore.restoring import Restored, Restoring, unknown_from
+from millrace.kraft.errors import LogCorrupt
+from millrace.kraft.log.restored_from import (
+    FILE,
+    RestoredFrom,
+    encode_restored_from,
+    forget_restored_from,
+    read_restored_from,
+    write_restored_from,
+)
+from millrace.kraft.tables.claims import METADATA_SERIES
+from millrace.kraft.tables.wals import WalState
+from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
+from millrace.protocol.messages.register_node_wal import RegisterNodeWalRequest
+from millrace.runtime.objectstore import StoreDate
+from millrace.runtime.rand import Rand
+from millrace.wal.identity import WalIdentity
+from tests.kraft.bucket.build import BackedUp, Bucket
+from tests.kraft.build import NODE, HandClock, open_node, run, sim_disk
+from tests.sim.settings import node_settings
+
+OWN = bytes(range(16))
+SETTINGS = node_settings(NODE, "10.0.0.1")
+LOG_DIR = SETTINGS.controller.log_dir
+
+
+class DatedBucket(Bucket):
+    """Its answers carry a time, as S3's do."""
+
+    last_date: StoreDate | None = None
+
+
+async def lost() -> BackedUp:
+    """A node whose log directory goes; everything is in its bucket."""
+    up = await BackedUp(DatedBucket()).start()
+    await up.create("orders")
+    await up.backup.reach_committed()
+    up.bucket.set(MARKER_KEY, b'{"cluster_id": "%s"}' % up.node.cluster_id.encode())
+    return up
+
+
+async def no_wal() -> WalIdentity | None:
+    return None
+
+
+def restoring(up: BackedUp) -> Restoring:
+    return Restoring(SETTINGS, up.bucket, "the bucket", no_wal, list, HandClock())
+
+
+async def found_in(up: BackedUp) -> Restored:
+    return await restoring(up).find(is_taking_over=True)
+
+
+def claimed(up: BackedUp, series: int, number: int, end: int, kind: ClaimKind = ClaimKind.CLAIMED) -> None:
+    claim = OwnerClaim(kind, up.node.cluster_id, series, number, OWN, NOBODY, end, 1, 0)
+    up.bucket.set(claim.key, encode_claim(claim))
+
+
+@pytest.mark.parametrize("series", [METADATA_SERIES, NODE])
+def test_a_standing_claim_is_refused_and_taken_over_by_word(series: int) -> None:
+    """Also of a node that metadata does not know yet; what is restored knows the claim, whatever the log's end was when it was made."""
+
+    async def main() -> None:
+        up = await lost()
+        claimed(up, series, 7, 9_000_000)
+        keys = up.bucket.keys
+        with pytest.raises(BindingRefused, match=r"number 7, .*--take-over.*nothing was changed"):
+            await restoring(up).find(is_taking_over=False)
+        restored = await found_in(up)
+        assert restored.image.claims.highest(series) == 7
+        assert restored.image.offset > 9_000_000
+        await check_claims(up.bucket, "the bucket", up.node.cluster_id, restored.image, NODE)
+        assert up.bucket.keys == keys
+        claimed(up, series, 8, 9_000_000, ClaimKind.RELEASED)
+        assert (await restoring(up).find(is_taking_over=False)).claims[0].number == 8
+        await up.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("series", [METADATA_SERIES, NODE])
+def test_a_claim_that_cannot_be_read_is_got_past_by_removing_it(series: int) -> None:
+    """The restore and a start say the same: nobody but the operator knows whether somebody is at work."""
+
+    async def main() -> None:
+        up = await lost()
+        claimed(up, series, 7, 9)
+        (key,) = [key for key in up.bucket.keys if "/owners/" in key]
+        up.bucket.set(key, b"rot")
+        said = f"{key} cannot be read: .* no process of this node runs, remove that object, .*restore --take-over"
+        with pytest.raises(BindingRefused, match=said):
+            await found_in(up)
+        with pytest.raises(BindingRefused, match=said):
+            await check_claims(up.bucket, "the bucket", up.node.cluster_id, up.node.publisher.image, NODE)
+        await up.bucket.delete([key])
+        await found_in(up)
+        await up.stop()
+
+    run(main())
+
+
+def test_a_lost_marker_is_stood_in_for_by_the_clusters_id() -> None:
+    async def main() -> None:
+        up = await lost()
+        await up.bucket.delete([MARKER_KEY])
+        with pytest.raises(BindingRefused, match=r"has no marker .*--override cluster\.id=ID"):
+            await found_in(up)
+        controller = replace(SETTINGS.controller, cluster_id=up.node.cluster_id)
+        named = Restoring(replace(SETTINGS, controller=controller), up.bucket, "the bucket", no_wal, list, HandClock())
+        restored = await named.find(is_taking_over=True)
+        assert [topic.name for topic in restored.image.topics] == ["orders"]
+        await up.stop()
+
+    run(main())
+
+
+def test_the_first_start_is_refused_where_the_bucket_has_grown_since() -> None:
+    """By a piece of a process that lived on, or one that arrived late: refused each time. Where nothing has come the question is not asked again."""
+
+    async def main() -> None:
+        up = await lost()
+        disk = sim_disk()
+        await restoring(up).write(await found_in(up), disk, Rand(b"ids"))
+        place = up.bucket, "the bucket", up.node.cluster_id, disk, LOG_DIR
+        before = await disk.read_file(f"{LOG_DIR}/{FILE}")
+        await up.create("lived-on")
+        await up.backup.reach_committed()
+        for _ in range(2):
+            with pytest.raises(BindingRefused, match=r"still at work.*run `millrace restore` again"):
+                await check_restored_from(*place)
+        assert await disk.read_file(f"{LOG_DIR}/{FILE}") == before
+        again = sim_disk()
+        await restoring(up).write(await found_in(up), again, Rand(b"ids"))
+        await check_restored_from(*place[:3], again, LOG_DIR)
+        basis = await read_restored_from(again, LOG_DIR)
+        assert basis is not None
+        assert basis.is_compared
+        await up.create("restored")
+        await up.backup.reach_committed()
+        await check_restored_from(*place[:3], again, LOG_DIR)
+        await forget_restored_from(again, LOG_DIR)
+        assert await read_restored_from(again, LOG_DIR) is None
+        await forget_restored_from(again, LOG_DIR)
+        await up.stop()
+
+    run(main())
+
+
+def test_what_a_directory_was_restored_from_is_read_whole_or_not_at_all() -> None:
+    """The golden bytes; and every other length or byte is refused."""
+    whole = encode_restored_from(RestoredFrom(12_345, 7, 41))
+    assert whole == b"version=1\nend=12345\nepoch=7\nstream=41\ncompared=0\ncrc32c=f0d422a9\n"
+
+    async def main() -> None:
+        disk = sim_disk()
+        await disk.make_folder(LOG_DIR)
+        assert await read_restored_from(disk, LOG_DIR) is None
+        await write_restored_from(disk, LOG_DIR, RestoredFrom(12_345, 7, 41))
+        assert await read_restored_from(disk, LOG_DIR) == RestoredFrom(12_345, 7, 41)
+        for data in (*(whole[:size] for size in range(len(whole))), whole + b"\n", whole.replace(b"7\n", b"8\n", 1)):
+            await disk.write_file(f"{LOG_DIR}/{FILE}", data)
+            with pytest.raises(LogCorrupt):
+                await read_restored_from(disk, LOG_DIR)
+
+    run(main())
+
+
+def test_the_newest_known_time_is_metadatas_or_the_stores() -> None:
+    """Whichever is later: a machine whose clock is years ahead deletes nothing by age after a restore. Its own clock is not asked."""
+
+    async def main() -> None:
+        up = await lost()
+        metadata_ms = HandClock().wall_ms()
+        for date_ms, known_ms in (
+            (None, metadata_ms),
+            (metadata_ms - 100_000, metadata_ms),
+            (metadata_ms + 10**9, None),
+        ):
+            assert isinstance(up.bucket, DatedBucket)
+            now_s = asyncio.get_running_loop().time()
+            up.bucket.last_date = None if date_ms is None else StoreDate(date_ms, now_s - 60)
+            disk = sim_disk()
+            await restoring(up).write(await found_in(up), disk, Rand(b"ids"))
+            kept_ms = decode_time(await disk.read_file(f"{LOG_DIR}/{NEWEST}") or b"")
+            assert kept_ms is not None
+            if known_ms is not None:
+                assert kept_ms == known_ms
+            else:
+                assert kept_ms >= metadata_ms + 10**9 + 60_000
+            node = await open_node(disk, log_dir=LOG_DIR)
+            assert node.newest_ms <= kept_ms
+            await node.close()
+        await up.stop()
+
+    run(main())
+
+
+def test_logs_of_other_nodes_are_listed_and_their_epochs_left_behind() -> None:
+    """Node 2's log of objects in the bucket is to be recovered when that node starts, and nothing that it saw is given again."""
+
+    async def main() -> None:
+        up = await lost()
+        other = BrokerRegistrationRequest(2, up.node.cluster_id, b"o" * 16)
+        epoch = (await up.node.channel.send(other)).broker_epoch
+        wal = RegisterNodeWalRequest(2, epoch, b"w" * 16, "object", "s3://logs", 0)
+        assert (await up.node.channel.send(wal)).error_code == 0
+        await up.backup.reach_committed()
+        up.bucket.set(f"{up.node.cluster_id}/wal/2/7000000/00", b"a log's object")
+        up.bucket.set(f"{up.node.cluster_id}/wal/2/none/00", b"litter")
+        restored = await found_in(up)
+        assert restored.image.offset > 7_000_000
+        assert restored.wals == [
+            f"node 2: the object log {(b'w' * 16).hex()} at s3://logs is recovered when that node starts"
+        ]
+        assert [(wal.node_id, wal.state) for wal in restored.image.wals] == [(2, WalState.RECOVERING)]
+        await up.stop()
+
+    run(main())
+
+
+def test_a_restore_of_a_restore_that_was_never_started_knows_no_ids() -> None:
+    """The ids of its image are lifted ones: of a stream in the WAL nobody can tell whether it was made since, and it is named."""
+
+    async def main() -> None:
+        up = await lost()
+        epoch = up.node.publisher.image.brokers.by_id[NODE].epoch
+        wal = RegisterNodeWalRequest(NODE, epoch, b"w" * 16, "block", "file:///wal", 0)
+        assert (await up.node.channel.send(wal)).error_code == 0
+        await up.backup.reach_committed()
+        restored = await found_in(up)
+        assert restored.restored_from.next_stream_id == restored.loaded.image.streams.next_id
+        assert [wal.state for wal in restored.image.wals] == [WalState.RECOVERING]
+        assert unknown_from(restored.image, NODE) == 0
+        assert unknown_from(restored.image, 2) == restored.image.streams.next_id
+        await up.stop()
+
+    run(main())
+
+
+def test_a_block_wal_that_is_gone_is_said_where_its_owner_was_killed() -> None:
+    """Streams that it opened last are known to nobody: one sentence. An owner that ended in order had told the bucket of everything."""
+
+    async def main() -> None:
+        up = await lost()
+        for number, kind, count in ((7, ClaimKind.CLAIMED, 1), (8, ClaimKind.RELEASED, 0)):
+            claimed(up, NODE, number, 1, kind)
+            losses = (await found_in(up)).losses
+            assert sum("cannot be named" in text for text in losses) == count
+        await up.stop()
+
+    run(main())

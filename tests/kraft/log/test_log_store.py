@@ -1,0 +1,320 @@
+"""Kafka's files: segments, torn tails, corruption, rolling, truncation, the quorum-state file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from millrace.kraft.errors import LogCorrupt
+from millrace.kraft.image.records import Proposal, encode_batch
+from millrace.kraft.log.log_store import LogStore, SnapshotId
+from millrace.kraft.raft.ready import QuorumState
+from millrace.protocol.batches import BatchHeader
+from millrace.runtime.disk import DiskFull
+from tests.kraft.build import run, sim_disk
+from tests.sim.disk import SimDisk, drop
+
+FIRST = "/data/__cluster_metadata-0/00000000000000000000.log"
+
+
+def batch(base: int, count: int = 1, size: int = 10, epoch: int = 1) -> bytes:
+    return encode_batch([Proposal([bytes([base % 251]) * size] * count, 1000)], base, epoch)
+
+
+async def opened(disk: SimDisk, start: int = 0, segment_bytes: int = 1 << 20) -> tuple[LogStore, list[int]]:
+    store = LogStore(disk, "/data", (1,), segment_bytes)
+    await store.list_segments()
+    seen: list[int] = []
+    await store.read_all(start, lambda header, view: seen.append(header.base_offset))
+    return store, seen
+
+
+async def filled(disk: SimDisk, count: int, **options: Any) -> LogStore:
+    store, _ = await opened(disk, **options)
+    for base in range(store.end, store.end + count):
+        await store.append(batch(base), base + 1)
+    return store
+
+
+def test_what_was_appended_is_read_again() -> None:
+    """A new log is empty; what is appended to it is there after a power cut."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store, seen = await opened(disk)
+        assert (seen, store.start, store.end) == ([], 0, 0)
+        await store.append(batch(0, count=3), 3)
+        await store.append(batch(3), 4)
+        store, seen = await opened(disk.restart(drop))
+        assert (seen, store.end) == ([0, 3], 4)
+
+    run(main())
+
+
+def test_what_a_killed_process_had_not_synced_is_durable_once_it_was_read() -> None:
+    """A batch that was appended and not synced is found by the next process, which acts on it: a power cut may not take it then, nor
+    leave it torn before a batch that is whole."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await filled(disk, 2)
+        file = await disk.open_log(FIRST)
+        await file.append([batch(2)])
+        disk = disk.restart(power_was_cut=False)
+        store, seen = await opened(disk)
+        assert (seen, store.end) == ([0, 1, 2], 3)
+        _, seen = await opened(disk.restart(drop))
+        assert seen == [0, 1, 2]
+
+    run(main())
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 11, 30, 60, 70])
+def test_a_torn_tail_is_cut_off(cut_bytes: int) -> None:
+    """An append that a power cut stopped anywhere leaves the log as it was before, and appendable."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await filled(disk, 3)
+        whole = len(disk.files[FIRST].durable)
+        for data in (disk.files[FIRST].durable, disk.files[FIRST].visible):
+            del data[-cut_bytes:]
+        store, seen = await opened(disk)
+        assert (seen, store.end) == ([0, 1], 2)
+        await store.append(batch(2), 3)
+        assert len(disk.files[FIRST].durable) == whole
+        assert (await opened(disk.restart(drop)))[1] == [0, 1, 2]
+
+    run(main())
+
+
+@pytest.mark.parametrize("where", [0, 9, 16, 18, 40, 63])
+def test_a_bad_last_batch_is_a_torn_tail(where: int) -> None:
+    """Whatever byte of the last batch is wrong, it was never acknowledged as far as anyone can tell."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await filled(disk, 3)
+        last = len(disk.files[FIRST].durable) - len(batch(2))
+        disk.flip(FIRST, last + where, 0x40)
+        store, seen = await opened(disk)
+        assert (seen, store.end) == ([0, 1], 2)
+
+    run(main())
+
+
+@pytest.mark.parametrize("where", [0, 9, 16, 18, 40, 63])
+def test_a_bad_batch_before_a_good_one_is_corruption(where: int) -> None:
+    """What has an intact batch behind it was whole once: start is refused, with file, place and reason."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await filled(disk, 3)
+        disk.flip(FIRST, len(batch(0)) + where, 0x40)
+        with pytest.raises(LogCorrupt, match="behind it is whole") as caught:
+            await opened(disk)
+        assert (caught.value.path, caught.value.position) == (FIRST, len(batch(0)))
+
+    run(main())
+
+
+def test_zeros_at_the_end_are_a_torn_tail() -> None:
+    """A file that grew while its bytes did not arrive."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await filled(disk, 2)
+        for data in (disk.files[FIRST].durable, disk.files[FIRST].visible):
+            data.extend(bytes(5000))
+        store, seen = await opened(disk)
+        assert (seen, store.end) == ([0, 1], 2)
+        assert len(disk.files[FIRST].durable) == 2 * len(batch(0))
+
+    run(main())
+
+
+def test_a_bad_batch_in_an_older_segment_is_corruption() -> None:
+    """Only the segment that was written last can be torn."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await filled(disk, 4, segment_bytes=2 * len(batch(0)))
+        disk.flip(FIRST, len(batch(0)) + 20)
+        with pytest.raises(LogCorrupt, match="later segments follow"):
+            await opened(disk)
+
+    run(main())
+
+
+def test_an_epoch_that_falls_is_corruption() -> None:
+    """A batch's epoch lies outside its checksum; that it never falls is all that can be known of it."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await filled(disk, 3)
+        disk.flip(FIRST, len(batch(0)) + 15)  # epoch 1 becomes 0
+        with pytest.raises(LogCorrupt, match="of epoch 0, after 1"):
+            await opened(disk)
+
+    run(main())
+
+
+def test_a_missing_segment_is_corruption() -> None:
+    """Offsets go on from one segment to the next."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await filled(disk, 6, segment_bytes=2 * len(batch(0)))
+        await disk.remove("/data/__cluster_metadata-0/00000000000000000002.log")
+        with pytest.raises(LogCorrupt, match="the next begins at 4"):
+            await opened(disk)
+
+    run(main())
+
+
+def test_batches_larger_than_what_is_read_at_once() -> None:
+    """A batch of several MiB among small ones."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store, _ = await opened(disk, segment_bytes=1 << 30)
+        await store.append(batch(0), 1)
+        await store.append(batch(1, size=3 << 20), 2)
+        await store.append(batch(2), 3)
+        sizes: list[int] = []
+        again = LogStore(disk, "/data", (1,), 1 << 30)
+        await again.list_segments()
+        await again.read_all(0, lambda header, view: sizes.append(len(view)))
+        assert sizes == [len(batch(0)), len(batch(1, size=3 << 20)), len(batch(2))]
+
+    run(main())
+
+
+def test_reading_begins_with_the_segment_that_holds_the_start() -> None:
+    """Earlier segments are kept, not read; they go once they are below what is kept."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await filled(disk, 7, segment_bytes=2 * len(batch(0)))
+        store, seen = await opened(disk, start=5)
+        assert seen == [4, 5, 6]
+        assert store.size_bytes == 7 * len(batch(0))
+        assert await store.remove_before(SnapshotId(5, 1)) == 4
+        assert store.size_bytes == 3 * len(batch(0))
+        assert (await opened(disk, start=5))[1] == [4, 5, 6]
+        with pytest.raises(LogCorrupt, match="begins at offset 4, after 1"):
+            await opened(disk, start=1)
+
+    run(main())
+
+
+def test_a_roll_begins_a_segment_where_the_log_ends() -> None:
+    """Asked for, the next batch stands first in a file of its own; an empty segment is not rolled."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store, _ = await opened(disk)
+        store.roll_next()
+        await store.append(batch(0), 1)
+        store.roll_next()
+        await store.append(batch(1), 2)
+        assert await store.list_segments() == [0, 1]
+
+    run(main())
+
+
+@pytest.mark.parametrize("end", [0, 1, 2, 3, 4, 5])
+def test_truncation(end: int) -> None:
+    """A log cut at any batch ends there and goes on from there, whichever segment that is."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store = await filled(disk, 5, segment_bytes=2 * len(batch(0)))
+        await store.truncate(end)
+        assert store.end == end
+        await store.append(batch(end, epoch=2), end + 1)
+        seen: list[tuple[int, int]] = []
+        again = LogStore(disk.restart(drop), "/data", (1,), 1 << 20)
+        await again.list_segments()
+
+        def visit(header: BatchHeader, view: memoryview) -> None:
+            seen.append((header.base_offset, header.leader_epoch))
+
+        await again.read_all(0, visit)
+        assert seen == [(base, 1) for base in range(end)] + [(end, 2)]
+
+    run(main())
+
+
+def test_a_full_disk_leaves_the_log_as_it_was() -> None:
+    """The append is refused whole, and can be tried again when there is room."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store = await filled(disk, 2)
+        disk.capacity_bytes = disk.used_bytes() + 10
+        with pytest.raises(DiskFull):
+            await store.append(batch(2), 3)
+        assert store.end == 2
+        disk.capacity_bytes = 1 << 30
+        await store.append(batch(2), 3)
+        assert (await opened(disk.restart(drop)))[1] == [0, 1, 2]
+
+    run(main())
+
+
+def test_the_quorum_state_is_kafkas_json() -> None:
+    """Fields and version as Kafka 4's file store writes them for static voters; and back."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store, _ = await opened(disk)
+        assert await store.load_state() == QuorumState()
+        await store.save_state(QuorumState(7, 1, 1))
+        data = json.loads(bytes(disk.files["/data/__cluster_metadata-0/quorum-state"].durable))
+        assert data == {
+            "clusterId": "",
+            "leaderId": 1,
+            "leaderEpoch": 7,
+            "votedId": 1,
+            "appliedOffset": 0,
+            "currentVoters": [{"voterId": 1}],
+            "data_version": 0,
+        }
+        assert await store.load_state() == QuorumState(7, 1, 1)
+        await disk.write_file("/data/__cluster_metadata-0/quorum-state", b"{")
+        with pytest.raises(LogCorrupt, match="quorum-state"):
+            await store.load_state()
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_recent", [True, False])
+def test_any_part_of_the_log_can_be_read_back(is_recent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From memory or from the segments: from a batch's start on, whole batches alone, as many bytes as asked for and one batch at least."""
+    if not is_recent:
+        monkeypatch.setattr("millrace.kraft.log.log_store.RECENT_BYTES_MAX", 0)
+
+    async def main() -> None:
+        store = LogStore(sim_disk(), "/data", (1,), 1_000)
+        await store.list_segments()
+        await store.read_all(0, lambda header, view: None)
+        written = []
+        for base in range(0, 40, 2):
+            data = encode_batch([Proposal([b"x" * 50, b"y" * 50], 0)], base, 3)
+            written.append(data)
+            await store.append(data, base + 2)
+        assert [batch.data for batch in await store.read(0, 40, 1 << 20)] == written
+        assert [batch.data for batch in await store.read(10, 21, 1 << 20)] == written[5:10]
+        assert [(batch.base, batch.end, batch.epoch) for batch in await store.read(38, 40, 1)] == [(38, 40, 3)]
+        assert len(await store.read(0, 40, len(written[0]) + 1)) == 2
+        assert await store.read(40, 40, 100) == []
+        await store.truncate(30)
+        assert [batch.data for batch in await store.read(28, 40, 1 << 20)] == written[14:15]
+        with pytest.raises(LogCorrupt):
+            await store.read(15, 20, 100) if not is_recent else await store._read_in_segment(15, 20, 100)
+        await store.close()
+
+    run(main())
