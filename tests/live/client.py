@@ -133,7 +133,7 @@ class Client:
 
     def produce(self, topic: str, values: Sequence[bytes], partition: int = 0, **options: Any) -> int:
         """One batch that is taken; its base offset."""
-        answer = self.send(topic, values, partition, **options)
+        answer = self.send(topic, values, partition, **{"timeout_ms": int(PATIENCE_S * 1000), **options})
         assert answer.error_code == 0, answer
         return answer.base_offset
 

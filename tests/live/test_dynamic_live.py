@@ -22,7 +22,7 @@ from millrace.protocol.messages import (
 from tests.live import LiveBroker, free_port
 from tests.live.client import Client
 from tests.live.wire import Wire
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, DELETE = 0, 1
@@ -162,7 +162,10 @@ def test_a_listener_comes_and_goes_while_a_broker_runs(tmp_path: Path) -> None:
             assert f"{told.host}:{told.port}" == extra
         broker.restart()
         send_idempotently(extra, "t")
-        consumer = KafkaConsumer("t", bootstrap_servers=extra, auto_offset_reset="earliest", consumer_timeout_ms=20_000)
+        patience_ms = int(PATIENCE_S * 1000)
+        consumer = KafkaConsumer(
+            "t", bootstrap_servers=extra, auto_offset_reset="earliest", consumer_timeout_ms=patience_ms
+        )
         assert next(consumer).value == b"v"
         with Wire(extra) as waiting, Wire(broker.address) as staying:
             waiting.send_bytes(parked_fetch())

@@ -142,7 +142,7 @@ def test_a_deletion_that_leaves_a_little_in_every_object_makes_room(tmp_path: Pa
         assert client.delete_records("fill", start) == 0
         until(lambda: ready_page(broker) == "ready\n")
         for _ in range(AFTER_COUNT):
-            client.produce("fill", [os.urandom(VALUE_BYTES)], timeout_ms=20_000)
+            client.produce("fill", [os.urandom(VALUE_BYTES)])
         assert client.read("fill", start=start)[: len(taken) - start] == taken[start:]
         for topic, end in zip(others, ends, strict=True):
             assert client.read(topic)[:end] == [LITTLE] * end
