@@ -168,7 +168,7 @@ def test_places_that_cannot_be_read_have_their_codes(version: int) -> None:
         await filled(fixture)
         fixture.make_topic("away", leader=2)
         wanted = {("a", 0): 0, ("a", 7): 0, ("none", 0): 0, ("away", 0): 0}
-        response = await fixture.fetch(wanted, version, max_wait_ms=10_000, min_bytes=10**6)
+        response = await fixture.fetch(wanted, version, max_wait_ms=600_000, min_bytes=10**6)
         parts = parts_of(response)
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert [part.error_code for part in parts.values()] == [
@@ -372,7 +372,7 @@ def test_a_fetch_waits_for_bytes_and_completes_when_they_are_durable() -> None:
         fixture = await BrokerFixture(World(is_auto=False)).start()
         fixture.make_topic("a")
         partition = await fixture.partition("a")
-        outcome = begin(fixture, {("a", 0): 0}, max_wait_ms=20_000)
+        outcome = begin(fixture, {("a", 0): 0}, max_wait_ms=600_000)
         partition.append(batch(2), 9, START_MS, 0, lambda _: None)
         await asyncio.sleep(0.01)
         assert not outcome.done()
@@ -392,7 +392,7 @@ def test_a_fetch_waits_for_as_many_bytes_as_it_wants() -> None:
         fixture.make_topic("a", 3)
         await fixture.produce({("a", 0): batch(2)})
         one = size_of_one()
-        outcome = begin(fixture, {("a", index): 0 for index in range(3)}, max_wait_ms=20_000, min_bytes=3 * one)
+        outcome = begin(fixture, {("a", index): 0 for index in range(3)}, max_wait_ms=600_000, min_bytes=3 * one)
         await asyncio.sleep(0.01)
         await fixture.produce({("a", 2): batch(2)})
         await asyncio.sleep(0.01)
@@ -413,7 +413,7 @@ def test_a_partitions_limit_bounds_what_it_counts_for() -> None:
         one = size_of_one()
         await fixture.partition("a", 0)
         await fixture.partition("a", 1)
-        fields: dict[str, Any] = {"max_wait_ms": 20_000, "min_bytes": 2 * one, "partition_max_bytes": one}
+        fields: dict[str, Any] = {"max_wait_ms": 600_000, "min_bytes": 2 * one, "partition_max_bytes": one}
         outcome = begin(fixture, {("a", 0): 0, ("a", 1): 0}, **fields)
         for _ in range(5):
             await fixture.produce({("a", 0): batch(2)})
@@ -438,7 +438,7 @@ def test_a_backlog_that_whole_batches_do_not_fill_is_not_waited_for(name: str) -
         await filled(fixture)
         limit = 3 * size_of_one() - 1
         async with asyncio.timeout(PATIENCE_S):
-            response = await fixture.fetch({("a", 0): 0}, max_wait_ms=60_000, min_bytes=limit, **{name: limit})
+            response = await fixture.fetch({("a", 0): 0}, max_wait_ms=600_000, min_bytes=limit, **{name: limit})
         assert [offsets(part) for part in parts_of(response).values()] == [[0, 2]]
 
     run(scenario())
@@ -454,7 +454,7 @@ def test_a_batch_that_does_not_fit_counts_for_its_partitions_limit() -> None:
         await fixture.produce({("large", 0): batch(1, value=b"v" * 5000)})
         one = size_of_one()
         wanted = {("a", 0): 0, ("large", 0): 0}
-        fields: dict[str, Any] = {"max_wait_ms": 60_000, "partition_max_bytes": 2 * one}
+        fields: dict[str, Any] = {"max_wait_ms": 600_000, "partition_max_bytes": 2 * one}
         async with asyncio.timeout(PATIENCE_S):
             parts = parts_of(await fixture.fetch(wanted, min_bytes=3 * one, **fields))
             assert [offsets(part) for part in parts.values()] == [[0], []]
@@ -477,7 +477,7 @@ def test_a_minimum_above_the_maximum_is_the_maximum() -> None:
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
         await filled(fixture)
-        fields = {"max_wait_ms": 20_000, "min_bytes": 10**6, "max_bytes": 2 * size_of_one()}
+        fields = {"max_wait_ms": 600_000, "min_bytes": 10**6, "max_bytes": 2 * size_of_one()}
         (part,) = parts_of(await fixture.fetch({("a", 0): 0}, **fields)).values()
         assert offsets(part) == [0, 2]
 
@@ -529,7 +529,7 @@ def test_a_fetch_that_waits_learns_that_its_partition_left() -> None:
             fixture.make_topic(name)
             await fixture.partition(name)
         waiting = {
-            name: begin(fixture, {(name, 0): 0}, max_wait_ms=20_000, leader_epoch=0)
+            name: begin(fixture, {(name, 0): 0}, max_wait_ms=600_000, leader_epoch=0)
             for name in ("moved", "deleted", "renewed")
         }
         fixture.move("moved", 0, 2)
@@ -607,7 +607,7 @@ def test_a_fetch_that_fails_leaves_no_subscription(version: int) -> None:
                 return super().get(key, default)
 
         wanted, sound = {("a", 0): 0, ("a", 1): 0}, led.partitions
-        outcome = begin(fixture, wanted, version, max_wait_ms=60_000, session_epoch=0)
+        outcome = begin(fixture, wanted, version, max_wait_ms=600_000, session_epoch=0)
         assert [len(partition.subscriptions) for partition in partitions] == [1, 1]
         led.partitions = Failing(sound)
         for partition in partitions:
@@ -617,7 +617,7 @@ def test_a_fetch_that_fails_leaves_no_subscription(version: int) -> None:
             await outcome
         assert [len(partition.subscriptions) for partition in partitions] == [0, 0]
         with pytest.raises(RuntimeError):
-            begin(fixture, wanted, version, max_wait_ms=60_000, session_epoch=0)
+            begin(fixture, wanted, version, max_wait_ms=600_000, session_epoch=0)
         assert [len(partition.subscriptions) for partition in partitions] == [0, 0]
 
     run(scenario())
@@ -631,7 +631,7 @@ def test_a_wake_during_a_read_does_not_begin_another() -> None:
         await filled(fixture, batches=1)
         fixture.make_topic("b")
         await fixture.partition("b")
-        outcome = begin(fixture, {("a", 0): 0, ("b", 0): 0}, max_wait_ms=60_000, min_bytes=10**6)
+        outcome = begin(fixture, {("a", 0): 0, ("b", 0): 0}, max_wait_ms=600_000, min_bytes=10**6)
         assert await fixture.engine.upload_all(1000)
         fixture.engine.drop_caches()
         gate = stand_still(fixture)
@@ -657,7 +657,7 @@ def test_only_what_changed_is_read_again() -> None:
         fixture.make_topic("a", 200)
         for index in range(200):
             await fixture.partition("a", index)
-        outcome = begin(fixture, {("a", index): 0 for index in range(200)}, session_epoch=0, max_wait_ms=20_000)
+        outcome = begin(fixture, {("a", index): 0 for index in range(200)}, session_epoch=0, max_wait_ms=600_000)
         reads: list[int] = []
         led = fixture.directory.topic_named("a")
         assert led is not None
@@ -673,7 +673,7 @@ def test_only_what_changed_is_read_again() -> None:
         assert len(parts_of(response)) == 200
         assert reads == [77, 77]  # the produce's and the fetch's
         reads.clear()
-        following = begin(fixture, {}, session_id=response.session_id, session_epoch=1, max_wait_ms=20_000)
+        following = begin(fixture, {}, session_id=response.session_id, session_epoch=1, max_wait_ms=600_000)
         assert reads == [77]
         assert [key for key, part in parts_of(await fixture.finish(following, 1, 12)).items() if offsets(part)] == [
             ("a", 77)
@@ -746,7 +746,7 @@ def test_a_session_is_delayed_and_completes_like_any_fetch() -> None:
         session = {"session_id": first.session_id, "max_wait_ms": 20}
         empty = await fixture.fetch({}, 13, session_epoch=1, **session)
         assert (empty.session_id, parts_of(empty)) == (first.session_id, {})
-        outcome = begin(fixture, {}, 13, session_epoch=2, session_id=first.session_id, max_wait_ms=20_000)
+        outcome = begin(fixture, {}, 13, session_epoch=2, session_id=first.session_id, max_wait_ms=600_000)
         await fixture.produce({("a", 1): batch(2)})
         parts = parts_of(await fixture.finish(outcome, 1, 13))
         assert [(key, offsets(part)) for key, part in parts.items()] == [(("a", 1), [2])]
@@ -761,7 +761,7 @@ def test_a_delayed_increment_ends_with_its_session() -> None:
         fixture = await BrokerFixture().start()
         await filled(fixture, batches=1)
         first = await fixture.fetch({("a", 0): 2}, 12, session_epoch=0)
-        outcome = begin(fixture, {}, session_id=first.session_id, session_epoch=1, max_wait_ms=20_000)
+        outcome = begin(fixture, {}, session_id=first.session_id, session_epoch=1, max_wait_ms=600_000)
         await asyncio.sleep(0)
         second = await fixture.fetch({("a", 0): 2}, 12, session_id=first.session_id, session_epoch=0)
         assert second.session_id not in (0, first.session_id)
@@ -779,8 +779,8 @@ def test_a_fetch_whose_session_went_on_elsewhere_leaves_its_news_to_the_next() -
         fixture.make_topic("a")
         partition = await fixture.partition("a")
         first = await fixture.fetch({("a", 0): 0}, 12, session_epoch=0)
-        old = begin(fixture, {}, session_id=first.session_id, session_epoch=1, max_wait_ms=60_000)
-        new = begin(fixture, {}, session_id=first.session_id, session_epoch=2, max_wait_ms=60_000)
+        old = begin(fixture, {}, session_id=first.session_id, session_epoch=1, max_wait_ms=600_000)
+        new = begin(fixture, {}, session_id=first.session_id, session_epoch=2, max_wait_ms=600_000)
         await asyncio.sleep(0)
         fixture.connection.purgatory[old].force_complete()
         await asyncio.wait([old])
@@ -805,7 +805,7 @@ def test_a_read_for_a_fetch_whose_session_went_on_changes_nothing() -> None:
         assert await fixture.engine.upload_all(1000)
         fixture.engine.drop_caches()
         gate = stand_still(fixture)
-        fields: dict[str, Any] = {"session_id": first.session_id, "max_wait_ms": 60_000}
+        fields: dict[str, Any] = {"session_id": first.session_id, "max_wait_ms": 600_000}
         old = begin(fixture, {("cold", 0): 0}, session_epoch=1, min_bytes=10**6, **fields)
         await asyncio.sleep(0.01)
         new = begin(fixture, {}, session_epoch=2, forgotten=[("cold", 0)], **fields)
@@ -827,9 +827,9 @@ def test_errors_in_a_session_are_told_until_they_pass() -> None:
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
         await filled(fixture)
-        first = await fixture.fetch({("a", 0): 10, ("later", 0): 0}, 12, session_epoch=0, max_wait_ms=20_000)
+        first = await fixture.fetch({("a", 0): 10, ("later", 0): 0}, 12, session_epoch=0, max_wait_ms=600_000)
         assert parts_of(first)["later", 0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        session = {"session_id": first.session_id, "max_wait_ms": 20_000}
+        session = {"session_id": first.session_id, "max_wait_ms": 600_000}
         second = await fixture.fetch({}, 12, session_epoch=1, **session)
         assert list(parts_of(second)) == [("later", 0)]
         fixture.make_topic("later")
@@ -847,7 +847,7 @@ def test_a_partition_that_comes_back_is_watched_again() -> None:
         fixture = await BrokerFixture().start()
         await filled(fixture)
         first = await fixture.fetch({("a", 0): 10}, 12, session_epoch=0)
-        session = {"session_id": first.session_id, "max_wait_ms": 20_000}
+        session = {"session_id": first.session_id, "max_wait_ms": 600_000}
         fixture.move("a", 0, 2)
         away = parts_of(await fixture.fetch({}, 12, session_epoch=1, **session))
         assert away["a", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -1004,19 +1004,19 @@ def test_bytes_that_come_during_a_remote_read_count_towards_the_minimum(is_befor
         fixture = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
         gate = stand_still(fixture)
         minimum = 7 * size_of_one()
-        outcome = begin(fixture, {("cold", 0): 0, ("hot", 0): 10}, max_wait_ms=60_000, min_bytes=minimum)
+        outcome = begin(fixture, {("cold", 0): 0, ("hot", 0): 10}, max_wait_ms=600_000, min_bytes=minimum)
         await asyncio.sleep(0 if is_before else 0.01)
         await fixture.produce({("hot", 0): batch(2)})
-        more = begin(fixture, {("cold", 0): 0, ("hot", 0): 12}, max_wait_ms=60_000, min_bytes=minimum)
+        more = begin(fixture, {("cold", 0): 0, ("hot", 0): 12}, max_wait_ms=600_000, min_bytes=minimum)
         await fixture.produce({("cold", 0): batch(2)})
         gate.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [offsets(part) for part in parts.values()] == [[0, 2, 4, 6, 8, 10], [10]]
         await asyncio.sleep(0.01)
         assert not more.done()
         await fixture.produce({("hot", 0): batch(2)})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             parts = parts_of(await fixture.finish(more, 1, 12))
         assert [offsets(part) for part in parts.values()] == [[0, 2, 4, 6, 8, 10], [12]]
 
@@ -1030,7 +1030,7 @@ def test_bytes_behind_a_remote_read_count_as_far_as_the_partitions_limit_goes() 
         fixture = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
         gate = stand_still(fixture)
         one = size_of_one()
-        fields = {"max_wait_ms": 60_000, "min_bytes": 7 * one, "partition_max_bytes": 6 * one}
+        fields = {"max_wait_ms": 600_000, "min_bytes": 7 * one, "partition_max_bytes": 6 * one}
         outcome = begin(fixture, {("cold", 0): 0, ("hot", 0): 10}, **fields)
         await asyncio.sleep(0.01)
         for _ in range(5):
@@ -1040,7 +1040,7 @@ def test_bytes_behind_a_remote_read_count_as_far_as_the_partitions_limit_goes() 
         assert not outcome.done()
         assert fixture.connection.purgatory[outcome].machine.state is FetchState.DELAYED
         await fixture.produce({("hot", 0): batch(2)})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [len(offsets(part)) for part in parts.values()] == [6, 1]
 
@@ -1053,11 +1053,11 @@ def test_a_partition_that_goes_during_a_remote_read_is_told_behind_it() -> None:
     async def scenario() -> None:
         fixture = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
         gate = stand_still(fixture)
-        outcome = begin(fixture, {("cold", 0): 0, ("hot", 0): 10}, max_wait_ms=60_000, min_bytes=10**6)
+        outcome = begin(fixture, {("cold", 0): 0, ("hot", 0): 10}, max_wait_ms=600_000, min_bytes=10**6)
         await asyncio.sleep(0.01)
         fixture.move("hot", 0, 2)
         gate.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [(part.error_code, len(offsets(part))) for part in parts.values()] == [
             (0, 5),
@@ -1077,7 +1077,7 @@ def test_a_share_that_the_store_leaves_unused_goes_to_others(monkeypatch: pytest
         wanted = {("cold", 0): 0, ("old", 0): 0, ("hot", 0): 0}
         limit = 4 * size_of_one()
         async with asyncio.timeout(PATIENCE_S):
-            response = await fixture.fetch(wanted, max_wait_ms=60_000, min_bytes=limit, max_bytes=limit)
+            response = await fixture.fetch(wanted, max_wait_ms=600_000, min_bytes=limit, max_bytes=limit)
         gate.set()
         parts = parts_of(response)
         assert [(part.error_code, len(offsets(part))) for part in parts.values()] == [(0, 0), (0, 0), (0, 4)]
@@ -1148,13 +1148,13 @@ def test_an_error_that_has_passed_by_the_next_read_is_waited_behind() -> None:
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
         fixture.make_topic("closed")
-        outcome = begin(fixture, {("later", 0): 0, ("closed", 0): 0}, max_wait_ms=60_000)
+        outcome = begin(fixture, {("later", 0): 0, ("closed", 0): 0}, max_wait_ms=600_000)
         fixture.make_topic("later")
         await fixture.partition("later")
         await asyncio.sleep(0.05)
         assert not outcome.done()
         await fixture.produce({("later", 0): batch(1)})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             parts = parts_of(await fixture.finish(outcome, 1, 12))
         assert [(part.error_code, offsets(part)) for part in parts.values()] == [(0, [0]), (0, [])]
 

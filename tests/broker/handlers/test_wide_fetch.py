@@ -15,6 +15,7 @@ from millrace.broker.requests.fetch_sessions import FetchItem, FetchSessions
 from millrace.broker.requests.read_pass import ITEMS_A_SLICE, ReadPass
 from tests.broker.broker_fixture import BrokerFixture, fetch_request, parts_of
 from tests.broker.partitions.build import batch, run
+from tests.patience import PATIENCE_S
 
 WIDTH = 2 * ITEMS_A_SLICE + 100
 WANTED = {("a", index): 0 for index in range(WIDTH)}
@@ -76,7 +77,7 @@ def test_a_wide_fetch_that_waits_never_reads_all_in_one_turn(monkeypatch: pytest
     async def scenario() -> None:
         fixture = await filled()
         size = len(batch(1))
-        fields = {"max_wait_ms": 60_000, "min_bytes": (WIDTH + 2) * size, "max_bytes": 1 << 30}
+        fields = {"max_wait_ms": 600_000, "min_bytes": (WIDTH + 2) * size, "max_bytes": 1 << 30}
         async with reads_a_turn(monkeypatch) as counts:
             outcome = asyncio.ensure_future(asked(fixture, WANTED, **fields))
             await until(lambda: sum(counts) >= ITEMS_A_SLICE)
@@ -122,7 +123,7 @@ def test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices(monkeypatch: py
         fixture.fetch_handler = Fetch(fixture.directory, fixture.cache, FetchSessions(iter(range(1, 9)).__next__))
         async with reads_a_turn(monkeypatch) as counts:
             outcome = asyncio.ensure_future(
-                asked(fixture, WANTED, max_wait_ms=60_000, min_bytes=1 << 30, max_bytes=1 << 30)
+                asked(fixture, WANTED, max_wait_ms=600_000, min_bytes=1 << 30, max_bytes=1 << 30)
             )
             await until(lambda: sum(counts) >= 2 * ITEMS_A_SLICE)
             outcome.cancel()
@@ -157,7 +158,7 @@ def test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing() -> N
             await gate.wait()
 
         fixture.world.store.fault = lambda operation, key: wait()
-        request = fetch_request(WANTED, 12, min_bytes=3 * len(batch(2)), max_wait_ms=60_000)
+        request = fetch_request(WANTED, 12, min_bytes=3 * len(batch(2)), max_wait_ms=600_000)
         outcome = asyncio.ensure_future(fixture.finish(fixture.begin(fixture.fetch_handler, 1, 12, request), 1, 12))
         await until(lambda: any(one.machine.state is FetchState.REMOTE_READ for one in purgatory(fixture)))
         await fixture.produce({("a", 1): batch(2)})
@@ -165,7 +166,7 @@ def test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing() -> N
         await until(lambda: purgatory(fixture)[0].machine.state is not FetchState.REMOTE_READ)
         assert purgatory(fixture)[0].machine.state is FetchState.DELAYED
         await fixture.produce({("a", 2): batch(2)})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             parts = parts_of(await outcome)
         assert [key[1] for key, part in parts.items() if part.records] == [0, 1, 2]
 

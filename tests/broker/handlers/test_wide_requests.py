@@ -139,7 +139,7 @@ def test_a_wide_fetch_hears_of_records(when: str) -> None:
         for index in range(MANY):
             await fixture.partition("a", index)
         wanted = {("a", index): 0 for index in range(MANY)}
-        request = fetch_request(wanted, 12, max_wait_ms=60_000, min_bytes=1)
+        request = fetch_request(wanted, 12, max_wait_ms=600_000, min_bytes=1)
         outcome = asyncio.ensure_future(fixture.begin(fixture.fetch_handler, 1, 12, request))
         first = await fixture.partition("a", 0)
         for _ in range(500):
@@ -166,7 +166,7 @@ def test_a_wide_fetch_whose_client_is_gone_leaves_no_subscription() -> None:
         fixture.make_topic("a", 2)
         await fixture.partition("a", 0)
         here = connection()
-        request = fetch_request({("a", 0): 0}, 12, max_wait_ms=60_000, min_bytes=1)
+        request = fetch_request({("a", 0): 0}, 12, max_wait_ms=600_000, min_bytes=1)
         request.topics[0].partitions *= MANY
         outcome = asyncio.ensure_future(fixture.begin(fixture.fetch_handler, 1, 12, request, to=here))
         here.is_open = False
