@@ -134,7 +134,8 @@ class ControllerClient:
     async def open_partition(
         self, topic_id: bytes, index: int, leader_epoch: int, roles: Sequence[StreamRole]
     ) -> dict[StreamRole, OpenedStream]:
-        """Makes the streams that are missing and opens all, at the leader's epoch."""
+        """Makes the streams that are missing and opens all, at the leader's epoch. Raises StreamFenced where
+        this node's broker epoch is stale, KafkaError for any other refusal."""
         request = OpenPartitionStreamsRequest(
             node_id=self._node_id,
             broker_epoch=self.broker_epoch,
@@ -187,6 +188,8 @@ class ControllerClient:
         return ObjectId(response.first_object_id)
 
     async def commit_upload(self, commit: UploadCommit) -> None:
+        """Raises UploadExpired where an id is not prepared, StreamFenced where the node or a stream has a
+        newer epoch, else KafkaError."""
         request = CommitUploadRequest(
             node_id=self._node_id,
             broker_epoch=self.broker_epoch,
@@ -216,6 +219,8 @@ class ControllerClient:
     # CompactionCatalog
 
     async def commit_compaction(self, commit: CompactionCommit) -> None:
+        """Raises CompactionRefused where metadata has moved on, StreamFenced where the broker epoch is stale,
+        else KafkaError."""
         from millrace.protocol.messages.commit_compaction import (
             CommitCompactionRequest,
             CommitCompactionResponse,

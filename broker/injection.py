@@ -104,6 +104,8 @@ class FaultyHandle:
         self.refuse: Callable[[Any, int], Any] | None = getattr(getattr(inner, "__self__", None), "refuse", None)
 
     def handle(self, context: RequestContext, request: Any) -> Any:
+        """Raises KafkaError with the code of a failure that was asked for; a produce with acks=0 gets its
+        connection closed."""
         if context.client_id == TESTING_CLIENT:
             return self._inner(context, request)
         for sentence in unserved_in(self._key, request):
@@ -278,6 +280,7 @@ def code_of_name(name: str) -> int:
 
 
 def number_of(name: str, text: str, low: int, high: int) -> int:
+    """A whole number in [low, high]; raises ValueError for any other text."""
     if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
         raise ValueError(f"{name}={text} is no whole number from {low} to {high}")
     return int(text)

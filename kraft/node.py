@@ -105,6 +105,7 @@ class Recovery:
         self._is_all_committed = is_all_committed
 
     def visit(self, header: BatchHeader, view: memoryview) -> None:
+        """Takes the log's next batch. Raises LogCorrupt where the snapshot ends within it."""
         if self.start is None:
             self.start = header.base_offset
         self.newest_ms = max(self.newest_ms, header.max_timestamp)
@@ -335,7 +336,9 @@ def refuse_message(message: Message) -> None:
 async def recover(
     disk: Disk, rand: Rand, settings: ControllerSettings, store: LogStore
 ) -> tuple[MetaProperties, Recovery, QuorumState, LogView]:
-    """Reads what the directory holds; makes it anew when it holds nothing."""
+    """Reads what the directory holds; makes it anew when it holds nothing. Raises LogCorrupt where a part of
+    it is missing or damaged, LogMismatch where it is another node's or cluster's. A new meta.properties is
+    durable on return."""
     meta = await read_meta_properties(disk, settings.log_dir)
     segments = await store.list_segments()
     snapshots = await store.snapshots()
@@ -369,7 +372,7 @@ async def replay(
     disk: Disk, store: LogStore, snapshots: Sequence[SnapshotId], segments: Sequence[int]
 ) -> tuple[Recovery, SnapshotId | None]:
     """The newest snapshot that can be read, and the log behind it, as far as it is known to be committed. A log that ends below a snapshot
-    of a leader's was being replaced by it."""
+    of a leader's was being replaced by it. Raises SnapshotCorrupt or LogCorrupt where the two do not meet."""
     is_alone = len(store.voters) <= 1  # none: somebody who only looks
     image, chosen = EMPTY_IMAGE, None
     fault: SnapshotCorrupt | None = None
@@ -397,7 +400,7 @@ async def replay(
 
 
 def check_meta(settings: ControllerSettings, meta: MetaProperties) -> None:
-    """The directory is this node's and this cluster's."""
+    """The directory is this node's and this cluster's. Else raises LogMismatch."""
     path = f"{settings.log_dir}/meta.properties"
     if meta.node_id != settings.node_id:
         raise LogMismatch(path, "node.id", meta.node_id, settings.node_id)

@@ -67,7 +67,8 @@ def encode_response(api: Api, version: int, correlation_id: int, response: Any) 
 def encode_response_in_steps(
     api: Api, version: int, correlation_id: int, response: Any
 ) -> Generator[None, None, list[Buffer]]:
-    """The bytes of `encode_response`, with stops on the way: a small response has none. Record bytes are copied."""
+    """The bytes of `encode_response`, with stops on the way: a small response has none. Record bytes are copied.
+    Raises ValueError for a value that the version cannot carry."""
     encode = _step_encoders.get((api.key, version))
     if encode is None:
         encode = _step_encoders[api.key, version] = step_encoder(api, version)

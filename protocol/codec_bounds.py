@@ -90,7 +90,8 @@ def frames_size(data: Buffer, frame_size: FrameSize) -> int:
 
 
 def lz4_frame_size(view: memoryview, position: int, left: int) -> tuple[int, int, int]:
-    """The most that the lz4 frame at `position` may hold, where it ends, and how many blocks of `left` may still be walked."""
+    """The most that the lz4 frame at `position` may hold, where it ends, and how many blocks of `left` may still be walked.
+    Raises WireError for another format, TooManyBlocks beyond `left`, IndexError or struct.error at a cut."""
     if _LITTLE_U32.unpack_from(view, position)[0] != _LZ4_MAGIC:
         raise WireError("lz4: no frame")
     flags, block_code = view[position + 4], view[position + 5] >> 4 & 7
@@ -112,7 +113,7 @@ def lz4_frame_size(view: memoryview, position: int, left: int) -> tuple[int, int
 
 
 def zstd_frame_size(view: memoryview, position: int, left: int) -> tuple[int, int, int]:
-    """As `lz4_frame_size`, of a zstd frame."""
+    """As `lz4_frame_size`, of a zstd frame. Raises what that one does."""
     if _LITTLE_U32.unpack_from(view, position)[0] != _ZSTD_MAGIC:
         raise WireError("zstd: no frame")
     flags = view[position + 4]
@@ -153,7 +154,8 @@ def _snappy_size(view: memoryview) -> int:
 
 
 def xerial_blocks(view: memoryview) -> Iterator[memoryview]:
-    """The raw blocks of xerial's framing, as views; an empty one for each of its headers: one at the start, and one where streams were joined."""
+    """The raw blocks of xerial's framing, as views; an empty one for each of its headers: one at the start, and one where streams were joined.
+    Raises WireError where one is cut off or empty."""
     position = 0
     while position < len(view):
         if view[position : position + len(XERIAL_MAGIC)] == XERIAL_MAGIC:

@@ -175,6 +175,7 @@ def source(cls: type[Any], version: int) -> str:
 
 
 def check_version(cls: type[Any], version: int) -> None:
+    """Raises ValueError for a version that the declaration does not have."""
     versions: Versions = cls.VERSIONS
     if version not in versions:
         raise ValueError(f"{cls.__name__} has versions {versions.first}-{versions.last}, not {version}")

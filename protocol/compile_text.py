@@ -61,7 +61,8 @@ class Text:
 
 
 def present(cls: type[Any], version: int, flexible: bool) -> tuple[list[WireField], list[WireField]]:
-    """The fields of `cls` at `version`: those in order, and those of the tagged section by ascending tag."""
+    """The fields of `cls` at `version`: those in order, and those of the tagged section by ascending tag.
+    Raises TypeError for tagged fields at a version that is not flexible."""
     inside = [field for field in wire_fields(cls) if field.is_in(version)]
     tagged = [field for field in inside if field.presence.tag is not None]
     if tagged and not flexible:

@@ -104,7 +104,8 @@ def unpack(codec: int, data: Buffer, bytes_max: int = RECORDS_BYTES_MAX) -> Buff
 
 def unpack_into(codec: int, data: Buffer, scratch: memoryview) -> Buffer:
     """As `unpack`, for what is small and looked at at once: nothing comes to more than `scratch`, and what comes out may lie in it. New memory
-    costs more than the codec does."""
+    costs more than the codec does. Raises RecordsTooLarge for more than that, WireError for what is damaged
+    or of an unknown codec."""
     if codec in (Codec.NONE, Codec.GZIP):
         return unpack(codec, data, len(scratch))
     if codec == Codec.SNAPPY:

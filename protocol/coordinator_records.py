@@ -151,7 +151,8 @@ def decode_value(key: OffsetCommitKey, data: Buffer) -> OffsetCommitValue: ...
 @overload
 def decode_value(key: GroupMetadataKey, data: Buffer) -> GroupMetadataValue: ...
 def decode_value(key: CoordinatorKey, data: Buffer) -> CoordinatorValue:
-    """The value that stands under `key`. A later version than we know is malformed: its meaning cannot be guessed."""
+    """The value that stands under `key`. A later version than we know is malformed: its meaning cannot be guessed.
+    Raises WireError."""
     version = _read_int16(data)
     versions = OffsetCommitValue.VERSIONS if isinstance(key, OffsetCommitKey) else GroupMetadataValue.VERSIONS
     if version not in versions:

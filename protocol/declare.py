@@ -158,6 +158,7 @@ def wire_fields(cls: type[Any]) -> tuple[WireField, ...]:
 
 
 def read_fields(cls: type[Any]) -> Iterator[WireField]:
+    """In the order of declaration. Raises TypeError for a field without a default, or of no wire type."""
     hints = typing.get_type_hints(cls, include_extras=True)
     for declared in fields(cls):
         default = declared.default if declared.default is not MISSING else None
@@ -173,7 +174,7 @@ PLAIN: dict[Any, str] = {bool: "bool", str: "string", bytes: "bytes", float: "fl
 
 
 def wire_type(hint: Any) -> WireType:
-    """The wire type that an annotation names."""
+    """The wire type that an annotation names. Raises TypeError where it names none."""
     origin: Any = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if origin is Union or origin is types.UnionType:

@@ -38,7 +38,8 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     """The header and the position of the body. A known key is enough: whether the version is served is the caller's check.
 
     The version need not be one we know. An ApiVersions request of a later version is read as far as the client id, since
-    what follows it may be laid out in a way of its own; its body is not to be decoded.
+    what follows it may be laid out in a way of its own; its body is not to be decoded. Raises WireError for
+    an unknown key, or a header that is cut off or malformed.
     """
     try:
         key, version, correlation_id, length = _REQUEST.unpack_from(frame, 0)
@@ -72,7 +73,7 @@ def has_tagged_response_header(api: Api, version: int) -> bool:
 
 
 def decode_response_header(api: Api, version: int, frame: Buffer) -> tuple[int, int]:
-    """The correlation id and the position of the body."""
+    """The correlation id and the position of the body. Raises WireError where the header is cut off."""
     try:
         (correlation_id,) = _CORRELATION.unpack_from(frame, 0)
         pos = 4

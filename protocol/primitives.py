@@ -44,7 +44,8 @@ ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """An unsigned 32-bit varint at `pos`: the value and the position after it."""
+    """An unsigned 32-bit varint at `pos`: the value and the position after it. Raises WireError for more
+    bits, IndexError where it is cut off."""
     value = shift = 0
     for index in range(pos, pos + 5):
         byte = buf[index]
@@ -58,7 +59,8 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def read_uvarlong(buf: Buffer, pos: int) -> tuple[int, int]:
-    """An unsigned 64-bit varint at `pos`: the value and the position after it."""
+    """An unsigned 64-bit varint at `pos`: the value and the position after it. Raises WireError for more
+    bits, IndexError where it is cut off."""
     value = shift = 0
     for index in range(pos, pos + 10):
         byte = buf[index]
@@ -84,7 +86,7 @@ def read_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
-    """`value`, which is not negative and fits in 64 bits, as an unsigned varint."""
+    """`value`, which is not negative and fits in 64 bits, as an unsigned varint. Else raises ValueError."""
     if 0 <= value < 0x80:
         return ONE_BYTE[value]
     if 0 < value < 0x4000:
@@ -102,7 +104,8 @@ def uvarint(value: int) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """`value`, which fits in a signed 64-bit integer, zig-zag encoded. The same bytes for varint and varlong."""
+    """`value`, which fits in a signed 64-bit integer, zig-zag encoded. The same bytes for varint and varlong.
+    Else raises ValueError."""
     if not -(1 << 63) <= value < 1 << 63:
         raise ValueError(f"not a 64-bit integer: {value}")
     return uvarint((value << 1) ^ (value >> 63))
@@ -110,7 +113,7 @@ def varint(value: int) -> bytes:
 
 def skip_tags(buf: Buffer, pos: int, end: int, left: list[int] | None = None) -> int:
     """Steps over a tagged section of which nothing is known; the position after it. `left[0]`: what is left of a bound for all sections
-    together."""
+    together. Raises WireError for too many tags, a field beyond `end`, or more than that bound."""
     count, pos = read_uvarint(buf, pos)
     if count > TAG_COUNT_MAX:
         raise WireError(f"{count} tagged fields")
@@ -139,7 +142,7 @@ def spend(left: list[int], count: int) -> None:
 
 
 def read_string(view: memoryview, pos: int, end: int) -> tuple[str, int]:
-    """A string that is not null, after an int16 length."""
+    """A string that is not null, after an int16 length. Raises WireError for a null, or one beyond `end`."""
     (length,) = _SHORT(view, pos)
     stop = pos + 2 + length
     if length < 0 or stop > end:
@@ -158,7 +161,7 @@ def read_compact_count(view: memoryview, pos: int, least_bytes: int, end: int) -
 
 
 def read_compact_string(view: memoryview, pos: int, end: int) -> tuple[str, int]:
-    """A compact string that is not null."""
+    """A compact string that is not null. Raises WireError for a null, or one beyond `end`."""
     length = view[pos]
     pos += 1
     if length > 127:

@@ -130,7 +130,8 @@ def _put(parts: list[Buffer], value: Buffer | None) -> None:
 
 
 def decode_record(payload: bytes, position: int, end: int) -> Record:
-    """The record whose attributes stand at `position`; its timestamp and offset are the deltas. `end` must be its end."""
+    """The record whose attributes stand at `position`; its timestamp and offset are the deltas. `end` must be its end.
+    Raises WireError where it is not, or a length is wrong."""
     timestamp_delta, offset_delta, position = _read_deltas(payload, position, end)
     key, position = _read_bytes(payload, position, end)
     value, position = _read_bytes(payload, position, end)
@@ -245,7 +246,8 @@ def control_key(control_type: int) -> bytes:
 
 
 def decode_control_key(key: Buffer | None) -> int:
-    """What a control record says: a `ControlType`, or a number that a later Kafka gave a meaning."""
+    """What a control record says: a `ControlType`, or a number that a later Kafka gave a meaning. Raises
+    WireError where the key is cut off or null."""
     if key is None or len(key) < _CONTROL_KEY.size:
         raise WireError("control record without a whole key")
     version, control_type = _CONTROL_KEY.unpack_from(key)
@@ -260,7 +262,8 @@ def encode_end_marker(coordinator_epoch: int) -> bytes:
 
 
 def decode_end_marker(value: Buffer | None) -> int:
-    """The transaction coordinator's epoch in a transaction's end marker."""
+    """The transaction coordinator's epoch in a transaction's end marker. Raises WireError where the value is
+    cut off or null."""
     if value is None or len(value) < _END_MARKER.size:
         raise WireError("end marker without a whole value")
     return int(_END_MARKER.unpack_from(value)[1])

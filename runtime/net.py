@@ -168,6 +168,8 @@ class LoopBound:
         self._sockets = tuple(sockets)
 
     async def listen(self, factory: ProtocolFactory, *, backlog: int = 100) -> LoopListener:
+        """Accepts from the moment it returns. Raises ListenFailed, and closes all sockets then, as it does
+        when cancelled."""
         loop = asyncio.get_running_loop()
         servers: list[asyncio.AbstractServer] = []
         try:
@@ -203,6 +205,7 @@ class LoopNet:
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Raises ConnectFailed where nobody answers, or `host` cannot be a name."""
         try:
             return await asyncio.get_running_loop().create_connection(factory, host, port)
         except UnicodeError as error:

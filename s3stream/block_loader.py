@@ -139,7 +139,8 @@ class BlockLoader:
     def load(
         self, key: BlockKey, ref: BlockRef, reader: ObjectReader, ahead: ReadAhead | None
     ) -> asyncio.Future[CachedBlock]:
-        """Where the block will be. The future is shared: to be shielded from a waiter's cancellation."""
+        """Where the block will be. The future is shared: to be shielded from a waiter's cancellation. Raises
+        Closed after `close`."""
         if self._is_closed:
             raise Closed("the block cache is closed")
         future = self._futures.get(key)

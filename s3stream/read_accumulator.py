@@ -26,7 +26,8 @@ class ReadAccumulator:
         self.has_loaded = False  # an object had to be asked for some of it
 
     def take(self, entries: list[Entry]) -> None:
-        """Adds entries until one begins at or beyond the end, or does not fit; the very first always fits."""
+        """Adds entries until one begins at or beyond the end, or does not fit; the very first always fits.
+        Raises OffsetGap where an entry does not follow the one before; those before it are kept."""
         if self.is_full:
             return
         found, end, left, next_offset = self.entries, self.end, self.left_bytes, self.next_offset
@@ -50,7 +51,8 @@ class ReadAccumulator:
             self.is_full = True
 
     def adopt(self, other: ReadAccumulator) -> None:
-        """Takes over what another one gathered, which began where this one stands: checked there, not looked at again."""
+        """Takes over what another one gathered, which began where this one stands: checked there, not looked at again.
+        Raises OffsetGap where it began elsewhere."""
         if other.start != self.next_offset or other.stream_id != self.stream_id:
             raise OffsetGap(self.stream_id, self.next_offset, other.start)
         self.entries += other.entries

@@ -189,7 +189,7 @@ class Stream:
 
     async def trim(self, new_start: int) -> None:
         """Nothing below `new_start` is read from now on. Metadata knows on return, for what is committed as objects; for the rest
-        it is told when that is committed."""
+        it is told when that is committed. Raises OffsetBeyondEnd for an offset that is not confirmed."""
         if new_start > self.confirmed_end:
             raise OffsetBeyondEnd(self.stream_id, new_start, self.confirmed_end)
         self.start = max(self.start, new_start)

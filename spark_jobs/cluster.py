@@ -75,7 +75,8 @@ class Cluster:
         }
 
     def matches(self, topic: str) -> bool:
-        """Whether the configuration names it; a pattern is Java's, as Spark takes it."""
+        """Whether the configuration names it; a pattern is Java's, as Spark takes it. Raises Refused for a
+        pattern that is none."""
         if self._settings.topics:
             return topic in self._settings.topics
         try:

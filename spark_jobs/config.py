@@ -68,6 +68,7 @@ def read_settings(path: Path) -> IngestSettings:
 
 
 def settings_from(document: dict[str, Any]) -> IngestSettings:
+    """Raises ConfigError with every mistake, one a line."""
     mistakes = _mistakes(document)
     if mistakes:
         raise ConfigError("\n".join(mistakes))

@@ -67,7 +67,8 @@ def progress_of(offset_names: Sequence[str], commit_names: Sequence[str], checkp
 
 
 def positions_in(text: str, name: str) -> Offsets:
-    """Of an entry of offsets, or of the positions that the first batch began at."""
+    """Of an entry of offsets, or of the positions that the first batch began at. Raises Refused for what
+    Spark does not write."""
     try:
         return by_topic(_last_line(text))
     except (IndexError, ValueError, AttributeError, TypeError):

@@ -257,7 +257,8 @@ def fetch_request(topic: str, positions: Mapping[int, int], wait_ms: int) -> Any
 
 
 def take_records(topic: str, part: Any, positions: dict[int, int]) -> list[Record]:
-    """Of one partition's answer; its position moves behind them. What lies before the position is left out, and so is half a batch."""
+    """Of one partition's answer; its position moves behind them. What lies before the position is left out, and so is half a batch.
+    Raises ValueError where the first batch cannot be read."""
     from millrace.protocol.batches import iter_headers
     from millrace.protocol.errors import WireError
     from millrace.protocol.records import iter_records
@@ -339,7 +340,8 @@ def members(group: str) -> Conversation[list[Any]]:
 
 
 def expire_member(group: str, member: str) -> Conversation[None]:
-    """As if its session had timed out: it is out of the group, which rebalances. `member`: its member id, group.instance.id or client.id."""
+    """As if its session had timed out: it is out of the group, which rebalances. `member`: its member id, group.instance.id or client.id.
+    Raises LookupError where the group has no such member."""
     present = yield from members(group)
     names = [(each.member_id, each.group_instance_id, each.client_id) for each in present]
     leaving = [each for each, own in zip(present, names, strict=True) if member in own]

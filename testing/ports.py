@@ -15,7 +15,8 @@ DRAWN = random.SystemRandom()  # two processes that were seeded alike draw other
 
 
 def free_port() -> int:
-    """Free when it was looked at: who starts a broker on it tries another if it is not any more."""
+    """Free when it was looked at: who starts a broker on it tries another if it is not any more. Raises
+    OSError where many tries found none."""
     for _ in range(TRIES_MAX):
         port = DRAWN.choice(PORTS)
         with socket.socket() as probe:

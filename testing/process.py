@@ -48,12 +48,14 @@ class BrokerProcess:
 
     @property
     def bootstrap_servers(self) -> str:
+        """Raises BrokerNotStarted before `start` and after `close`."""
         if not self._port:
             raise BrokerNotStarted("the broker was not started: use it as a context manager, or call start()")
         return f"{HOST}:{self._port}"
 
     @property
     def pid(self) -> int:
+        """Raises BrokerNotStarted while the broker does not run."""
         if self._process is None:
             raise BrokerNotStarted("the broker is not running: call start() or restart()")
         return self._process.pid
@@ -86,7 +88,7 @@ class BrokerProcess:
 
     @property
     def control_port(self) -> int:
-        """Where faults are asked for."""
+        """Where faults are asked for. Raises BrokerNotStarted while the broker does not run."""
         if not self.is_running:
             raise BrokerNotStarted("the broker is not running: call start() or restart()")
         return int(self.ready_line.rpartition(":")[2])

@@ -63,6 +63,8 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 
 
 async def examine(text: str, rounds: int, is_json: bool) -> int:
+    """Exit status: 0 where the store can be used, 1 where not, 2 where its address is refused or it does not
+    open. Cancelled, it removes what it put."""
     from millrace.runtime.bundle import real_runtime
     from millrace.runtime.objectstore import data_store_of
     from millrace.runtime.objectstore.address import AddressError, parse_address

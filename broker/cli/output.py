@@ -34,6 +34,7 @@ class Outlet(io.FileIO):
         self._is_needed = is_needed
 
     def write(self, data: ReadableBuffer, /) -> int:
+        """Raises SystemExit where the output is needed and cannot be written, or nobody reads it."""
         try:
             return super().write(data)
         except OSError as error:

@@ -147,7 +147,8 @@ def read_address(text: str) -> StoreAddress:
 
 
 def file_of(address: StoreAddress) -> str | None:
-    """The file or device that an address names; None where the log is objects."""
+    """The file or device that an address names; None where the log is objects. Raises CommandRefused where it
+    is a directory."""
     kind = kind_of(address)
     path = None if kind.file_of is None else kind.file_of(address)
     if path is not None and os.path.isdir(path):

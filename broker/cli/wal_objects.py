@@ -60,7 +60,8 @@ async def look_at(action: str, address: StoreAddress, node_id: int | None, *, is
 
 
 async def choose_log(store: ObjectStore, node_id: int | None) -> tuple[int, str]:
-    """The one that was asked for, or the only one there is."""
+    """The one that was asked for, or the only one there is. Raises CommandRefused where there is none, more
+    than one, or one whose cluster cannot be read."""
     from millrace.wal.object.inspection import nodes_of
 
     nodes = await nodes_of(store)

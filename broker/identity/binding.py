@@ -28,7 +28,8 @@ class BindingRefused(MillraceError):
 
 
 async def read_bound_cluster(store: ObjectStore, bucket: str) -> str | None:
-    """The id of the cluster that a bucket belongs to, None when it was never used."""
+    """The id of the cluster that a bucket belongs to, None when it was never used. Raises BindingRefused
+    where the marker names none."""
     try:
         content = await store.get(MARKER_KEY)
     except ObjectMissing:
@@ -43,7 +44,7 @@ async def read_bound_cluster(store: ObjectStore, bucket: str) -> str | None:
 
 
 def check_first_start(is_wal_used: bool, wal_path: str, bucket: str, bound_cluster: str | None) -> None:
-    """The log directory is empty: so must be the WAL and the bucket."""
+    """The log directory is empty: so must be the WAL and the bucket. Else raises BindingRefused."""
     if bound_cluster is not None:
         raise BindingRefused(
             f"the metadata log directory is empty, but {bucket} holds the data of cluster {bound_cluster}: "

@@ -125,7 +125,7 @@ class Owner:
         return self._is_open
 
     async def wait_to_acknowledge(self) -> None:
-        """As AckGate."""
+        """As AckGate: raises Fenced where a newer owner was found, Closed where the looks have ended."""
         while not self.may_acknowledge():
             if self._replaced is not None:
                 raise self._replaced

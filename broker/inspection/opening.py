@@ -121,7 +121,7 @@ class ReadOnlyDisk:
 
     async def open_log(self, path: str) -> ReadOnlyLog:
         """Read whole, a snapshot's interval of log at most: opened like a start does it, a file that a running broker has just removed would
-        be made again."""
+        be made again. Raises LogCorrupt where the file is gone."""
         data = await self._disk.read_file(path)
         if data is None:
             raise LogCorrupt(path, 0, "it went away while it was read: a broker is running, look again")

@@ -202,7 +202,7 @@ def unreadable(error: WireError) -> KafkaError:
 
 
 def demand_keys(keyless: list[int]) -> None:
-    """`keyless`: which records have none."""
+    """`keyless`: which records have none. Raises InvalidRecords where there are any."""
     if keyless:
         message = "compacted topics take no record without a key"
         raise InvalidRecords([(index, message) for index in keyless], message)

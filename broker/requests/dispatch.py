@@ -220,7 +220,8 @@ class Dispatcher:
 
     def begin(self, frame: Buffer, connection: ConnectionInfo) -> Exchange:
         """Decodes the frame and runs the handler's ordered part, or has both done in slices. On return no view of the frame is left that
-        is not all of its memory."""
+        is not all of its memory. Raises WireError for what is malformed, not served, too large, or sent
+        before authentication; what a handler raises is answered."""
         began_s = measured_s()
         header, position = decode_request_header(frame)
         version = header.api_version

@@ -138,6 +138,7 @@ def encode_newest(snapshot: SnapshotId) -> bytes:
 
 
 def decode_newest(key: str, data: bytes) -> SnapshotId:
+    """Raises BackupCorrupt where the object names no snapshot."""
     try:
         found = json.loads(data)
         return SnapshotId(int(found["end"]), int(found["epoch"]))

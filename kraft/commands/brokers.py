@@ -32,7 +32,8 @@ PRODUCER_ID_BLOCK: Final = 1_000
 def decide_register_broker(
     image: MetadataImage, request: BrokerRegistrationRequest, cluster_id: str, offset: int
 ) -> Decision:
-    """`offset`: where the registration's record will lie. The same incarnation asking again keeps its epoch."""
+    """`offset`: where the registration's record will lie. The same incarnation asking again keeps its epoch.
+    Raises KafkaError INCONSISTENT_CLUSTER_ID for a broker of another cluster."""
     if request.cluster_id != cluster_id:
         text = f"expected cluster id {cluster_id}, but got {request.cluster_id}"
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)

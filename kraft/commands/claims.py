@@ -16,6 +16,8 @@ from millrace.protocol.stream_records import NodeClaimRecord
 
 
 def decide_claim_node(image: MetadataImage, request: ClaimNodeRequest) -> Decision:
+    """Raises KafkaError FENCED_MEMBER_EPOCH where the claim that was found is unknown here, INVALID_REQUEST
+    where the new one does not follow it, or at millrace.version 0."""
     series, found = request.series, Claim(request.found_number, request.found_incarnation)
     if not image.features.has_identities:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "claims are made from millrace.version 1 on")

@@ -73,11 +73,13 @@ def decide_in_steps(image: MetadataImage, request: CommitCompactionRequest, now_
 
 
 def refuse(why: str) -> None:
+    """Raises KafkaError INVALID_RECORD_STATE: the compaction is to be planned anew."""
     raise KafkaError(ErrorCode.INVALID_RECORD_STATE, why)
 
 
 def check_ids(request: CommitCompactionRequest, made_ids: list[int], source_ids: list[int]) -> None:
-    """Each id is named in one place, though in that one it may be repeated."""
+    """Each id is named in one place, though in that one it may be repeated. Else raises KafkaError
+    INVALID_REQUEST."""
     parts = (request.compacted_ids, request.superseded_ids, request.linked_ids, request.dropped_link_ids)
     named = [*made_ids, *(object_id for part in parts for object_id in dict.fromkeys(part))]
     if len(set(named)) != len(named) or any(object_id < 0 for object_id in named):
@@ -98,7 +100,8 @@ def is_done(image: MetadataImage, made_ids: list[int], source_ids: list[int]) ->
 
 def committed_source(image: MetadataImage, object_id: int, node_id: int) -> StoredObject | None:
     """None for one that was emptied since the plan was made: what it held is wanted no more, or another compaction has it. Only what the
-    sources still hold changes hands, so passing it over harms nothing."""
+    sources still hold changes hands, so passing it over harms nothing. Raises KafkaError INVALID_RECORD_STATE
+    for one that is not committed, or another node's."""
     found = image.objects.get(object_id)
     if found is not None and found.was_committed:
         return None
@@ -154,7 +157,8 @@ def is_linked(image: MetadataImage, found: StoredObject, composites: list[Compac
 def compaction_record(
     image: MetadataImage, request: CommitCompactionRequest, sources: dict[int, StoredObject], now_ms: int
 ) -> Steps[CompactObjectsRecord]:
-    """Order and age of the new objects are the least among the sources: what they hold is as old."""
+    """Order and age of the new objects are the least among the sources: what they hold is as old. Raises
+    KafkaError INVALID_REQUEST for a kind or a range that cannot be."""
     sets = [source for source in sources.values() if source.kind is ObjectKind.STREAM_SET]
     order_id = min((source.order_id for source in sets), default=request.object_id)
     data_ms = min(source.time_ms for source in sources.values())
@@ -184,6 +188,7 @@ def compaction_record(
 
 
 def packed_spans(spans: Spans) -> bytes:
+    """Raises KafkaError INVALID_REQUEST for a range that is empty or below 0."""
     for stream_id, start, end in spans:
         if not 0 <= start < end:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"range [{start}, {end}) of stream {stream_id}")

@@ -155,7 +155,8 @@ class Change:
         return changed + removed
 
     def check_resource(self, again: Collection[Hashable]) -> None:
-        """`again`: those that the request names more than once."""
+        """`again`: those that the request names more than once. Raises KafkaError where the resource is
+        repeated, unknown, or of a type that has no configs."""
         if (self._type, self._name) in again:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
         if self._type == ResourceType.TOPIC:
@@ -174,6 +175,7 @@ class Change:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {self._type}")
 
     def alter(self, configs: Sequence[incremental.AlterableConfig], pace: Pace) -> Steps[None]:
+        """Raises KafkaError for a key that is repeated, has no value, or is refused by the rules."""
         _, again = yield from by_key(configs, lambda config: config.name)
         for config in configs:
             if pace.is_spent_by(config):
@@ -186,7 +188,7 @@ class Change:
         self._check_together()
 
     def replace(self, configs: Sequence[whole.AlterableConfig], pace: Pace) -> Steps[None]:
-        """What is not named goes back to its default."""
+        """What is not named goes back to its default. Raises KafkaError as `alter` does."""
         _, again = yield from by_key(configs, lambda config: config.name)
         self._after = {}
         for config in configs:

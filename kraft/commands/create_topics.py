@@ -55,7 +55,8 @@ def decide_create_topics(image: MetadataImage, request: CreateTopicsRequest, rul
 def decide_create_topics_in_steps(
     image: MetadataImage, request: CreateTopicsRequest, rules: CreationRules
 ) -> Steps[Decision]:
-    """With a pause after every so many topics or partitions: the image is the same after it."""
+    """With a pause after every so many topics or partitions: the image is the same after it. A topic that is
+    refused has its error in the response; none is raised."""
     named, counts, total = yield from count_in_steps(request, rules)
     excess = excess_of(total, rules)
     decision = Decision(CreateTopicsResponse())
@@ -203,7 +204,8 @@ def name_fault(name: str) -> str | None:
 
 
 def check_configs(topic: CreatableTopic) -> dict[str, str]:
-    """Of a configuration that is named again the last value counts, as in Kafka."""
+    """Of a configuration that is named again the last value counts, as in Kafka. Raises KafkaError
+    INVALID_CONFIG for a name or a value that is not taken."""
     values: dict[str, str] = {}
     for name, value in {config.name: config.value for config in topic.configs}.items():
         why = validate(name, value)
@@ -217,7 +219,8 @@ def check_configs(topic: CreatableTopic) -> dict[str, str]:
 
 
 def check_replicas(image: MetadataImage, broker_ids: Sequence[int]) -> Broker:
-    """The leader among the brokers named for a partition: all are registered and named once; the first usable one leads."""
+    """The leader among the brokers named for a partition: all are registered and named once; the first usable one leads.
+    Else raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
     if not broker_ids:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
@@ -241,6 +244,7 @@ def check_replicas(image: MetadataImage, broker_ids: Sequence[int]) -> Broker:
 
 
 def place(brokers: Sequence[Broker], count: int, first: int) -> list[Broker]:
+    """Leaders in turn. Raises KafkaError INVALID_REPLICATION_FACTOR where no broker is usable."""
     if not brokers:
         text = "Unable to replicate the partition: no broker is registered and unfenced."
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
@@ -286,6 +290,7 @@ def decide_create_partitions(image: MetadataImage, request: CreatePartitionsRequ
 def decide_create_partitions_in_steps(
     image: MetadataImage, request: CreatePartitionsRequest, rules: CreationRules
 ) -> Steps[Decision]:
+    """A topic that is refused has its error in the response; none is raised."""
     decision = Decision(CreatePartitionsResponse())
     counts = Counter(topic.name for topic in request.topics)
     added = 0
@@ -306,6 +311,8 @@ def decide_create_partitions_in_steps(
 
 
 def added_partitions(image: MetadataImage, asked: CreatePartitionsTopic, count_max: int) -> Steps[list[Any]]:
+    """Raises KafkaError for an unknown topic, a count that is no increase or above `count_max` more, a topic
+    whose count is fixed."""
     topic = image.topics.by_name(asked.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
@@ -331,6 +338,8 @@ def added_partitions(image: MetadataImage, asked: CreatePartitionsTopic, count_m
 
 
 def new_leaders(image: MetadataImage, topic: Topic, asked: CreatePartitionsTopic, count: int) -> list[Broker]:
+    """Raises KafkaError INVALID_REPLICA_ASSIGNMENT where the assignments do not fit,
+    INVALID_REPLICATION_FACTOR where no broker is usable."""
     if asked.assignments is None:
         usable = [broker for broker in image.brokers if broker.is_usable]
         return place(usable, count, len(topic.partitions))

@@ -66,7 +66,8 @@ class Context:
 
 
 def check_writer(image: MetadataImage, node_id: int, token: int) -> None:
-    """`token` is of the incarnation that is registered, or 0: at millrace.version 0 nobody has one. After check_broker."""
+    """`token` is of the incarnation that is registered, or 0: at millrace.version 0 nobody has one. After check_broker.
+    Raises KafkaError STALE_BROKER_EPOCH for another incarnation's, INVALID_REQUEST for any at version 0."""
     if not token:
         return
     if not image.features.has_identities:
@@ -78,7 +79,8 @@ def check_writer(image: MetadataImage, node_id: int, token: int) -> None:
 
 
 def check_incarnation(image: MetadataImage, node_id: int, incarnation: bytes) -> int:
-    """The incarnation that wrote is the one that is registered, or none, at millrace.version 0: its token, or 0. After check_broker."""
+    """The incarnation that wrote is the one that is registered, or none, at millrace.version 0: its token, or 0. After check_broker.
+    Raises KafkaError STALE_BROKER_EPOCH for another."""
     registered = image.brokers.by_id[node_id].incarnation_id
     if any(incarnation) and incarnation != registered:
         text = f"incarnation {uuid_text(registered)} of node {node_id} is registered, not {uuid_text(incarnation)}"

@@ -35,7 +35,8 @@ def decide_delete_topics(image: MetadataImage, request: DeleteTopicsRequest, now
 
 
 def decide_delete_topics_in_steps(image: MetadataImage, request: DeleteTopicsRequest, now_ms: int) -> Steps[Decision]:
-    """With a pause after every so many topics or streams: the image is the same after it."""
+    """With a pause after every so many topics or streams: the image is the same after it. A topic that is
+    refused has its error in the response; none is raised."""
     decision = Decision(DeleteTopicsResponse())
     counts: Counter[tuple[str | None, bytes]] = Counter()
     for place, state in enumerate(request.topics, 1):
@@ -68,6 +69,8 @@ def decide_delete_topics_in_steps(image: MetadataImage, request: DeleteTopicsReq
 
 
 def named(image: MetadataImage, state: DeleteTopicState) -> Topic:
+    """Raises KafkaError INVALID_REQUEST where both name and id are given or neither,
+    UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID where there is no such topic."""
     if state.name is not None and state.topic_id != NO_UUID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id, not by both.")
     if state.name is None and state.topic_id == NO_UUID:

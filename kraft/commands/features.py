@@ -22,6 +22,7 @@ UPGRADE_TYPES: Final = (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE)
 
 
 def decide_update_features(image: MetadataImage, request: UpdateFeaturesRequest) -> Decision:
+    """All updates or none: raises KafkaError for the first that is refused, or is named twice."""
     response = UpdateFeaturesResponse(error_message=None)
     decision = Decision(response)
     seen: set[str] = set()
@@ -37,6 +38,8 @@ def decide_update_features(image: MetadataImage, request: UpdateFeaturesRequest)
 
 
 def check(image: MetadataImage, update: FeatureUpdateKey) -> None:
+    """Raises KafkaError INVALID_UPDATE_VERSION for a feature or a level that is not supported, or a downgrade
+    that was not asked for or cannot be; INVALID_REQUEST for an unknown upgrade type."""
     supported = SUPPORTED_BY_NAME.get(update.feature)
     level, current = update.max_version_level, image.features.level(update.feature)
     prefix = f"Invalid update version {level} for feature {update.feature}."

@@ -34,6 +34,8 @@ EXPIRED_COUNT_MAX: Final = 1_000  # in one record
 
 
 def decide_prepare_objects(image: MetadataImage, request: PrepareObjectsRequest, now_ms: int) -> Decision:
+    """Raises KafkaError where the broker or the writer is not the one registered, INVALID_REQUEST where count
+    or time to live is out of bounds."""
     check_broker(image, request.node_id, request.broker_epoch)
     check_writer(image, request.node_id, request.writer)
     count, ttl_ms = request.object_count, request.ttl_ms
@@ -45,6 +47,8 @@ def decide_prepare_objects(image: MetadataImage, request: PrepareObjectsRequest,
 
 
 def decide_commit_upload(image: MetadataImage, request: CommitUploadRequest, now_ms: int) -> Decision:
+    """Asked again, it answers as before and changes nothing. Raises KafkaError where the broker is stale, an
+    id is not prepared, or a range does not continue a stream that the node has open."""
     check_broker(image, request.node_id, request.broker_epoch)
     token = check_incarnation(image, request.node_id, request.incarnation)
     if is_committed(image, uploaded_ids(request), request.node_id, token):
@@ -92,6 +96,7 @@ def next_place(
 
 
 def uploaded_ids(request: CommitUploadRequest) -> list[int]:
+    """Raises KafkaError INVALID_REQUEST where there are none, or one is named twice."""
     ids = [] if request.object_id == NO_OBJECT else [request.object_id]
     ids += [made.object_id for made in request.stream_objects]
     if not ids or len(set(ids)) != len(ids):
@@ -167,6 +172,8 @@ def decide_expire_objects(image: MetadataImage, passed_ms: int, now_ms: int) -> 
 
 
 def decide_remove_objects(image: MetadataImage, request: RemoveObjectsRequest) -> Decision:
+    """Ids that are unknown count as removed. Raises KafkaError INVALID_RECORD_STATE for an object that is not
+    pending deletion."""
     check_broker(image, request.node_id, request.broker_epoch)
     gone = []
     for object_id in dict.fromkeys(request.object_ids):

@@ -36,7 +36,8 @@ def decide_elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> 
 
 
 def decide_elect_leaders_in_steps(image: MetadataImage, request: ElectLeadersRequest) -> Steps[Decision]:
-    """Where all are meant, those that need no election are not named."""
+    """Where all are meant, those that need no election are not named. Raises KafkaError INVALID_REQUEST for
+    an unknown election type."""
     if request.election_type not in (0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
     response = ElectLeadersResponse()
@@ -88,6 +89,7 @@ def decide_alter_partition_reassignments_in_steps(
 def reassignment(
     image: MetadataImage, topic: str, asked: alter.ReassignablePartition
 ) -> alter.ReassignablePartitionResponse:
+    """What is refused has its error in the response; none is raised."""
     result = alter.ReassignablePartitionResponse(asked.partition_index, 0, None)
     try:
         state = find(image, topic, asked.partition_index)
@@ -104,6 +106,7 @@ def reassignment(
 
 
 def check_target(image: MetadataImage, state: PartitionState, replicas: Iterable[int]) -> None:
+    """Raises KafkaError INVALID_REPLICA_ASSIGNMENT for any replicas but those that the partition has."""
     target = list(replicas)
     if not target or len(set(target)) != len(target):
         text = f"The replica list {target[:REPLICAS_SHOWN_MAX]} is empty or has duplicates."

@@ -53,7 +53,9 @@ def new_stream(stream_id: StreamId, request: OpenPartitionStreamsRequest, role: 
 
 
 def taken(stream: StreamState, request: OpenPartitionStreamsRequest) -> StreamState:
-    """The stream opened by the one who asks. Another owner's open stream must be closed, or recovered, first."""
+    """The stream opened by the one who asks. Another owner's open stream must be closed, or recovered, first.
+    Raises KafkaError FENCED_LEADER_EPOCH where the stream has a later epoch, LEADER_NOT_AVAILABLE where
+    another node has it open."""
     if stream.epoch > request.leader_epoch:
         text = f"stream {stream.stream_id} is at epoch {stream.epoch}"
         raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, text)
@@ -64,6 +66,7 @@ def taken(stream: StreamState, request: OpenPartitionStreamsRequest) -> StreamSt
 
 
 def check_leader(image: MetadataImage, request: OpenPartitionStreamsRequest) -> None:
+    """Raises KafkaError for an unknown partition, another leader epoch, or another node's partition."""
     topic = image.topics.by_id(request.topic_id)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
@@ -80,6 +83,7 @@ def check_leader(image: MetadataImage, request: OpenPartitionStreamsRequest) -> 
 
 
 def check_role(role: int) -> StreamRole:
+    """Raises KafkaError INVALID_REQUEST for an unknown role."""
     try:
         return StreamRole(role)
     except ValueError:

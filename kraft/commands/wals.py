@@ -45,7 +45,8 @@ def decide_register_node_wal(image: MetadataImage, request: RegisterNodeWalReque
 
 
 def replaced_records(image: MetadataImage, request: RegisterNodeWalRequest) -> list[Any]:
-    """What becomes of the node's active log of another id; and of the oldest that were given up, beyond the bound."""
+    """What becomes of the node's active log of another id; and of the oldest that were given up, beyond the bound.
+    Raises KafkaError INVALID_RECORD_STATE where streams are open in it, and its loss is not accepted."""
     active = image.wals.active(request.node_id)
     others = [wal for wal in image.wals.of_node(request.node_id) if wal.wal_id != request.wal_id]
     given_up = [wal for wal in others if wal.state is WalState.GIVEN_UP]

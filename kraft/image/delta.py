@@ -59,6 +59,7 @@ class MetadataDelta:
             self.apply(record)
 
     def apply(self, record: Any) -> None:
+        """Raises UnknownRecord for a type that this version does not know."""
         fold = FOLDS.get(type(record))
         if fold is None:
             raise UnknownRecord(type(record).__name__)

@@ -187,6 +187,7 @@ def decode_values(view: memoryview) -> list[bytes]:
     """The values of a batch of metadata records that is known to be intact.
 
     Walks the records by hand: a restart reads a hundred thousand of them, and needs nothing of them but the value.
+    Raises WireError for a batch that is compressed, has keys, or that its records do not fill.
     """
     header = BatchHeader(view)
     payload = bytes(view[HEADER_BYTES : header.size_bytes])

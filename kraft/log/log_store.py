@@ -104,6 +104,7 @@ class LogStore:
     # The quorum-state file.
 
     async def load_state(self) -> QuorumState:
+        """The defaults where the file is missing. Raises LogCorrupt where it cannot be understood."""
         data = await self._disk.read_file(f"{self.folder}/{STATE_FILE}")
         if data is None:
             return QuorumState()
@@ -181,6 +182,8 @@ class LogStore:
         """Gives every batch from the segment that holds `start` on, in order; cuts a torn tail; then it can be appended.
 
         Earlier segments are kept for an older snapshot and not read. With no segment at all, the log begins at `start`.
+        Raises LogCorrupt where the log begins after `start`, a segment is missing, or one is damaged before
+        the log's tail.
         """
         if not self._segments:
             self._segments.append(Segment(start, start))

@@ -23,7 +23,7 @@ class MetaProperties:
 
 
 async def read_meta_properties(disk: Disk, log_dir: str) -> MetaProperties | None:
-    """None when the directory was never used."""
+    """None when the directory was never used. Raises LogCorrupt where the file cannot be understood."""
     path = f"{log_dir}/{FILE}"
     data = await disk.read_file(path)
     if data is None:

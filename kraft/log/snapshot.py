@@ -227,7 +227,8 @@ async def load_snapshot_file(disk: Disk, path: str, snapshot: SnapshotId) -> Met
 
 
 async def fold_snapshot(file: ReadableFile, path: str, snapshot: SnapshotId) -> MetadataImage:
-    """The same of an open file, or of bytes."""
+    """The same of an open file, or of bytes. Raises SnapshotCorrupt where it is damaged or unfinished,
+    UnknownRecord where a later version wrote it."""
     delta = MetadataDelta(EMPTY_IMAGE)
     reader = ValueReader()
     kinds: list[int] = []

@@ -116,7 +116,8 @@ class Raft:
             self._send_fetch(self.role)
 
     def propose(self, payload: Any, count: int) -> Entry:
-        """Takes `count` records into the log, in order; their offsets are final unless the entry is dropped."""
+        """Takes `count` records into the log, in order; their offsets are final unless the entry is dropped.
+        Raises NotLeader where another leads, or nobody."""
         if not isinstance(self.role, Leader):
             raise NotLeader(self.leader)
         entry = Entry(self.log.end, count, self.epoch, payload)

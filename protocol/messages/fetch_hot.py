@@ -61,7 +61,7 @@ def request_decoder(version: int, general: DecodeRequest) -> DecodeRequest:
 
 
 def decode_compact(version: int, general: DecodeRequest, frame: Buffer, start: int) -> FetchRequest:
-    """Versions 12 and up."""
+    """Versions 12 and up. Raises WireError for malformed bytes, TooManyElements beyond ELEMENTS_AT_ONCE."""
     view = frame if type(frame) is memoryview else memoryview(frame)
     size = len(view)
     pos = start

@@ -61,7 +61,7 @@ def request_decoder(version: int) -> DecodeRequest:
 
 
 def decode_plain(frame: Buffer, pos: int) -> ProduceRequest:
-    """Versions 3 to 8."""
+    """Versions 3 to 8. Raises WireError for malformed bytes, TooManyElements beyond ELEMENTS_AT_ONCE."""
     view = frame if type(frame) is memoryview else memoryview(frame)
     size = len(view)
     try:
@@ -102,7 +102,7 @@ def decode_plain(frame: Buffer, pos: int) -> ProduceRequest:
 
 
 def decode_compact(by_id: bool, frame: Buffer, pos: int) -> ProduceRequest:
-    """Versions 9 and up."""
+    """Versions 9 and up. Raises as `decode_plain`."""
     view = frame if type(frame) is memoryview else memoryview(frame)
     size = len(view)
     try:

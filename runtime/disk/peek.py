@@ -33,7 +33,8 @@ class PeekFile:
         return False
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Exactly `length` bytes; a file that ends before that is damaged."""
+        """Exactly `length` bytes; a file that ends before that is damaged. Raises DiskFailed for that, and
+        where the system cannot read."""
         found = bytearray()
         while len(found) < length:
             try:

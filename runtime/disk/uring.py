@@ -102,7 +102,8 @@ class Uring:
             raise UringRefused(code, os.strerror(code))
 
     def write(self, fd: int, position: int, address: int, length: int, tag: int) -> None:
-        """Hands one write to the kernel now. The caller keeps the memory, and at most `entries` writes outstanding."""
+        """Hands one write to the kernel now. The caller keeps the memory, and at most `entries` writes outstanding.
+        Raises OSError where the kernel did not take it: the memory is the caller's again."""
         words = self._words
         tail = words[self._submit_tail]
         at = (tail & self._submit_mask) * _SQE.size

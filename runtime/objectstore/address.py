@@ -72,13 +72,14 @@ class StoreAddress:
         return self.options.get(name) or None
 
     def number(self, name: str, default: int) -> int:
+        """The option's value, or `default`. Raises AddressError for what is no number."""
         value = self.options.get(name, "")
         if value and not (value.isascii() and value.isdecimal()):
             raise AddressError(f"{name}={shown_value(name, value)} is not a number, in {self}")
         return int(value) if value else default
 
     def flag(self, name: str) -> bool | None:
-        """None when the address does not say."""
+        """None when the address does not say. Raises AddressError for what is neither true nor false."""
         value = self.options.get(name, "").lower()
         if value not in ("", "true", "false"):
             raise AddressError(f"{name}={shown_value(name, value)} is neither true nor false, in {self}")
@@ -155,7 +156,7 @@ def _check_endpoint(address: StoreAddress) -> None:
 
 
 async def open_store(address: StoreAddress, clock: Clock) -> ObjectStore:
-    """The store an address names, bare."""
+    """The store an address names, bare. Raises AddressError for an unknown scheme."""
     opener = OPENERS.get(address.scheme)
     if opener is None:
         raise AddressError(f"{address}: the scheme is none of {', '.join(OPENERS)}")

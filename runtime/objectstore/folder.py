@@ -184,6 +184,8 @@ class ObjectFolder:
                 raise PreconditionFailed(key)
 
     def create(self, key: str) -> NewFile:
+        """An unfinished file, not yet under its key. Raises OSError where none can be made, ValueError for a
+        key that cannot be."""
         check_key(key)
         for _ in range(_ATTEMPTS_MAX):
             path = f"{self._new}/{os.getpid()}-{next(self._numbers)}"

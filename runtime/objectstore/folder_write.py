@@ -58,6 +58,7 @@ class NewFile:
 
 
 def check_open(new: NewFile) -> None:
+    """Raises FileNotFoundError where the file was removed while it was written."""
     if new.fd < 0:
         raise FileNotFoundError(errno.ENOENT, "the unfinished file is gone", new.path)
 

@@ -35,12 +35,14 @@ class MemoryObjectStore:
         self._objects[key] = (b"".join(parts), self._clock.wall_ms())
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
+        """Raises PreconditionFailed where other bytes are under the key."""
         await self._turn()
         content = b"".join(parts)
         if self._objects.setdefault(key, (content, self._clock.wall_ms()))[0] != content:
             raise PreconditionFailed(key)
 
     async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
+        """Raises PreconditionFailed where the object is neither `before` nor the new one."""
         await self._turn()
         content = b"".join(parts)
         found = self._objects.get(key)
@@ -56,6 +58,7 @@ class MemoryObjectStore:
         return fill(lend(), await self.get_range(key, start, end))
 
     async def get(self, key: str) -> bytes:
+        """Raises ObjectMissing where there is none."""
         await self._turn()
         found = self._objects.get(key)
         if found is None:
@@ -116,6 +119,7 @@ class MemoryMultipart:
         return self._take(number, parts)
 
     async def complete(self, *, if_absent: bool = False) -> None:
+        """Raises ObjectMissing after an abort, PreconditionFailed (`if_absent`) where the key exists."""
         contents = [part for part in self._parts.values() if part is not None]
         assert len(contents) == len(self._parts), "complete before every part was written"
         if self._is_aborted:

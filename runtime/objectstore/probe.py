@@ -105,7 +105,7 @@ async def brief_condition_fault(store: ObjectStore, prefix: str) -> str | None:
 
 
 async def probe_put_if_absent(store: ObjectStore, prefix: str) -> str:
-    """A second creator loses and changes nothing; of many at once one wins."""
+    """A second creator loses and changes nothing; of many at once one wins. Else raises Unmet."""
     key = f"{prefix}condition"
     await store.delete([key])
     await store.put_if_absent(key, [b"first"])
@@ -134,7 +134,7 @@ async def _create(store: ObjectStore, key: str, number: int) -> int | None:
 
 
 async def probe_put_and_get(store: ObjectStore, prefix: str) -> str:
-    """What was put is there at once, whole, and a second put replaces it."""
+    """What was put is there at once, whole, and a second put replaces it. Else raises Unmet."""
     key = f"{prefix}a b+c~(1)/\u00e9"  # as hard on signatures as keys get
     for content in (b"one", b"the other", b""):
         await store.put(key, [content])
@@ -150,6 +150,7 @@ async def probe_put_and_get(store: ObjectStore, prefix: str) -> str:
 
 
 async def probe_ranges(store: ObjectStore, prefix: str) -> str:
+    """A range has exactly its bytes, cut where the object ends. Else raises Unmet."""
     key = f"{prefix}range"
     content = bytes(range(256)) * 16
     await store.put(key, [content])
@@ -161,7 +162,8 @@ async def probe_ranges(store: ObjectStore, prefix: str) -> str:
 
 
 async def probe_list(store: ObjectStore, prefix: str) -> str:
-    """In the order of bytes, by prefix, beyond a key; what was just put is in it, what was just deleted is not."""
+    """In the order of bytes, by prefix, beyond a key; what was just put is in it, what was just deleted is not.
+    Else raises Unmet."""
     keys = [f"{prefix}l/{name}" for name in ("1", "10", "2", "a-b", "a/b", "a/c", "b", "\u00e9")]
     for key in reversed(keys):
         await store.put(key, [b"x"])
@@ -180,6 +182,7 @@ async def probe_list(store: ObjectStore, prefix: str) -> str:
 
 
 async def probe_multipart(store: ObjectStore, prefix: str) -> str:
+    """Parts are joined in order and appear when complete; an abort leaves nothing. Else raises Unmet."""
     key, rest = f"{prefix}parts", b"the rest"
     first = bytes([1]) * PART_BYTES
     upload = await store.start_multipart(key)
@@ -205,7 +208,8 @@ async def probe_multipart(store: ObjectStore, prefix: str) -> str:
 
 
 async def probe_conditional_completion(store: ObjectStore, prefix: str) -> str:
-    """An upload that ends where an object is changes nothing; one that ends where none is makes it."""
+    """An upload that ends where an object is changes nothing; one that ends where none is makes it. Else
+    raises Unmet."""
     key = f"{prefix}first"
     for content, is_late in ((b"first", False), (b"second", True)):
         upload = await store.start_multipart(key)
@@ -226,7 +230,7 @@ async def probe_conditional_completion(store: ObjectStore, prefix: str) -> str:
 
 
 async def probe_list_uploads(store: ObjectStore, prefix: str) -> str:
-    """What began and did not end is found by prefix, and can be aborted from the list."""
+    """What began and did not end is found by prefix, and can be aborted from the list. Else raises Unmet."""
     key = f"{prefix}unfinished/1"
     began = await store.start_multipart(key)
     try:
@@ -244,6 +248,7 @@ async def probe_list_uploads(store: ObjectStore, prefix: str) -> str:
 
 
 async def probe_delete(store: ObjectStore, prefix: str) -> str:
+    """Keys that are named are gone, and a missing one counts as deleted. Else raises Unmet."""
     keys = [f"{prefix}d/{number}" for number in range(3)]
     for key in keys:
         await store.put(key, [b"x"])

@@ -135,7 +135,8 @@ class S3ObjectStore:
                 raise
 
     async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
-        """Its version is asked for before its content, so that a change between the two is told by the put."""
+        """Its version is asked for before its content, so that a change between the two is told by the put.
+        Raises PreconditionFailed where the object is neither `before` nor the new one."""
         content = b"".join(parts)
         try:
             with self._call(key):
@@ -178,6 +179,8 @@ class S3ObjectStore:
             return await self.http.get(key)
 
     async def head(self, key: str) -> ObjectEntry | None:
+        """None where there is no object. Raises StoreUnavailable for an answer without a date, StoreDenied
+        where rights are missing."""
         try:
             with self._call(key):
                 found = await self._client.head_object(**self._at(key))

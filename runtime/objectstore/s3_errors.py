@@ -169,7 +169,8 @@ def mapped(key: str) -> Iterator[None]:
 
 
 def check_answer(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
-    """For the client library's `before-parse`, which takes whatever comes for an answer without content."""
+    """For the client library's `before-parse`, which takes whatever comes for an answer without content.
+    Raises StrangeAnswer for a success whose content is not the operation's."""
     name, body = operation_model.name, response_dict["body"]
     if name not in _RESULTS or response_dict["status_code"] >= 300:
         return
@@ -179,6 +180,6 @@ def check_answer(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 
 
 def check_put(etag: str, content: bytes) -> None:
-    """A put is answered with the object's ETag, and without content."""
+    """A put is answered with the object's ETag, and without content. Else raises StrangeAnswer."""
     if not etag or content:
         raise StrangeAnswer(f"no S3 store's answer to a PUT: ETag {etag!r}, {content[:_SHOWN_BYTES]!r}")

@@ -54,6 +54,8 @@ class S3Probe:
         yield replace(found, instead="") if found.verdict is Verdict.WRONG else found  # the broker would not notice
 
     async def match(self) -> str:
+        """If-Match takes the right ETag and no other. Raises Unmet where it is ignored, the store's refusal
+        where it is not served."""
         key = f"{self._prefix}match"
         right = (await self._put(key, b"one")).headers.get("ETag", "")
         changed = await self._put(key, b"two", {"if-match": right})
@@ -76,6 +78,7 @@ class S3Probe:
         return "x-amz-checksum-crc32c"
 
     async def checksum_held(self) -> str:
+        """The store's answer to a wrong checksum. Raises Unmet where the body is stored all the same."""
         key = f"{self._prefix}wrong-sum"
         answer = await self._put(key, b"body", {"x-amz-checksum-crc32c": _sum_of(b"another")})
         if answer.status == 200:
@@ -83,6 +86,7 @@ class S3Probe:
         return f"{answer.status} {answer.code}"
 
     async def pages(self) -> str:
+        """A listing in pages is whole and in order. Else raises Unmet, or the store's refusal."""
         keys = [f"{self._prefix}page/{number:02}" for number in range(7)]
         for key in keys:
             await self._put(key, b"x")
@@ -103,6 +107,7 @@ class S3Probe:
         return "every key once, in order"
 
     async def bulk_delete(self) -> str:
+        """One request deletes several keys. Raises StoreDenied where refused, Unmet where keys stay."""
         keys = [f"{self._prefix}bulk/{number}" for number in range(3)]
         for key in keys:
             await self._put(key, b"x")

@@ -152,7 +152,7 @@ async def carry_out(
 
 
 async def check_covered(indexes: Sequence[SourceIndex], bounds: Bounds, copying: Copying) -> None:
-    """By what the outputs say they hold, row by row of the sources."""
+    """By what the outputs say they hold, row by row of the sources. Raises Uncovered for a range in none."""
     written = [*copying.stream_objects, *([copying.set_object] if copying.set_object else [])]
     ranges = [span for one in written for span in one.ranges]
     missing = await in_steps(find_uncovered(indexes, bounds, ranges), others_run)

@@ -138,7 +138,8 @@ class Source:
         return left.stream_id, left.start
 
     async def open(self, memory: ReadMemory, whole_bytes_max: int) -> SourceIndex:
-        """Its index. An object no larger than `whole_bytes_max` comes whole, and is held until `close`."""
+        """Its index. An object no larger than `whole_bytes_max` comes whole, and is held until `close`.
+        Raises SourceUnreadable where it is damaged, missing, or the store does not answer."""
         self._memory = memory
         size_bytes = self.size_bytes
         start = 0 if size_bytes <= whole_bytes_max else size_bytes - tail_guess_bytes(size_bytes)
@@ -162,7 +163,7 @@ class Source:
 
     async def take(self, ref: BlockRef) -> tuple[memoryview, int | None]:
         """The block's bytes, verified, and the sum of its entries: a view that is good until the next call. The sum is None for a block that is
-        known to be damaged in the store."""
+        known to be damaged in the store. Raises SourceUnreadable as `open`."""
         try:
             if self._whole is not None:
                 data = self._whole[ref.position : ref.position + ref.size_bytes]

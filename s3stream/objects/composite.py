@@ -157,7 +157,8 @@ class CompositeIndex:
 
     def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> tuple[Link, list[BlockRef]] | None:
         """The linked object that holds `start`, and its blocks as ObjectIndex.find gives them: of that one object, so that a reader
-        who wants more asks again from where they end. None when `start` is not here."""
+        who wants more asks again from where they end. None when `start` is not here. Raises ObjectCorrupt
+        where a row lies outside its linked object."""
         place = bisect_right(self._ends, start)
         if place == len(self.links) or start < self.links[place].start:
             return None
@@ -169,7 +170,7 @@ class CompositeIndex:
         return (link, refs) if refs else None
 
     def linked(self) -> list[LinkedRows]:
-        """Every link with its rows, to be linked anew."""
+        """Every link with its rows, to be linked anew. Raises ObjectCorrupt where rows leave a gap."""
         rows = self._rows.encoded
         found: list[LinkedRows] = []
         place = 0

@@ -143,7 +143,8 @@ def encode_entry_header(stream_id: int, epoch: int, base_offset: int, count: int
 def encode_entry_header_of(
     stream_id: int, epoch: int, base_offset: int, count: int, length: int, payload_sum: int
 ) -> bytes:
-    """As `encode_entry_header`, for a payload of `length` bytes whose checksum, from SUMMED_FROM on and then of what is before it, is known."""
+    """As `encode_entry_header`, for a payload of `length` bytes whose checksum, from SUMMED_FROM on and then of what is before it, is known.
+    Raises ValueError for a base offset, count or length out of bounds."""
     if not (0 < count <= INT32_MAX and length <= INT32_MAX and 0 <= base_offset <= INT64_MAX - count):
         raise ValueError(f"entry out of bounds: base offset {base_offset}, count {count}, length {length}")
     head = _ENTRY_HEAD.pack(ENTRY_MAGIC, VERSION, 0, count, length, stream_id, epoch, base_offset)
@@ -155,7 +156,7 @@ def _payload_sum(payload: memoryview) -> int:
 
 
 def decode_entry(view: memoryview, position: int) -> tuple[EntryHeader, memoryview, int]:
-    """Header, payload as a view, and the position after it."""
+    """Header, payload as a view, and the position after it. Raises ObjectCorrupt where it is damaged."""
     if position < 0 or len(view) - position < ENTRY_HEADER_BYTES:
         raise ObjectCorrupt("entry header is cut off", position)
     magic, version, flags, count, length, stream_id, epoch, base_offset, crc = _ENTRY.unpack_from(view, position)
@@ -185,7 +186,7 @@ def encode_block_header(ref: BlockRef, body_sum: int) -> bytes:
 
 def check_block(ref: BlockRef, data: memoryview) -> int:
     """The checksum of the entries, after the block was found to be whole and the one that its row names. In one pass, without a look at
-    entries: for bytes that are copied as they are."""
+    entries: for bytes that are copied as they are. Raises ObjectCorrupt where it is not."""
     if len(data) != ref.size_bytes:
         raise ObjectCorrupt(f"{len(data)} bytes where the index names {ref.size_bytes}")
     if len(data) < BLOCK_HEADER_BYTES:
@@ -215,7 +216,8 @@ def decode_block(ref: BlockRef, data: memoryview) -> list[Entry]:
 
 def scan_in_steps(ref: BlockRef, data: memoryview, bases: array[int], places: array[int]) -> Iterator[None]:
     """Checks all that `decode_block` does, and adds where each entry begins: its base offset, and its place in `data`. Stops after every
-    SCAN_STEP_COUNT of them, so that others may run. The block's checksum speaks for those of the entries."""
+    SCAN_STEP_COUNT of them, so that others may run. The block's checksum speaks for those of the entries.
+    Raises ObjectCorrupt where the entries do not fill the row."""
     check_block(ref, data)
     unpack, stream_id, body_end = _ENTRY_QUICK.unpack_from, ref.stream_id, len(data)
     position, next_offset, step_end = BLOCK_HEADER_BYTES, ref.start, SCAN_STEP_COUNT
@@ -279,7 +281,8 @@ def encode_index(rows: bytes) -> bytes:
 
 
 def decode_index(data: memoryview) -> memoryview:
-    """The rows of an index block as one view, checked by sum and count; `data` is exactly the index block."""
+    """The rows of an index block as one view, checked by sum and count; `data` is exactly the index block.
+    Raises ObjectCorrupt where it is damaged."""
     if len(data) < INDEX_HEADER_BYTES:
         raise ObjectCorrupt("index header is cut off")
     magic, version, flags, zero, count, crc = _INDEX.unpack_from(data, 0)
@@ -303,7 +306,8 @@ def encode_footer(footer: Footer, magic: bytes = FOOTER_MAGIC) -> bytes:
 
 
 def decode_footer(data: memoryview, object_size_bytes: int, expected_magic: bytes = FOOTER_MAGIC) -> Footer:
-    """`data` is the last 48 bytes of an object of that size."""
+    """`data` is the last 48 bytes of an object of that size. Raises ObjectCorrupt where it is damaged, or of
+    an object of another size."""
     if len(data) != FOOTER_BYTES:
         raise ObjectCorrupt("footer is cut off")
     index_position, index_size, version, flags, zero, object_size, node_id, token, crc, magic = _FOOTER.unpack(data)
@@ -320,7 +324,8 @@ def decode_footer(data: memoryview, object_size_bytes: int, expected_magic: byte
 
 
 def check_writer(footer: Footer, token: int) -> None:
-    """The object was written by whom metadata names for it. `token` 0: metadata names nobody, and nothing is checked."""
+    """The object was written by whom metadata names for it. `token` 0: metadata names nobody, and nothing is checked.
+    Else raises ObjectCorrupt."""
     if token and (footer.writer is None or footer.writer.token != token):
         found = "nobody that it names" if footer.writer is None else str(footer.writer)
         raise ObjectCorrupt(f"it was written by {found}, and metadata names incarnation {token_text(token)}")

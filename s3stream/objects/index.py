@@ -63,6 +63,7 @@ class ObjectIndex:
         return None
 
     def row(self, place: int) -> BlockRef:
+        """Raises ObjectCorrupt where the row is out of bounds."""
         stream_id, start, delta, entry_count, position, size = ROW.unpack_from(self._rows, place * ROW_BYTES)
         if min(start, position) < 0 or min(delta, entry_count, size) <= 0 or position + size > self.blocks_end:
             raise ObjectCorrupt(f"index row {place} is out of bounds", position)

@@ -73,7 +73,8 @@ class ObjectJoiner:
         return held
 
     def finish(self) -> tuple[bytearray, int, tuple[StreamRange, ...]]:
-        """The rest of the object, the size of all of it, and what it holds. Called once."""
+        """The rest of the object, the size of all of it, and what it holds. Called once. Raises ValueError
+        where no block was added."""
         rest = self.take()
         if not self._rows:
             raise ValueError("an object needs at least one block")

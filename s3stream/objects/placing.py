@@ -86,7 +86,8 @@ async def pass_over(ownership: Ownership, foreign: ObjectForeign) -> None:
 async def complete_object(
     store: ObjectStore, ownership: Ownership, key: str, upload: MultipartUpload, size_bytes: int
 ) -> None:
-    """As put_object, of an upload all of whose parts were sent. ObjectMissing when it is gone and must be made anew."""
+    """As put_object, of an upload all of whose parts were sent. ObjectMissing when it is gone and must be made anew.
+    Raises ObjectForeign where another's object lies under the key."""
     if not ownership.is_conditional:
         await upload.complete()
         return

@@ -220,7 +220,8 @@ class CompositeReader:
         return self._index
 
     async def index(self) -> CompositeIndex:
-        """Loaded once, with one GET of the whole object; those who ask meanwhile share the load."""
+        """Loaded once, with one GET of the whole object; those who ask meanwhile share the load. Raises
+        ObjectCorrupt where it is damaged, ObjectMissing where it is gone."""
         async with self._loading:
             if self._index is None:
                 data = memoryview(await self._store.get(self.key))
@@ -231,7 +232,7 @@ class CompositeReader:
             return self._index
 
     async def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> tuple[Link, list[BlockRef]] | None:
-        """See CompositeIndex.find."""
+        """See CompositeIndex.find. Raises ObjectCorrupt, with the key."""
         index = self._index or await self.index()
         try:
             return index.find(stream_id, start, end, max_bytes)

@@ -97,7 +97,8 @@ class BlockDevice:
 
     async def resize(self, capacity_bytes: int, **changes: Any) -> None:
         """For an empty log. The file is never smaller than either copy says; a device only uses more or less of itself. What a power cut between
-        two steps leaves is a file that is too long: `cut_off` follows."""
+        two steps leaves is a file that is too long: `cut_off` follows. Raises WalMismatch on too small a
+        device."""
         if capacity_bytes > self.file.size_bytes:
             await self.file.resize(capacity_bytes)
         if capacity_bytes > self.file.size_bytes:

@@ -264,6 +264,7 @@ class ConditionalFence(_Names):
             await self._go_round(rounds, object_key(self._reader.prefix, tip.place), WAS_PUT if is_won else EXISTS)
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
+        """Raises WalFenced where another owner's object is in the place."""
         key = object_key(self._reader.prefix, place)
         try:
             await self._store.put_if_absent(key, parts)
@@ -275,6 +276,7 @@ class ConditionalFence(_Names):
         """A put that succeeded is proof enough."""
 
     async def check_replaced(self) -> None:
+        """Raises WalFenced where another owner's object is in this epoch's first place."""
         found = await self._epoch_in(object_key(self._reader.prefix, Place(self.epoch, 0)))
         if found not in (None, self.epoch):
             raise WalFenced(self.epoch, found)
@@ -334,6 +336,7 @@ class ReservationFence(_Names):
         await self._store.put(object_key(self._reader.prefix, place), parts)
 
     async def verify(self) -> None:
+        """Raises WalFenced where a later epoch has an object."""
         highest = self.epoch
         async for epoch in self._reader.epochs_after(self.epoch):
             highest = max(highest, epoch)

@@ -116,6 +116,7 @@ class ObjectHeader:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
+    """Raises WalMismatch for an id that has no room in the layout."""
     encoded = cluster_id.encode()
     if len(encoded) > CLUSTER_ID_BYTES_MAX:
         raise WalMismatch("cluster", f"an id of at most {CLUSTER_ID_BYTES_MAX} bytes", cluster_id)
