@@ -40,14 +40,14 @@ class Outlet(io.FileIO):
         except OSError as error:
             is_closed = isinstance(error, BrokenPipeError)
             if is_closed or self._is_needed:
-                self._let_go()
+                self._discard_the_rest()
             if self._is_needed:
                 if not is_closed:
                     print(f"millrace: standard output: {error.strerror}", file=sys.stderr)
                 raise SystemExit(CLOSED_PIPE if is_closed else CANNOT_TELL) from None
             return memoryview(data).nbytes
 
-    def _let_go(self) -> None:
+    def _discard_the_rest(self) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.fileno())
         os.close(null)

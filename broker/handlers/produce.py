@@ -148,7 +148,7 @@ class _Work:
         self.rewrite: asyncio.Task[None] | None = None
         self.turn: Turn | None = None
 
-    def let_go(self) -> None:
+    def drop_views(self) -> None:
         """Drops the request's views of its frame; parts that wait have copies."""
         if self.turn is None:
             self.parts = []  # they know the work: a cycle would keep them until the collector comes by
@@ -236,7 +236,7 @@ class Produce:
             work.future = asyncio.get_running_loop().create_future()
             return work.future
         finally:
-            work.let_go()
+            work.drop_views()
 
     def refuse(self, request: ProduceRequest, code: int) -> ProduceResponse:
         """Every partition has the same error."""

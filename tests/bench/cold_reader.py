@@ -286,14 +286,14 @@ class ColdBench:
             for name, what in (("acks", "acks=all"), ("arrivals", "arrival at the tail")):
                 before, after = p99_ms(rounds["alone"], name), p99_ms(rounds[kind], name)
                 text = f"{before:.2f} ms without, {after:.2f} ms with it"
-                is_quiet = before <= QUIET_P99_MS
+                is_idle = before <= QUIET_P99_MS
                 target: tuple[str, bool | None] = ("", None)
                 if kind != "stream":
-                    target = "1.5 x", after < 1.5 * before if is_quiet else None
+                    target = "1.5 x", after < 1.5 * before if is_idle else None
                 self.add(
                     f"p99 of {what}, {client}",
                     f"{after / before:.2f} x",
-                    text if is_quiet else f"{text}: too busy a machine",
+                    text if is_idle else f"{text}: too busy a machine",
                     *target,
                 )
             rate = statistics.median(one.rate for one in rounds[kind])

@@ -158,7 +158,7 @@ def _keep(request: dict[str, object], output: int, errors: int, report: int) -> 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid:
-        _tell_end(pid, output, errors, report)
+        _report_exit(pid, output, errors, report)
     os.close(report)
     for fd, standard in ((output, 1), (errors, 2)):
         os.dup2(fd, standard)
@@ -174,7 +174,7 @@ def _keep(request: dict[str, object], output: int, errors: int, report: int) -> 
     sys.exit(0)
 
 
-def _tell_end(pid: int, output: int, errors: int, report: int) -> NoReturn:
+def _report_exit(pid: int, output: int, errors: int, report: int) -> NoReturn:
     os.close(output)
     os.close(errors)
     os.write(report, NUMBER.pack(pid))

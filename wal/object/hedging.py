@@ -78,7 +78,7 @@ class Hedging:
         """How far apart uploads begin that will be put twice; None when such a batch will not be."""
         if not self._is_on or not self._is_eager or self._typical_ms is None or not self._is_paying:
             return None
-        if batch_bytes > DUPLICATES_BYTES_MAX or self._is_quiet(now_ms):
+        if batch_bytes > DUPLICATES_BYTES_MAX or self._is_pausing(now_ms):
             return None
         return GATHER_PART * self._typical_ms
 
@@ -94,7 +94,7 @@ class Hedging:
 
     def begin(self, size_bytes: int, now_ms: float) -> bool:
         """Whether a duplicate goes out now; then `end` follows."""
-        if not self._is_on or self._is_quiet(now_ms) or self.under_way_bytes + size_bytes > DUPLICATES_BYTES_MAX:
+        if not self._is_on or self._is_pausing(now_ms) or self.under_way_bytes + size_bytes > DUPLICATES_BYTES_MAX:
             return False
         if not self._is_paying:
             self._skipped += 1
@@ -116,5 +116,5 @@ class Hedging:
     def _is_paying(self) -> bool:
         return len(self._outcomes) < OUTCOMES_MAX or sum(self._outcomes) >= WON_PART_MIN * OUTCOMES_MAX
 
-    def _is_quiet(self, now_ms: float) -> bool:
+    def _is_pausing(self, now_ms: float) -> bool:
         return now_ms - self._refused_at_ms < QUIET_MS
