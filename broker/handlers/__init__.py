@@ -114,9 +114,9 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
         61: late("describe_producers.DescribeProducers", directory),
         74: late("list_config_resources.ListConfigResources", cache),
         75: late("describe_topic_partitions.DescribeTopicPartitions", cache),
-        **{key: late("turned_off.TurnedOff", key) for key in TURNED_OFF},
+        **{key: late("turned_off.TurnedOff", key) for key in sorted(TURNED_OFF)},
     }
-    handlers |= {key: late("forward.Forward", forwarding) for key in FORWARDED - handlers.keys()}
+    handlers |= {key: late("forward.Forward", forwarding) for key in sorted(FORWARDED - handlers.keys())}
     handlers[18] = ApiVersions(handlers, cache.cluster_id, settings.node_id, lambda: cache.image).handle
     return handlers
 

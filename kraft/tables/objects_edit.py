@@ -103,7 +103,7 @@ class ObjectsEdit:
         is in a made object, or passed over.
         """
         sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
-        before = {object_id: self._by_id[ObjectId(object_id)] for object_id in sources}
+        before = {object_id: self._by_id[ObjectId(object_id)] for object_id in sorted(sources)}
         lost, of_made = yield from self._apply_all_made(record, sources, streams)
         accounted = yield from self._names_among(sources, dict.fromkeys((*of_made, *trimmed_ids)), streams)
         left = accounted if isinstance(accounted, str) else self._left_behind(sources, before, accounted)
