@@ -33,9 +33,8 @@ def shown_errors(tree: ast.AST) -> Iterator[tuple[ast.Call, int]]:
         if ast.unparse(call.func.value) not in ("log", "_log", "logging"):
             continue
         first = 1 if call.func.attr == "log" else 0
-        if len(call.args) <= first or not isinstance(call.args[first], ast.Constant):
-            continue
-        form = call.args[first].value
+        text = call.args[first] if len(call.args) > first else None
+        form = text.value if isinstance(text, ast.Constant) else None
         kinds = [kind for kind in PLACEHOLDER.findall(form) if kind != "%"] if isinstance(form, str) else []
         for place, kind in enumerate(kinds, first + 1):
             if kind == "r" and place < len(call.args) and is_error(call.args[place], caught):
