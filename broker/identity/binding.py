@@ -59,7 +59,8 @@ def check_first_start(is_wal_used: bool, wal_path: str, bucket: str, bound_clust
 
 
 def check_first_look(was_new: bool, is_new: bool, log_dir: str) -> None:
-    """A log that this start had to make is one that it set out to make: else neither the WAL nor the bucket was looked at for a first start."""
+    """A log that this start had to make is one that it set out to make. Else raises BindingRefused: neither the WAL nor the bucket was
+    looked at for a first start."""
     if is_new and not was_new:
         raise BindingRefused(
             f"{log_dir}: another start made a metadata log here and took it back meanwhile: start again"
