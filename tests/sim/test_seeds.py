@@ -309,7 +309,7 @@ def test_a_former_wal_that_was_copied_early_is_judged_as_it_was_copied() -> None
 @pytest.mark.parametrize("settings", ["large uploads", "object wal"])
 def test_the_current_wal_is_the_older_one_where_an_older_copy_went_on(settings: str) -> None:
     """Both are accepted, one after the other: nothing of what was given up comes back, and consumers that check epochs notice."""
-    outcome = run_plan(parse_plan(f"seed=3 weather=found wal fate=any settings={settings} cast=plain batches=4"))
+    outcome = run_plan(parse_plan(f"seed=1 weather=found wal fate=any settings={settings} cast=plain batches=4"))
     assert not outcome.findings, outcome.findings[:3]
     assert outcome.hits["older WAL to accept: loss accepted"]
     assert outcome.hits["current WAL found again: loss accepted"]
@@ -333,7 +333,7 @@ def test_a_start_that_is_killed_before_it_told_of_an_accepted_loss_leaves_it_to_
 
         node.on_command = kill_the_second  # type: ignore[method-assign]
 
-    plan = parse_plan(f"seed=3 weather=found wal fate=any settings={settings} cast=plain batches=4")
+    plan = parse_plan(f"seed=1 weather=found wal fate=any settings={settings} cast=plain batches=4")
     outcome = run_plan(plan, prepare)
     assert not outcome.findings, outcome.findings[:3]
     assert outcome.hits["current WAL found again: loss accepted"]
@@ -349,7 +349,7 @@ def test_two_restores_of_one_copy_give_no_leader_epoch_twice() -> None:
     assert outcome.looked_at["FollowersNotice"]
 
 
-@pytest.mark.parametrize("seed", [37, 45, 60])
+@pytest.mark.parametrize("seed", [34, 45, 60])
 def test_a_clone_that_came_while_the_first_one_committed_serves_nothing(seed: int) -> None:
     """On the log of objects that both share, between its look at the bucket and its claim: what the first one trimmed for that would be
     lost. A restore from the bucket has all that was acknowledged."""

@@ -234,7 +234,7 @@ def test_a_deleted_topic_is_dropped_and_its_name_may_be_used_again() -> None:
         assert fixture.directory.topic_named("a") is None
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert before.is_discarded
+        assert before.is_fenced
         fixture.make_topic("a")
         assert fixture.directory.topic_named("a") is not None
 

@@ -35,7 +35,7 @@ def test_the_log_does_not_grow_without_bound() -> None:
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
-        await fixture.commit("retention_only", {("u", 3): 1})
+        await fixture.commit("quiet", {("u", 3): 1})
         member = await fixture.stable_member("member", session_timeout_ms=1_800_000)
         partition = await fixture.partition(OFFSETS_TOPIC)
         for number in range(100):
