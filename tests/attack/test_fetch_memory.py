@@ -62,7 +62,7 @@ def test_sessions_remember_what_memory_allows(broker: LiveBroker) -> None:
 
 def test_fetches_that_wait_are_charged_what_they_hold(broker: LiveBroker) -> None:
     """More of them than memory allows: those that wait longest are answered with what there is."""
-    frame = encode_request(NAMED["Fetch"], VERSION_BY_NAME, 1, "attack", wanted(WAITING_PARTITIONS, -1, 60_000))
+    frame = encode_request(NAMED["Fetch"], VERSION_BY_NAME, 1, "attack", wanted(WAITING_PARTITIONS, -1, 600_000))
     waiting = []
     try:
         with Client(broker.address, 120.0) as client:

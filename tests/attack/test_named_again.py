@@ -100,7 +100,7 @@ def note_offset(client: Client) -> None:
 def join(client: Client) -> None:
     """A member alone, with a text of its own and one of its assignment."""
     protocols = [JoinGroupRequestProtocol("range", TEXT.encode())]
-    request = JoinGroupRequest("joined", 30_000, 60_000, protocol_type="consumer", protocols=protocols)
+    request = JoinGroupRequest("joined", 30_000, 600_000, protocol_type="consumer", protocols=protocols)
     joined = client.ask("JoinGroup", request, 3)
     assert joined.error_code == 0
     assignments = [SyncGroupRequestAssignment(joined.member_id, TEXT.encode())]

@@ -172,7 +172,7 @@ def join(group: str) -> join_group.JoinGroupRequest:
         join_group.JoinGroupRequestProtocol("range", b"\0\1"),
         join_group.JoinGroupRequestProtocol("sticky", b""),
     ]
-    return join_group.JoinGroupRequest(group, 30_000, 60_000, "", "static-1", "consumer", protocols, "why not")
+    return join_group.JoinGroupRequest(group, 30_000, 600_000, "", "static-1", "consumer", protocols, "why not")
 
 
 def sync(member: Member) -> sync_group.SyncGroupRequest:

@@ -184,7 +184,7 @@ def parked_fetch() -> bytes:
     topic = fetch.FetchTopic(
         "t", partitions=[fetch.FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1000)]
     )
-    request = fetch.FetchRequest(max_wait_ms=30_000, min_bytes=1000, max_bytes=1000, session_epoch=-1, topics=[topic])
+    request = fetch.FetchRequest(max_wait_ms=600_000, min_bytes=1000, max_bytes=1000, session_epoch=-1, topics=[topic])
     return encode_request(NAMED["Fetch"], 12, 1, "waits", request)
 
 

@@ -107,7 +107,9 @@ def test_a_full_disk_holds_up_producers_and_takes_deletions(tmp_path: Path, disk
         taken = fill(broker, client, "fill")
         take_all(disk, "filler")
         told: list[object] = []
-        patient = Producer({"bootstrap.servers": broker.address, "message.timeout.ms": 60_000, "log_level": 0})
+        # Its one request waits for as long as it takes: sent again, it would be answered whoever was woken.
+        waits = {"request.timeout.ms": 300_000, "socket.timeout.ms": 300_000, "message.timeout.ms": 900_000}
+        patient = Producer({"bootstrap.servers": broker.address, "log_level": 0, **waits})
         patient.produce("fill", b"patience", on_delivery=lambda error, _: told.append(error))
         patient.poll(0)
         assert "full" in grow_metadata(client)

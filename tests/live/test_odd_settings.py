@@ -49,6 +49,7 @@ from tests.patience import until
 TOPIC, BROKER, SET = 2, 4, 0
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 BACKLOG = 3
+DEFAULT_TIMEOUT_S = 30.0  # of request.timeout.ms: a broker that does not know what it was told answers later
 ODD = {
     "metadata.log.segment.bytes": "8388608",
     "max.incremental.fetch.session.cache.slots": "1",
@@ -165,13 +166,15 @@ def test_a_quiet_producer_is_forgotten_when_it_is_looked_for(client: Client) -> 
 def test_who_waits_for_a_hanging_controller_is_told_in_time(broker: StuckBroker, client: Client) -> None:
     """request.timeout.ms: a topic that the metadata log does not take is refused with REQUEST_TIMED_OUT, long before half a minute; it is made
     all the same once the log goes on."""
-    asked = CreateTopicsRequest([CreatableTopic("late", 1, 1)], 60_000)
+    asked = CreateTopicsRequest([CreatableTopic("late", 1, 1)], 600_000)
     broker.stuck_path.touch()
+    began = time.monotonic()
     try:
         result = client.ask("CreateTopics", asked).topics[0]
     finally:
         broker.stuck_path.unlink()
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert time.monotonic() - began < DEFAULT_TIMEOUT_S
     found = MetadataRequest(topics=[MetadataRequestTopic(name="late")], allow_auto_topic_creation=False)
     until(lambda: client.ask("Metadata", found, 12).topics[0].error_code == 0)
 

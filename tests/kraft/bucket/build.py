@@ -73,7 +73,7 @@ class BackedUp:
         self.disk = disk or sim_disk()
         self.is_conditional = is_conditional
         self.confirmed = HandClock()
-        self.settings = BackupSettings(**{"interval_ms": 60_000, **settings})
+        self.settings = BackupSettings(**{"interval_ms": 3_600_000, **settings})
         self.node: ControllerNode
         self.backup: MetadataBackup
         self.task: asyncio.Task[None]
