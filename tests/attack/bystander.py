@@ -17,6 +17,7 @@ from tests.live.client import Client
 from tests.patience import PATIENCE_S, until
 
 PAUSE_S = 0.005
+SERVED_MIN = 10
 
 
 class Bystander(Background):
@@ -43,6 +44,10 @@ class Bystander(Background):
         """Waits until so many more have come."""
         before = len(self.latencies_s)
         until(lambda: self.error is not None or len(self.latencies_s) >= before + count, "it is held up")
+
+    def check_served(self) -> None:
+        """In the midst of an attack that is over soon: a short one that stops others all the while shows by how few answers they had."""
+        assert len(self.latencies_s) > SERVED_MIN, f"{len(self.latencies_s)} answers beside the attack"
 
     def _waited_s(self, asked_at: float) -> float:
         return max(0.0, time.monotonic() - asked_at - (delayed_seconds(self._broker.pid) - self._delayed_s))

@@ -83,6 +83,7 @@ def test_groups_of_one_offset_fill_no_memory(tmp_path: Path) -> None:
         with Bystander(broker, commit_once) as bystander:
             before_bytes = broker.memory_bytes()
             found = flood.commit(groups, 1)
+            bystander.check_served()
             grown_bytes = broker.memory_bytes() - before_bytes
             charged_bytes = broker.metrics()["millrace_states_memory_bytes"]
         assert grown_bytes <= 1.25 * charged_bytes + ONCE_BYTES, (
@@ -136,9 +137,9 @@ def test_groups_commit_while_the_store_is_away(tmp_path: Path) -> None:
                 time.sleep(4 if IS_FULL else 1)  # what is kept of so small a log lasts for some 2,500 commits
                 store.faults.clear()
                 assert waiting.end_send().error_code == 0
+                bystander.check_served()
             print(
                 f"{taken} batches filled the room; {len(bystander.latencies_s)} commits while a producer waited, "
                 f"the slowest {bystander.slowest_s * 1000:.0f} ms"
             )
-            assert len(bystander.latencies_s) > 10
             assert bystander.slowest_s < 2 * SLACK

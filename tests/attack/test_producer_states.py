@@ -100,6 +100,7 @@ def test_a_new_producer_for_each_batch_fills_no_memory(tmp_path: Path) -> None:
                 assert {(code, throttle) for code, _, throttle in refusals} <= {(ErrorCode.NOT_ENOUGH_REPLICAS, 1000)}
                 refused += len(refusals)
                 taken += len(answers) - len(refusals)
+            bystander.check_served()
         assert taken > 1000
         assert refused > 1000
         assert flood.send([(0, 0, 1)])[0][0] == 0, "a producer that is known goes on"

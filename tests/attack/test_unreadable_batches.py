@@ -105,6 +105,7 @@ def test_what_unpacks_to_a_lot_delays_nobody(tmp_path: Path) -> None:
                 for _ in range(rounds):
                     answer = attacker.take_answer("Produce", VERSION_BY_NAME)
                     codes |= {part.error_code for part in answer.responses[0].partition_responses}
+            bystander.check_served()
         for attacker in attackers:
             attacker.socket.close()
         print(
