@@ -23,6 +23,7 @@ from tests.live.client import EARLIEST, LATEST, Client
 from tests.patience import PATIENCE_S, until
 
 MEMORY_BYTES = 256 << 20
+GIVES_UP_S = 30.0  # a client, by its own request.timeout.ms
 # The interpreter, code, sockets and what is under way come on top of what the setting splits.
 RESIDENT_BYTES_MAX = MEMORY_BYTES + (128 << 20)
 OUTAGE_S = float(os.environ.get("MILLRACE_OUTAGE_S", "1.5"))
@@ -116,6 +117,7 @@ def test_a_store_that_goes_away_is_waited_for(tmp_path: Path, bucket: Bucket) ->
                 answers = client.fetch([("old", 0, 0), ("crash", 0, newest(history) // 2)])
                 assert answers["crash", 0].records
                 assert client.fetch([("old", 0, 0)])["old", 0].error_code == STORAGE_ERROR
+                assert time.monotonic() - began < GIVES_UP_S
                 until(lambda: "upload" in ready_page(broker))
                 while time.monotonic() - began < OUTAGE_S:
                     assert broker.memory_bytes() < RESIDENT_BYTES_MAX
