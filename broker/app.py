@@ -50,9 +50,8 @@ from millrace.broker.identity.metadata_check import (
 )
 from millrace.broker.identity.ownership import Owner, Replaced, left_in_wal
 from millrace.broker.identity.unclaimed import Unclaimed
-from millrace.broker.identity.unknown_streams import range_text, refuse_unknown, unknown_ranges
 from millrace.broker.identity.wal_binding import WalBinding, check_found_mark, judge_wal
-from millrace.broker.identity.wal_start import discard_foreign, disown, say_given_up
+from millrace.broker.identity.wal_start import discard_foreign, disown, give_up_unknown, say_given_up
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters.groups import show_groups
 from millrace.broker.meters.node import (
@@ -81,19 +80,21 @@ from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.settings.addresses import Endpoint
 from millrace.broker.settings.connection_limits import DynamicLimits
 from millrace.broker.settings.dynamic_configs import DynamicConfigs
-from millrace.broker.settings.log_levels import KEY as LOG_LEVEL
-from millrace.broker.settings.log_levels import LogLevels
-from millrace.broker.settings.of_parts import follow_expiration, internal_topics, listener_rules
+from millrace.broker.settings.of_parts import (
+    follow_expiration,
+    follow_log_levels,
+    internal_topics,
+    listener_rules,
+)
 from millrace.broker.settings.other_checks import OtherConfigs
 from millrace.broker.settings.table import all_keys
 from millrace.broker.state_memory import StateMemory
 from millrace.broker.state_refusals import StateRefusals
-from millrace.broker.stores import NodeStores, stack_stores
+from millrace.broker.stores import START_RETRIES, NodeStores, stack_stores, wal_place
 from millrace.broker.topic_creation import TopicCreation
 from millrace.kraft.bucket.reader import BucketMetadata
 from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.commands.decision import ConfigRules
-from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.meta_properties import read_meta_properties
 from millrace.kraft.log.restored_from import forget_restored_from, read_restored_from
 from millrace.kraft.node import ControllerNode
@@ -103,16 +104,14 @@ from millrace.kraft.topic_configs import ConfigLookup
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, StoreFull
-from millrace.runtime.objectstore.address import StoreAddress
-from millrace.runtime.objectstore.retry import Retries, RetryingObjectStore, RetryPolicy
-from millrace.runtime.objectstore.watched import WAL_STORE, StoreWatch, WatchedObjectStore
+from millrace.runtime.objectstore.retry import Retries, RetryingObjectStore
+from millrace.runtime.objectstore.watched import WAL_STORE, StoreWatch
 from millrace.runtime.tasks import Tasks
 from millrace.s3stream.ownership import UNOWNED, AckGate, Ownership
 from millrace.s3stream.recovery import Recovered
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.uploader import no_wait
 from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark
-from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner, WriteAheadLog
 from millrace.wal.opening import identify_wal, kind_of, open_wal
 
@@ -122,7 +121,6 @@ if TYPE_CHECKING:  # loaded in test mode alone
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-START_RETRIES = RetryPolicy(attempts_max=None, longest_wait_ms=2_000)
 DRAIN_MS, DRAIN_FAILED_MS = 5_000, 500
 CLOSE_MS = 20_000
 BACKUP_CLOSE_MS = 5_000
@@ -256,7 +254,7 @@ class Broker:
         is_new = await read_meta_properties(disk, settings.controller.log_dir) is None
         self._first.is_kept = not is_new
         if is_new:
-            place = self._wal_place(stores)
+            place = wal_place(self._settings, self._runtime, stores, self._wal_store)
             found = await self._asked_of_wal(identify_wal(place, settings.node_id))
             check_first_start(found is not None, str(settings.wal), bucket, bound_cluster)
             await check_first_room(disk, settings, place)
@@ -295,7 +293,9 @@ class Broker:
         )
         self._watch.enter("looking at the WAL")
         self._wal_binding = judge_wal(
-            await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id)),
+            await self._asked_of_wal(
+                identify_wal(wal_place(self._settings, self._runtime, stores, self._wal_store), settings.node_id)
+            ),
             settings.wal.target,
             image,
             node.history_at_open,
@@ -401,7 +401,9 @@ class Broker:
         least_end = -1 if settings.is_lost_wal_accepted else binding.committed_end
         owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch, new_id, least_end, mark)
         await disown(binding, client, settings.wal, self._runtime.rand.split("WAL of nobody").uuid())
-        wal = await self._asked_of_wal(open_wal(self._wal_place(stores), owner))
+        wal = await self._asked_of_wal(
+            open_wal(wal_place(self._settings, self._runtime, stores, self._wal_store), owner)
+        )
         self._ends_with("WAL", wal.close)
         if not binding.is_foreign:
             target, history = settings.wal.target, node.history_at_open
@@ -459,7 +461,7 @@ class Broker:
         self._ends_with("what makes room", self._makers.stop)
 
         async def accept_loss(recovered: Recovered) -> None:
-            await self._judge_unknown(node.publisher.image, recovered)
+            await give_up_unknown(settings, self._runtime.disk, node.publisher.image, recovered)
             if binding.is_lost or wal.has_given_up or wal.confirmed_end < binding.committed_end:
                 say_given_up(await client.accept_wal_loss())
 
@@ -473,45 +475,11 @@ class Broker:
         show_engine(self._registry, wal, storage)
         return storage
 
-    async def _judge_unknown(self, image: MetadataImage, recovered: Recovered) -> None:
-        """Of the first start after a restore: what the WAL holds of streams that metadata does not know is given up by the operator's word alone."""
-        settings = self._settings
-        basis = await read_restored_from(self._runtime.disk, settings.controller.log_dir)
-        if basis is None:
-            return
-        lost = unknown_ranges(recovered.unknown.values(), image, basis.next_stream_id)
-        if not settings.is_lost_wal_accepted:
-            refuse_unknown(lost, settings.wal.target, settings.node_id)
-        for one in lost:
-            log.warning("WAL loss accepted: %s, given up", range_text(one, settings.node_id))
-
     async def _asked_of_wal(self, asked: Awaitable[T]) -> T:
         try:
             return await asked
         except (ObjectMissing, ValueError) as error:
             raise BindingRefused(f"{self._settings.wal} cannot hold the WAL: {error}") from error
-
-    def _wal_place(self, stores: NodeStores) -> WalPlace:
-        """Its store is counted and watched, and not repeated: the log repeats what has no answer itself. It has connections of its own, which no
-        upload holds up."""
-        settings, runtime = self._settings, self._runtime
-        retries = Retries(runtime.rand.split("WAL store opening"), START_RETRIES)
-
-        async def open_once(address: StoreAddress) -> ObjectStore:
-            with self._wal_store.attempt("open"):
-                return await runtime.open_store(address, runtime.clock)
-
-        async def open_store(address: StoreAddress) -> ObjectStore:
-            bare = await retries.attempt("open", lambda: open_once(address))
-            return WatchedObjectStore(stores.wal(bare), self._wal_store)
-
-        return WalPlace(
-            settings.wal,
-            runtime.disk,
-            open_store,
-            runtime.rand.split("wal"),
-            settings.wal_settings,
-        )
 
     def _build_parts(
         self, node: ControllerNode, cache: MetadataCache, client: ControllerClient, storage: Storage
@@ -569,19 +537,8 @@ class Broker:
                 lookup, DynamicConfigs(all_keys()).check, OtherConfigs(all_keys(), settings.static_configs).check
             ),
             listeners,
-            self._log_levels(node, cache),
+            follow_log_levels(settings.log_level, cache, node.publisher),
         )
-
-    def _log_levels(self, node: ControllerNode, cache: MetadataCache) -> LogLevels:
-        started = self._settings.log_level
-        levels = LogLevels(started)
-
-        def follow() -> None:
-            levels.follow(cache.broker_values.now().get(LOG_LEVEL, started))
-
-        node.publisher.subscribe(lambda delta, image: follow())
-        follow()
-        return levels
 
     def _room_makers(
         self,

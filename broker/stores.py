@@ -9,19 +9,29 @@ Not here: what any of them does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from millrace.broker.identity.ownership import ATTEMPT_MS
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.objectstore import ObjectStore, StoreDate, data_store_of, last_date_of
 from millrace.runtime.objectstore.hedge import Hedges, HedgingObjectStore
 from millrace.runtime.objectstore.metered import MeteredObjectStore, StoreMeter
-from millrace.runtime.objectstore.retry import OnRetry, RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore.retry import OnRetry, Retries, RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore.watched import StoreWatch, WatchedObjectStore
 from millrace.runtime.rand import Rand
 from millrace.runtime.steps import StepLine
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Tier
 from millrace.s3stream.traffic import EngineStores, Traffic
+from millrace.wal.kind import WalPlace
 
+if TYPE_CHECKING:
+    from millrace.broker.config import BrokerSettings
+    from millrace.runtime.bundle import Runtime
+    from millrace.runtime.objectstore.address import StoreAddress
+
+# A start waits for its stores however long they take.
+START_RETRIES = RetryPolicy(attempts_max=None, longest_wait_ms=2_000)
 # One attempt is bounded by the store's own timeouts. Reads fail after these; the uploader, beyond them, asks again for ever.
 STORE_RETRIES = RetryPolicy(attempts_max=4, longest_wait_ms=2_000)
 # The log repeats what has no answer itself.
@@ -70,3 +80,19 @@ def stack_stores(
         hedges=hedging.hedges,
         last_date=lambda: last_date_of(bare),
     )
+
+
+def wal_place(settings: BrokerSettings, runtime: Runtime, stores: NodeStores, watch: StoreWatch) -> WalPlace:
+    """Where the WAL is opened or looked at. Its store is counted and watched, and not repeated: the log repeats what has no answer itself. It has
+    connections of its own, which no upload holds up."""
+    retries = Retries(runtime.rand.split("WAL store opening"), START_RETRIES)
+
+    async def open_once(address: StoreAddress) -> ObjectStore:
+        with watch.attempt("open"):
+            return await runtime.open_store(address, runtime.clock)
+
+    async def open_store(address: StoreAddress) -> ObjectStore:
+        bare = await retries.attempt("open", lambda: open_once(address))
+        return WatchedObjectStore(stores.wal(bare), watch)
+
+    return WalPlace(settings.wal, runtime.disk, open_store, runtime.rand.split("wal"), settings.wal_settings)

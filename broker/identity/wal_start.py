@@ -12,8 +12,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from millrace.broker.identity.binding import BindingRefused
-from millrace.broker.identity.unknown_streams import range_text
+from millrace.broker.identity.unknown_streams import range_text, refuse_unknown, unknown_ranges
 from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.log.restored_from import read_restored_from
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import StreamRange, StreamRole
 from millrace.s3stream.objects.format import decode_entry
@@ -21,10 +22,13 @@ from millrace.wal.log import WalRecord, WriteAheadLog
 from millrace.wal.opening import kind_of
 
 if TYPE_CHECKING:
+    from millrace.broker.config import BrokerSettings
     from millrace.broker.controller_client import ControllerClient
     from millrace.broker.identity.wal_binding import WalBinding
     from millrace.protocol.messages.accept_wal_loss import LostPartition
+    from millrace.runtime.disk import Disk
     from millrace.runtime.objectstore.address import StoreAddress
+    from millrace.s3stream.recovery import Recovered
 
 log = logging.getLogger(__name__)
 LOGGED_MAX = 200
@@ -113,3 +117,16 @@ def say_given_up(partitions: Sequence[LostPartition]) -> None:
         )
     if len(partitions) > LOGGED_MAX:
         log.warning("WAL loss accepted: %d more partitions likewise", len(partitions) - LOGGED_MAX)
+
+
+async def give_up_unknown(settings: BrokerSettings, disk: Disk, image: MetadataImage, recovered: Recovered) -> None:
+    """Of the first start after a restore: what the WAL holds of streams that metadata does not know is given up by the operator's word alone;
+    without it raises BindingRefused."""
+    basis = await read_restored_from(disk, settings.controller.log_dir)
+    if basis is None:
+        return
+    lost = unknown_ranges(recovered.unknown.values(), image, basis.next_stream_id)
+    if not settings.is_lost_wal_accepted:
+        refuse_unknown(lost, settings.wal.target, settings.node_id)
+    for one in lost:
+        log.warning("WAL loss accepted: %s, given up", range_text(one, settings.node_id))

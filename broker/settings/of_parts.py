@@ -6,6 +6,8 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.settings.dynamic_configs import PRODUCER_EXPIRATION
 from millrace.broker.settings.listener_rules import KEYS, ListenerRules
+from millrace.broker.settings.log_levels import KEY as LOG_LEVEL
+from millrace.broker.settings.log_levels import LogLevels
 from millrace.broker.state_memory import StateMemory
 from millrace.kraft.image.publisher import MetadataPublisher
 
@@ -19,6 +21,18 @@ def follow_expiration(memory: StateMemory, cache: MetadataCache, publisher: Meta
 
     publisher.subscribe(lambda delta, image: follow())
     follow()
+
+
+def follow_log_levels(started: str, cache: MetadataCache, publisher: MetadataPublisher) -> LogLevels:
+    """What is set dynamically for log.level counts before `started`, what the node was started with, from now on."""
+    levels = LogLevels(started)
+
+    def follow() -> None:
+        levels.follow(cache.broker_values.now().get(LOG_LEVEL, started))
+
+    publisher.subscribe(lambda delta, image: follow())
+    follow()
+    return levels
 
 
 def listener_rules(settings: BrokerSettings) -> ListenerRules:
