@@ -311,7 +311,9 @@ def test_an_error_that_is_named_or_stays_inside_passes(source: str) -> None:
 
 def test_nobody_sees_the_order_of_a_set() -> None:
     """A run that is repeated from its seed takes the same turns, whatever the hashes of strings are."""
-    faults = [f"{name_of(path)}:{line} goes through {what}" for path in sources() for line, what in seen_orders(tree_of(path))]  # fmt: skip
+    faults = [
+        f"{name_of(path)}:{line} goes through {what}" for path in sources() for line, what in seen_orders(tree_of(path))
+    ]
     assert not faults, "\n".join(faults)
 
 

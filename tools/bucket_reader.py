@@ -71,7 +71,8 @@ def data_streams(folder):
                         writers |= dict.fromkeys(range(first, first + count), writer(value, start + 24, 0))
                     elif tag == 510:  # CommittedObject
                         writers[struct.unpack_from(">q", value, start)[0]] = writer(value, start + 29, 6)
-    return {name: {s: p for s, (t, p) in streams.items() if t == topic} for topic, name in names.items()}, writers
+    found = {name: {s: p for s, (t, p) in streams.items() if t == topic} for topic, name in names.items()}
+    return found, writers
 def writer(value, at, wanted):
     """An i64 of a record's tagged section, 0 where it is not there."""
     count, at = varint(value, at, False)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -198,9 +199,9 @@ def measure(peer: Peer, rounds: int) -> dict[str, list[float]]:
         for name, client in CLIENTS.items():
             key = f"first record through a fresh group, {name}"
             topic = f"{name}-{number}"
-            found.setdefault(key, []).append(seconds_of(lambda client=client, topic=topic: client(peer.address, topic)))  # type: ignore[misc]
+            found.setdefault(key, []).append(seconds_of(partial(client, peer.address, topic)))
         key = "its requests without a client"
-        found.setdefault(key, []).append(seconds_of(lambda number=number: peer.ask(fresh_group(f"raw-{number}"))))  # type: ignore[misc]
+        found.setdefault(key, []).append(seconds_of(partial(peer.ask, fresh_group(f"raw-{number}"))))
         isolated = [isolated_test(peer, f"{number}-{test}") for test in range(ISOLATED_TESTS)]
         found.setdefault("isolation of a test", []).extend(isolated)
     return found

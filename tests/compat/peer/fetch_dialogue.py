@@ -18,7 +18,14 @@ from millrace.protocol.apis import NAMED
 from millrace.protocol.batches import iter_headers
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
-from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
+from millrace.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 from tests.live.client import Client
 from tests.live.fitting import fit
 from tests.live.wire import Wire
@@ -160,13 +167,14 @@ class FetchDialogue:
             actor.session = said.session_id
         session = self._sessions.setdefault(said.session_id, f"session {len(self._sessions)}")
         parts = sorted(
-            f"{topic.topic.removeprefix(self._prefix) or self._names.get(bytes(topic.topic_id), 'no topic')}-{text_of(part)}"
-            for topic in said.responses
-            for part in topic.partitions
+            f"{self._name_of(topic)}-{text_of(part)}" for topic in said.responses for part in topic.partitions
         )
         nodes = f" nodes {[one.node_id for one in said.node_endpoints]}" if said.node_endpoints else ""
         deadline = " at its deadline" if is_late else ""
         return f"{ErrorCode(said.error_code).name}, {session}: {'; '.join(parts)}{nodes}{deadline}"
+
+    def _name_of(self, topic: FetchableTopicResponse) -> str:
+        return topic.topic.removeprefix(self._prefix) or self._names.get(bytes(topic.topic_id), "no topic")
 
 
 def text_of(part: PartitionData) -> str:
